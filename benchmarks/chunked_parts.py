@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from diffattn.benchmark.config import Case
-from diffattn.benchmark.contender_names import DIFF
-from diffattn.benchmark.suites import contenders
+from diffattn.lab.benchmark.config import Case
+from diffattn.lab.benchmark.contender_names import DIFF
+from diffattn.lab.benchmark.suites import contenders
 
 PARTS = {
     "matrix products": ("aten::baddbmm", "aten::bmm", "aten::addmm_"),
@@ -26,7 +26,7 @@ PARTS = {
     "hiding keys": ("aten::minimum", "aten::masked_fill_"),
     "packing, turning, rounding": ("aten::copy_",),
 }
-"""What operators of :mod:`diffattn.ops.diff_attention.chunked` are for; the others are sums, λ and
+"""What operators of :mod:`diffattn.ops.backends.chunked` are for; the others are sums, λ and
 the making of masks."""
 REST = "sums, λ, masks, memory"
 SHAPES = ((4, 64), (8, 128))

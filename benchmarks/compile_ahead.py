@@ -81,7 +81,7 @@ def pretend(capability: int) -> None:
         return launch(self, *args, **(options | {"warmup": True}))
 
     jit.JITFunction.run = compile_only
-    from diffattn.ops import kernel_support
+    from diffattn.ops.inputs import kernel_support
 
     kernel_support.devices = lambda: ("cpu", "cuda", "meta")
     kernel_support.compute_capability = lambda device: (major, minor)
@@ -91,8 +91,8 @@ def searched(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
     """Everything that ``bench tune`` launches: a name and what compiles it."""
     import torch
 
-    from diffattn.benchmark.tuning import tune
-    from diffattn.ops.diff_attention.triton import configs
+    from diffattn.lab.benchmark.tuning import tune
+    from diffattn.ops.triton import configs
 
     config = tune.TuneConfig(device="cpu")
     row = configs.capability_row(*divmod(capability, 10))
@@ -172,7 +172,7 @@ def _run_only(op: Any, inputs: Any, *, backend: str, gradients: bool = True, **_
     """In the place of every comparison with float64."""
     import torch
 
-    from diffattn.testing import assertions
+    from diffattn.lab.testing import assertions
 
     gradients = gradients and torch.is_grad_enabled()
     assertions._run(partial(op, backend=backend), inputs, gradients, torch.Tensor.detach)
@@ -192,8 +192,8 @@ def _run_softmax_only(run: Callable[[], Any], leaves: Any, gradients: bool) -> d
 def become_a_plugin() -> None:
     """Of pytest, as soon as it is imported: the tests' first module asks for a GPU."""
     pretend(int(os.environ[AHEAD_OF]))
-    from diffattn.benchmark import checking
-    from diffattn.testing import assertions
+    from diffattn.lab.benchmark import checking
+    from diffattn.lab.testing import assertions
 
     assertions.assert_close_to_reference = assertions.compare_to_reference = _run_only
     checking.check_softmax = _run_softmax_only
@@ -201,7 +201,7 @@ def become_a_plugin() -> None:
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     """Keep what a GPU's machine would run of the kernels, on the tensors that there are."""
-    from diffattn.testing.outcomes import kernel_of
+    from diffattn.lab.testing.outcomes import kernel_of
 
     wanted = set(Path(os.environ[NAMES]).read_text(encoding="utf-8").splitlines())
     items[:] = [

@@ -27,16 +27,16 @@ from typing import Any
 
 BEGAN = time.monotonic()  # what is loaded from here on takes seconds
 
-from diffattn.benchmark import gpu_plan, stages
-from diffattn.benchmark.config import require_cuda
-from diffattn.benchmark.gpu_plan import JUDGE
-from diffattn.benchmark.models import CUT, SIZES
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.files.io import write_json
+from diffattn.lab.benchmark import gpu_plan, stages
+from diffattn.lab.benchmark.config import require_cuda
+from diffattn.lab.benchmark.gpu_plan import JUDGE
+from diffattn.lab.benchmark.models import CUT, SIZES
+from diffattn.lab.records.results import BenchResult
+from diffattn.lab.records.run import git_state
+from diffattn.lab.report.paper import THROUGHPUT, THROUGHPUT_SOURCE
 from diffattn.models import presets
-from diffattn.records.io import write_json
-from diffattn.records.results import BenchResult
-from diffattn.records.run import git_state
-from diffattn.report.paper import THROUGHPUT, THROUGHPUT_SOURCE
 
 ROOT = Path(__file__).parents[1]
 AUTOMATIC = ("triton", "triton_decode")
@@ -75,7 +75,8 @@ def ptxas_version(capability: int) -> str:
 
 
 def verified_device(record: dict[str, Any]) -> dict[str, Any]:
-    """The fields of ``diffattn.ops.verified_devices.VerifiedDevice``, from a correctness record.
+    """The fields of ``diffattn.ops.inputs.verified_devices.VerifiedDevice``, from a correctness
+    record.
 
     Its counts are of the tests that compare the numbers of the kernels that ``auto`` chooses.
     """
@@ -107,7 +108,7 @@ def verified_device(record: dict[str, Any]) -> dict[str, Any]:
 
 def accept(folder: Path) -> None:
     """Add the GPU of a session to the package's list."""
-    from diffattn.ops import verified_devices
+    from diffattn.ops.inputs import verified_devices
 
     entry = verified_device(stages.read_stage(folder / f"{JUDGE}.json"))
     verified_devices.write([*verified_devices.read(), verified_devices.VerifiedDevice(**entry)])

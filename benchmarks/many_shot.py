@@ -25,13 +25,13 @@ from typing import Any
 
 import torch
 
-from diffattn.evaluation.icl.demonstrations import IclTask
-from diffattn.inference.label_trie import LabelReading
-from diffattn.inference.labels import labelled
-from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.scoring import Continuation
-from diffattn.records.io import write_json
-from diffattn.records.run import git_state, hardware, package_versions
+from diffattn.files.io import write_json
+from diffattn.lab.evaluation.icl.demonstrations import IclTask
+from diffattn.lab.inference.label_trie import LabelReading
+from diffattn.lab.inference.labels import labelled
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.records.run import git_state, hardware, package_versions
 
 GOAL = 20.0
 

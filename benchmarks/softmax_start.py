@@ -28,17 +28,17 @@ from typing import Any
 
 import torch
 
+from diffattn.files.io import read_jsonl, write_json
+from diffattn.lab.catalog.recipes.catalog import plan
+from diffattn.lab.records.run import git_state, hardware, package_versions
+from diffattn.lab.stats.paired import paired_difference
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.initial import initial_config, initial_weights
+from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
+from diffattn.lab.training.settings import apply_settings
+from diffattn.lab.training.trainer import train
 from diffattn.models.accounting import parameter_count
 from diffattn.models.conversion.convert import convert
-from diffattn.recipes.catalog import plan
-from diffattn.records.io import read_jsonl, write_json
-from diffattn.records.run import git_state, hardware, package_versions
-from diffattn.stats.paired import paired_difference
-from diffattn.training.config import RunConfig
-from diffattn.training.initial import initial_config, initial_weights
-from diffattn.training.prepare import PreparedData, open_data, prepare_data
-from diffattn.training.settings import apply_settings
-from diffattn.training.trainer import train
 
 WAYS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "softmax": (None, {}),

@@ -27,22 +27,22 @@ import numpy as np
 import torch
 from transformers import PrinterCallback, TrainerCallback, set_seed
 
-from diffattn.data.tokens import TokenDataset
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.recipes.catalog import plan
-from diffattn.records.io import write_json
-from diffattn.records.run import git_state, hardware, package_versions
-from diffattn.training.callbacks import CostCallback, MetricsCallback
-from diffattn.training.config import RunConfig
-from diffattn.training.monitoring.monitor import Monitor
-from diffattn.training.ordered_trainer import (
+from diffattn.files.io import write_json
+from diffattn.lab.catalog.recipes.catalog import plan
+from diffattn.lab.data.tokens import TokenDataset
+from diffattn.lab.records.run import git_state, hardware, package_versions
+from diffattn.lab.training.callbacks import CostCallback, MetricsCallback
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.monitoring.monitor import Monitor
+from diffattn.lab.training.ordered_trainer import (
     OrderedTrainer,
     first_windows,
     training_arguments,
     training_order,
 )
-from diffattn.training.prepare import PreparedData, prepare_data
-from diffattn.training.schedule import optimizer_and_scheduler
+from diffattn.lab.training.prepare import PreparedData, prepare_data
+from diffattn.lab.training.schedule import optimizer_and_scheduler
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 WARM_UP = 3
 GOALS = {"overhead": 0.05, "waiting": 0.01}

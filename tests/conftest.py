@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
-from diffattn.ops import backends, kernel_support  # noqa: E402  they read TRITON_INTERPRET
+from diffattn.ops.inputs import backends, kernel_support  # noqa: E402  they read TRITON_INTERPRET
 
 DEVICES = [pytest.param("cpu", id="cpu")]
 if torch.cuda.is_available():

@@ -1,7 +1,7 @@
 """Evaluation folders of made-up answers."""
 
-from diffattn.records.evaluations import EvalResult, register
-from diffattn.records.io import log_facts
+from diffattn.files.io import log_facts
+from diffattn.lab.records.evaluations import EvalResult, register
 from record_files import change_record, write_rows
 
 

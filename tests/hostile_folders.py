@@ -4,8 +4,8 @@ import json
 import math
 import shutil
 
-from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.scoring import Continuation
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.scoring import Continuation
 
 
 def use(folder):

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from diffattn.records.run import RunRecord
+from diffattn.lab.records.run import RunRecord
 from record_files import write_finished, write_record
 
 TYPES = ("softmax", "diff")

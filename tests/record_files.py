@@ -2,8 +2,8 @@
 
 import json
 
-from diffattn.records.checksum import sealed
-from diffattn.records.io import log_facts
+from diffattn.files.checksum import sealed
+from diffattn.files.io import log_facts
 
 
 def write_record(path, value):

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from transformers import DynamicCache
 
-from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.network_reader import Prefix
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import Prefix
 
 
 def with_limits(model, **limits):

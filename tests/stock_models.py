@@ -6,8 +6,8 @@ import torch
 import transformers
 
 from diffattn.errors import DiffAttnError
-from diffattn.inference.language_model import LanguageModel
-from diffattn.inference.scoring import Continuation
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.attention_rows import attention_rows
 
 _COMMON = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,

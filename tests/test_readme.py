@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from diffattn.report.benchmarks.tables import replace_tables
-from diffattn.report.build import markdown_results
+from diffattn.lab.report.benchmarks.tables import replace_tables
+from diffattn.lab.report.build import markdown_results
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,7 +48,8 @@ def test_the_results_table_is_the_committed_study():
 
 
 def test_benchmark_tables_are_what_their_records_generate():
-    """After a new record: ``python -m diffattn.report.benchmarks.tables docs/benchmarks.md``."""
+    """After a new record: ``python -m diffattn.lab.report.benchmarks.tables
+    docs/benchmarks.md``."""
     assert replace_tables(BENCHMARKS, ROOT) == BENCHMARKS
 
 

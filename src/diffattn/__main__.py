@@ -1,6 +1,6 @@
 """``python -m diffattn``."""
 
-from diffattn.cli.app import main
+from diffattn.lab.cli.app import main
 
 if __name__ == "__main__":
     main()

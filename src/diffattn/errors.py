@@ -1,6 +1,12 @@
 """Every error that diffattn raises on purpose, and the hint where a name is misspelt."""
 
 from collections.abc import Iterable
+from reprlib import Repr
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+short = _SHORT.repr
+"""A value in a message, cut to 60 characters."""
 
 
 class DiffAttnError(Exception):

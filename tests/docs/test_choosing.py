@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
-from diffattn.records.io import read_json
-from diffattn.stats.paired import paired_difference
+from diffattn.files.io import read_json
+from diffattn.lab.stats.paired import paired_difference
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "published" / "text" / "runs"

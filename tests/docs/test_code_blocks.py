@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from diffattn.cli.app import app
+from diffattn.lab.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diffattn.records.io import read_json
+from diffattn.files.io import read_json
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "converting.md").read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from diffattn.records.evaluations import EvalResult
-from diffattn.report.page.wording import number, type_name
-from diffattn.stats.intervals import mean_interval
+from diffattn.lab.records.evaluations import EvalResult
+from diffattn.lab.report.page.wording import number, type_name
+from diffattn.lab.stats.intervals import mean_interval
 
 ROOT = Path(__file__).parents[2]
 METRICS = ("largest attention logit", "largest hidden state")

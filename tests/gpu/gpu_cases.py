@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.ops import backends
-from diffattn.testing.inputs import OP_CASES, OpCase
+from diffattn.lab.testing.inputs import OP_CASES, OpCase
+from diffattn.ops.inputs import backends
 
 ON_GPU = torch.cuda.is_available()
 HEAD_DIMS = (64, 128) if ON_GPU else (64,)

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from diffattn import diff_attention
-from diffattn.benchmark.checking import check_softmax
 from diffattn.errors import BackendError
-from diffattn.ops import backends
+from diffattn.lab.benchmark.checking import check_softmax
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import make_diff_attention_inputs
+from diffattn.lab.testing.marks import require_backend
+from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import make_diff_attention_inputs
-from diffattn.testing.marks import require_backend
 
 from . import gpu_cases
 

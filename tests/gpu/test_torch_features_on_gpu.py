@@ -7,9 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from diffattn import diff_attention
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.testing.marks import require_backend
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.marks import require_backend
+from diffattn.ops.inputs.masking import AttentionMask
 
 from .gpu_cases import ON_GPU
 

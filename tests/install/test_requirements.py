@@ -5,7 +5,7 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 
-from diffattn.training.engine import TRACKERS
+from diffattn.lab.training.engine import TRACKERS
 from install.resolution import PYTHONS, ROOT, canonical
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -13,10 +13,10 @@ from install.resolution import CONSTRAINTS, ROOT, why_no_index
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")
 # Kernels, and what compiles or tunes them, are triton's; nothing that they stand on needs it.
 NEED_TRITON = (
-    "diffattn.ops.diff_attention.triton",
-    "diffattn.testing.aot",
-    "diffattn.benchmark.tuning.table",
-    "diffattn.benchmark.tuning.tune",
+    "diffattn.ops.triton",
+    "diffattn.lab.testing.aot",
+    "diffattn.lab.benchmark.tuning.table",
+    "diffattn.lab.benchmark.tuning.tune",
 )
 WITHOUT_EXTRAS = f"""
 import importlib, pkgutil, sys

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.ops.lambda_param import lambda_init
-from diffattn.ops.rotary import rotary_embedding
+from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.ops.inputs.rotary import rotary_embedding
 
 HIDDEN, LENGTH, DIM = 12, 6, 4
 

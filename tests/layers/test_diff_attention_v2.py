@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
-from diffattn.ops.rotary import rotary_embedding
+from diffattn.ops.inputs.rotary import rotary_embedding
 
 HIDDEN, LENGTH, DIM = 12, 6, 4
 

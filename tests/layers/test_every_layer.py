@@ -12,8 +12,8 @@ from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.rotary import rotary_embedding
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.inputs.rotary import rotary_embedding
 from diffattn.ops.softmax_attention import softmax_attention
 
 HIDDEN, LENGTH, DIM = 12, 7, 4

@@ -5,7 +5,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.layers.norm import HeadNorm
-from diffattn.ops.head_norm import head_norm
+from diffattn.ops.inputs.head_norm import head_norm
 
 
 @pytest.mark.parametrize("affine", [True, False])

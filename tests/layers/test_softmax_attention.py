@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffattn.layers.softmax_attention import SoftmaxAttention
-from diffattn.ops.rotary import rotary_embedding
+from diffattn.ops.inputs.rotary import rotary_embedding
 
 HIDDEN, LENGTH, DIM = 12, 6, 4
 

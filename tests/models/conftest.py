@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from diffattn.models.attention_types import ATTENTION_TYPES
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.lab.testing.budget import compare
+from diffattn.lab.testing.nudging import measured_errors
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.testing.budget import compare
-from diffattn.testing.nudging import measured_errors
 
 # Four heads everywhere, over two key/value heads under GQA: fewer would hide a wrong head order.
 # hidden_size differs from every heads * width, so that no axis can stand in for another.
@@ -138,7 +138,7 @@ def assert_only_rounding() -> Callable[..., None]:
 
     ``compute`` returns tensors, for example logits or gradients. Their exact values come from
     the reference operator in float64, their budgets from nudged runs of the reference operator in
-    the model's own dtype: see ``diffattn.testing.nudging``. ``ulps`` says by how many units the
+    the model's own dtype: see ``diffattn.lab.testing.nudging``. ``ulps`` says by how many units the
     inputs of ``actual`` are off already.
     """
 

@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.attention_types import CONTROL_TYPES
+from diffattn.models.config.attention_types import CONTROL_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 NUM_TOKENS = 16

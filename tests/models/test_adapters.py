@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffattn.models.attention_types import ATTENTION_TYPES, CONTROL_TYPES
+from diffattn.models.config.attention_types import ATTENTION_TYPES, CONTROL_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 peft = pytest.importorskip("peft", reason="peft is optional")

@@ -6,19 +6,19 @@ import sys
 import pytest
 import torch
 
-from diffattn.cli.list_ import _types
 from diffattn.errors import ConfigError
-from diffattn.models.attention_types import (
+from diffattn.lab.cli.list_ import _types
+from diffattn.lab.report.page.wording import TYPE_NAMES, VARIANT_NAMES
+from diffattn.models.config.attention_types import (
     ATTENTION,
     ATTENTION_TYPES,
     CONTROL_TYPES,
     attention_facts,
     types_with,
 )
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.settings import ModelSettings
 from diffattn.models.decoder_block import build_attention
-from diffattn.models.settings import ModelSettings
-from diffattn.report.page.wording import TYPE_NAMES, VARIANT_NAMES
 
 WIDTHS = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "head_dim": 6}
 
@@ -93,7 +93,7 @@ def test_facts_counts_twins_presets_and_recipes_load_without_torch():
     code = """
 import sys
 from diffattn.models import accounting, attention_types, presets, settings, twins
-from diffattn.recipes import catalog, recall
+from diffattn.lab.catalog.recipes import catalog, recall
 presets.preset_table()
 catalog.plan("study")
 assert not {"torch", "transformers", "numpy"} & set(sys.modules)

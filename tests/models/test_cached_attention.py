@@ -6,9 +6,9 @@ from transformers import DynamicCache, StaticCache
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from diffattn.errors import ConfigError
-from diffattn.models.one_call.cache_layout import in_kernel_layout
-from diffattn.models.one_call.masks import KeyMask, key_mask, positions
-from diffattn.ops.masking import AttentionMask
+from diffattn.models.attention.cache_layout import in_kernel_layout
+from diffattn.models.attention.masks import KeyMask, key_mask, positions
+from diffattn.ops.inputs.masking import AttentionMask
 
 CHUNKS = {"single": [1] * 11, "prefill": [8, 1, 1, 1], "chunks": [3, 5, 1, 2]}
 IMPLEMENTATIONS = ["diffattn", "sdpa", "eager"]

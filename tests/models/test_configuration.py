@@ -6,9 +6,9 @@ import pytest
 from transformers import AutoConfig
 
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.settings import OPTIONS
-from diffattn.ops.lambda_param import lambda_init
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.settings import OPTIONS
+from diffattn.ops.inputs.lambda_param import lambda_init
 
 # Heads of the one attention call under Hugging Face's kernels, in units of num_heads and
 # num_kv_heads: V1 calls with [q1, q2, q1, q2] and stores [k1, k2, k1, k2] in a paged cache.

@@ -6,8 +6,8 @@ from transformers import AutoModelForCausalLM
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import parameter_count
-from diffattn.models.attention_types import CONTROL_TYPES
-from diffattn.models.cached_attention import chosen_backend
+from diffattn.models.attention.cached_attention import chosen_backend
+from diffattn.models.config.attention_types import CONTROL_TYPES
 from diffattn.probes.lambdas import layer_lambdas
 
 

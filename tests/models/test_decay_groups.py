@@ -3,9 +3,9 @@
 import pytest
 from transformers import Trainer, TrainingArguments
 
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.lab.training.schedule import parameter_groups
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.training.schedule import parameter_groups
 
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from diffattn.models.attention_types import ATTENTION_TYPES
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
 
 

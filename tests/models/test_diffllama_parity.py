@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
 
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 NUM_HEADS, HEAD_DIM, HIDDEN, LAYERS, EPS = 4, 8, 40, 3, 1e-4

@@ -9,9 +9,9 @@ import sys
 import pytest
 from safetensors.torch import load_file, save_file
 
-from diffattn.data.corpora import Document
-from diffattn.data.tokenizer import train_tokenizer
 from diffattn.errors import CheckpointError
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.models.folder_check import check_folder, read_object
 
 WEIGHTS = "model.safetensors"
@@ -123,7 +123,7 @@ _LOADS = """
 import json, shutil, sys
 from pathlib import Path
 from diffattn.errors import DiffAttnError
-from diffattn.inference.language_model import LanguageModel
+from diffattn.lab.inference.language_model import LanguageModel
 
 def load():
     try:

@@ -7,10 +7,10 @@ from torch.distributed.tensor import DTensor, init_device_mesh
 from transformers.distributed import DistributedConfig
 
 from children import launched, values
+from diffattn.lab.training.distributed import joined
 from diffattn.layers.lambda_vectors import LambdaVectors
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.training.distributed import joined
 
 
 def whole(tensor):

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.diff_attention import api
+from diffattn.ops import api
 
 NEW = 9
 CACHES = {

@@ -12,7 +12,7 @@ import torch
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.saved_names import saved_name
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.models.attention_types import ATTENTION
+from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 MODELS = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffattn.errors import ShapeError
-from diffattn.models.input_checks import check_embeds, check_ids, check_positions
+from diffattn.models.config.input_checks import check_embeds, check_ids, check_positions
 
 BAD_IDS = torch.tensor([[1, 70]])
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.rotary import rotary_embedding
+from diffattn.ops.inputs.rotary import rotary_embedding
 
 
 def test_our_operator_is_the_default(model):

@@ -7,10 +7,10 @@ from transformers import CompileConfig, ContinuousBatchingConfig, GenerationConf
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from diffattn.errors import ConfigError
-from diffattn.models.one_call import paged_cache
-from diffattn.models.one_call.continuous_batching import OneCopyManager, reads_pages
-from diffattn.ops import backends
-from diffattn.ops.diff_attention import decode_op
+from diffattn.models.attention import paged_cache
+from diffattn.models.attention.continuous_batching import OneCopyManager, reads_pages
+from diffattn.ops.backends import decode_op
+from diffattn.ops.inputs import backends
 
 if version.parse(__version__) < version.parse("5.23"):
     pytest.skip("caches hand out their pages from transformers 5.23 on", allow_module_level=True)

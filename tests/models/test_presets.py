@@ -5,7 +5,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import parameter_count
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.presets import preset, preset_table
 

@@ -8,7 +8,7 @@ import torch
 from transformers.quantizers.base import HfQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.rope_settings import check_rope_parameters
 
 RIGHT = [
     {"rope_type": "default", "rope_theta": 500.0},

@@ -5,10 +5,10 @@ import torch
 from transformers.distributed import DistributedConfig
 
 from children import launched, values
-from diffattn.models.attention_types import ATTENTION_TYPES
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.lab.training.distributed import joined
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.training.distributed import joined
 
 
 def saved_model(attention_type, folder, num_kv_heads, **options):

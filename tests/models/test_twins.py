@@ -7,7 +7,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.twins import MATCHES
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.ops import backends
-from diffattn.testing.inputs import OpCase
+from diffattn.lab.testing.inputs import OpCase
+from diffattn.ops.inputs import backends
 
 _SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
           torch.float64: "fp64"}  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffattn.ops import backends
+from diffattn.ops.inputs import backends
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks are chosen

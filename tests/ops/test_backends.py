@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional
 
 from diffattn.errors import BackendError
-from diffattn.ops import backends, kernel_support
-from diffattn.ops.diff_attention import api
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.verified_devices import VerifiedDevice
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops import api
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.inputs import backends, kernel_support
+from diffattn.ops.inputs.verified_devices import VerifiedDevice
 
 OP = "diff_attention"
 INPUTS = make_diff_attention_inputs(OpCase(name="", num_queries=4))

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from diffattn.errors import ShapeError
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops import attention as api
 from diffattn.ops import softmax_attention as softmax_module
-from diffattn.ops.diff_attention import api, call_forms
-from diffattn.ops.diff_attention.api import diff_attention
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.inputs import call_forms
 from diffattn.ops.softmax_attention import softmax_attention
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 
 CACHE = OpCase(name="", num_queries=2, num_keys=4, kv_lengths=(4, 3), padding=((1, 0), (0, 0)))
 PACKED = OpCase(name="", num_queries=4, batch=1, documents=(1, 3))

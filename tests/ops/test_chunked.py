@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import chunk_layout, chunked
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.backends import chunk_layout, chunked
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 LONG = [

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from diffattn.ops.diff_attention import reference
-from diffattn.ops.diff_attention.composed import flash_diff_attn_1, flash_diff_attn_2, one_call
-from diffattn.ops.masking import AttentionMask
+from diffattn.ops.backends import reference
+from diffattn.ops.backends.composed import flash_diff_attn_1, flash_diff_attn_2, one_call
+from diffattn.ops.inputs.masking import AttentionMask
 
 FORMS = [one_call, flash_diff_attn_1, flash_diff_attn_2]
 

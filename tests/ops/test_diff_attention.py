@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
-from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.testing.marks import require_backend
-from diffattn.testing.rounding import rounding_steps
+from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.marks import require_backend
+from diffattn.lab.testing.rounding import rounding_steps
+from diffattn.ops.attention import diff_attention
 from ops.backend_cases import every_backend
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

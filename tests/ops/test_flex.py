@@ -8,12 +8,12 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import diffattn
 from diffattn.errors import BackendError, ShapeError
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.diff_attention.flex import blocks, flex_diff_attention
-from diffattn.ops.masking import AttentionMask, masked_softmax, repeat_heads
-from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
-from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.testing.rounding import rounding_steps
+from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.rounding import rounding_steps
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.backends.flex import blocks, flex_diff_attention
+from diffattn.ops.inputs.masking import AttentionMask, masked_softmax, repeat_heads
 
 V1 = OpCase(name="v1", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth", causal=False)
 V2 = OpCase(name="v2", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth", causal=False,

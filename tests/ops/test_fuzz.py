@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from diffattn.errors import ShapeError
-from diffattn.ops import backends
-from diffattn.ops.diff_attention import api
-from diffattn.testing import fuzz
-from diffattn.testing.fuzz_calls import BROKEN, DTYPES, LAYOUTS, VALUES, draw_call, make_inputs
+from diffattn.lab.testing import fuzz
+from diffattn.lab.testing.fuzz_calls import BROKEN, DTYPES, LAYOUTS, VALUES, draw_call, make_inputs
+from diffattn.ops import api
+from diffattn.ops.inputs import backends
 
 
 def assert_all_right(report):
@@ -109,7 +109,7 @@ def test_a_fault_is_found_and_can_be_repeated(fault, monkeypatch, capsys):
         assert any(f"{dtype}:" in failure for failure in report.failures), dtype
     command = report.failures[0].split(" | ")[1]
     module, *arguments = command.removeprefix("python -m ").split()
-    assert module == "diffattn.testing.fuzz"
+    assert module == "diffattn.lab.testing.fuzz"
     assert fuzz.main(arguments) == 1
     assert report.failures[0] in capsys.readouterr().out
 

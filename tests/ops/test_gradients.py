@@ -3,11 +3,14 @@
 import pytest
 import torch
 
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OP_CASES, make_diff_attention_inputs
+from diffattn.lab.testing.marks import require_backend
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES
 from diffattn.layers.softmax_attention import SoftmaxAttention
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.diff_attention.gradients import (
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.backends.gradients import (
     AttentionWeights,
     HeadNormTerms,
     LayerGradients,
@@ -17,12 +20,9 @@ from diffattn.ops.diff_attention.gradients import (
     head_norm_gradients,
     softmax_attention_weight_gradients,
 )
-from diffattn.ops.head_norm import head_norm
-from diffattn.ops.lambda_param import diff_lambda
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OP_CASES, make_diff_attention_inputs
-from diffattn.testing.marks import require_backend
+from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.ops.inputs.masking import AttentionMask
 from ops.backend_cases import every_backend
 
 WIDTH, HEADS, DIM, TOKENS = 24, 3, 4, 7

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from diffattn.ops.head_norm import head_norm
-from diffattn.testing.assertions import assert_equal_to_rounding
+from diffattn.lab.testing.assertions import assert_equal_to_rounding
+from diffattn.ops.inputs.head_norm import head_norm
 
 SHAPE = (2, 3, 4, 8)
 

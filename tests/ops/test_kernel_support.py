@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 import torch
 
-from diffattn.ops import kernel_support
-from diffattn.ops.verified_devices import VerifiedDevice
+from diffattn.ops.inputs import kernel_support
+from diffattn.ops.inputs.verified_devices import VerifiedDevice
 
 triton = pytest.importorskip("triton", reason="its version is what is asked for")
 

@@ -7,8 +7,8 @@ import torch
 from torch.autograd import gradcheck
 
 from diffattn.errors import ConfigError
-from diffattn.ops.lambda_param import diff_lambda, lambda_init, sigmoid_lambda
-from diffattn.testing.assertions import assert_equal_to_rounding
+from diffattn.lab.testing.assertions import assert_equal_to_rounding
+from diffattn.ops.inputs.lambda_param import diff_lambda, lambda_init, sigmoid_lambda
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from diffattn.ops.masking import AttentionMask, masked_softmax, query_ranges, repeat_heads
+from diffattn.ops.inputs.masking import AttentionMask, masked_softmax, query_ranges, repeat_heads
 
 CPU = torch.device("cpu")
 

@@ -9,12 +9,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from diffattn import diff_attention, diff_attention_maps
-from diffattn.ops import backends
-from diffattn.ops.diff_attention import custom_op, decode_op, flex
-from diffattn.ops.masking import AttentionMask
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.marks import require_backend
+from diffattn.ops.backends import custom_op, decode_op, flex
+from diffattn.ops.inputs import backends
+from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.testing.marks import require_backend
 
 SHAPE = {"name": "", "num_queries": 6, "head_dim": 64, "value_dim": 128, "lam_axes": "h"}
 CACHE = SHAPE | {"num_queries": 3, "num_keys": 7}

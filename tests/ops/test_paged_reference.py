@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError, ShapeError
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.diff_attention.paged_decode import gathered_pages, paged_decode
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.paged_decode import gathered_pages, paged_decode
 from ops.paged_inputs import pages_of, scattered
 
 GQA = {"num_kv_heads": 2}

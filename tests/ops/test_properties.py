@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
-from diffattn.ops.masking import AttentionMask
+from diffattn.lab.testing.assertions import assert_equal_to_rounding
+from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.marks import require_backend
+from diffattn.lab.testing.rounding import rounding_steps
+from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
-from diffattn.testing.assertions import assert_equal_to_rounding
-from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.testing.marks import require_backend
-from diffattn.testing.rounding import rounding_steps
 from ops.backend_cases import every_backend
 
 CASES = [

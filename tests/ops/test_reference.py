@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
-from diffattn.testing.assertions import assert_equal_to_rounding
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.testing.rounding import rounding_steps
+from diffattn.lab.testing.assertions import assert_equal_to_rounding
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.rounding import rounding_steps
+from diffattn.ops.attention import diff_attention, diff_attention_maps
 
 _SMALL = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 2, "value_dim": 3}
 _CASES = (

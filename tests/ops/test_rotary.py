@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from diffattn.errors import ShapeError
-from diffattn.ops.rotary import apply_rotary, rotary_embedding
-from diffattn.testing.assertions import assert_equal_to_rounding
+from diffattn.lab.testing.assertions import assert_equal_to_rounding
+from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
 
 DIM = 8
 

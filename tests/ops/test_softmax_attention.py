@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
+from diffattn.lab.testing.assertions import assert_equal_to_rounding
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
-from diffattn.testing.assertions import assert_equal_to_rounding
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.testing.rounding import rounding_steps
 
 _SMALL = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 3, "value_dim": 2, "shared_keys": True}
 CASES = [

@@ -7,12 +7,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from diffattn.errors import BackendError, ShapeError
-from diffattn.ops import backends
-from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
-from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.testing.marks import require_backend
-from diffattn.testing.rounding import rounding_steps
+from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.marks import require_backend
+from diffattn.lab.testing.rounding import rounding_steps
+from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.inputs import backends
 
 # Kernels of fixed widths have these tests in tests/ops/triton.
 BACKENDS = [b.name for b in backends.table("diff_attention") if b.accepts_widths(8, 16)]

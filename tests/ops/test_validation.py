@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffattn.errors import DiffAttnError, ShapeError
-from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
+from diffattn.ops.attention import diff_attention, diff_attention_maps
 
 B, T, S, H, HKV, D, DV = 2, 3, 5, 4, 2, 3, 6
 SHAPES = {"q": (B, T, H, 2, D), "k": (B, S, HKV, 2, D), "v": (B, S, HKV, DV), "lam": ()}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.ops import verified_devices
-from diffattn.ops.verified_devices import VerifiedDevice
+from diffattn.ops.inputs import verified_devices
+from diffattn.ops.inputs.verified_devices import VerifiedDevice
 
 H100 = VerifiedDevice(
     capability=(9, 0), device="NVIDIA H100 80GB HBM3", torch="2.13.0", triton="3.7.1",

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.activations import largest_logit, layer_activations
 from diffattn.probes.lambdas import layer_lambdas

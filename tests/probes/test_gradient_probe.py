@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.gradients import GradientProbe
 

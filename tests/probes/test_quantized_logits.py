@@ -14,9 +14,9 @@ from transformers import (
 )
 
 from diffattn.errors import ConfigError
-from diffattn.models import cached_attention
-from diffattn.models.attention_types import ATTENTION_TYPES
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.attention import cached_attention
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from diffattn.errors import ConfigError
-from diffattn.inference.language_model import LanguageModel
-from diffattn.inspection.maps import viewed_layers
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inspection.maps import viewed_layers
 from diffattn.models.modeling_diff_transformer import DiffTransformerForSequenceClassification
 from diffattn.probes.attention_rows import attention_rows
 from diffattn.probes.layer_reader import read_layers, require_readable

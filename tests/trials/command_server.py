@@ -74,8 +74,8 @@ def _serve() -> None:
     """Answer until standard input ends."""
     import torch.distributed  # noqa: F401  loaded here, so that no fork has to
 
-    from diffattn.evaluation.catalog import PROTOCOLS
-    from diffattn.evaluation.registry import protocol_class
+    from diffattn.lab.evaluation.catalog import PROTOCOLS
+    from diffattn.lab.evaluation.registry import protocol_class
 
     for name in PROTOCOLS:
         protocol_class(name)
@@ -111,7 +111,7 @@ def _main(order: dict) -> int:
     """The command in this process; its exit status."""
     import traceback
 
-    from diffattn.cli.app import main
+    from diffattn.lab.cli.app import main
 
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + HEADROOM_BYTES,) * 2)

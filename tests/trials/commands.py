@@ -47,7 +47,7 @@ SMALL = (
 
 def call(arguments: Sequence[object]) -> str | None:
     """Run a command line in this process; its last line if it fails."""
-    from diffattn.cli.app import main
+    from diffattn.lab.cli.app import main
 
     err, before = io.StringIO(), sys.argv
     sys.argv = ["diffattn", *map(str, arguments)]
@@ -163,9 +163,9 @@ def model_folder(folder: Path, kind: str) -> Path:
     """A tiny model with a tokenizer."""
     import torch
 
-    from diffattn.data.corpora import Document
-    from diffattn.data.tokenizer import train_tokenizer
-    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.lab.data.corpora import Document
+    from diffattn.lab.data.tokenizer import train_tokenizer
+    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
     from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
     rng = random.Random(0)
@@ -244,8 +244,8 @@ def reproduce_command(home: Path) -> Command:
 def small_batches() -> Iterator[pytest.MonkeyPatch]:
     """Packings of small texts get checkpoints, in this process; their files are the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("diffattn.data.encoding.BATCH_CHARS", 4_000)  # above the longest text
-        patch.setattr("diffattn.data.packing._CHECKPOINT_BATCHES", 1)
+        patch.setattr("diffattn.lab.data.encoding.BATCH_CHARS", 4_000)  # above the longest text
+        patch.setattr("diffattn.lab.data.packing._CHECKPOINT_BATCHES", 1)
         yield patch
 
 
@@ -253,8 +253,8 @@ def in_this_process(
     members: Sequence, data: Path, folder: Path, *, workers: int, on_progress: Callable, short: bool
 ) -> None:
     """In place of ``run_members``: the points of a worker count with those of its parent."""
-    from diffattn.training.prepare import open_data
-    from diffattn.training.trainer import train
+    from diffattn.lab.training.prepare import open_data
+    from diffattn.lab.training.trainer import train
 
     for member in members:
         name = member.config.name

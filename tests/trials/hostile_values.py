@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from diffattn.records.io import log_facts
+from diffattn.files.io import log_facts
 from record_files import change_record, write_rows
 from record_files import write_record as write_sealed
 

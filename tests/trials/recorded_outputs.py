@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from diffattn.records.evaluations import EVAL_SCHEMA_VERSION, EvalResult
-from diffattn.records.io import log_facts, write_json, write_jsonl
+from diffattn.files.io import log_facts, write_json, write_jsonl
+from diffattn.lab.records.evaluations import EVAL_SCHEMA_VERSION, EvalResult
 
 
 def write_outputs(folder: Path) -> Path:

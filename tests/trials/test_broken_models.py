@@ -12,15 +12,15 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from diffattn.cli.app import app
 from diffattn.errors import DiffAttnError
-from diffattn.evaluation.catalog import PROTOCOLS
-from diffattn.evaluation.lm_tasks.documents import TASKS
-from diffattn.evaluation.registry import parts
-from diffattn.evaluation.runner import evaluate
-from diffattn.inference.language_model import LanguageModel
-from diffattn.models.one_call.kernels import AttentionMapRecorder
-from diffattn.records.io import read_jsonl
+from diffattn.files.io import read_jsonl
+from diffattn.lab.cli.app import app
+from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.lm_tasks.documents import TASKS
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.models.attention.kernels import AttentionMapRecorder
 from lm_documents import write_task
 from tally import sample, trial
 

@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
-from diffattn.data.tokens import PackedTokens, TokenDataset
 from diffattn.errors import CheckpointError
-from diffattn.training.config import DataConfig
-from diffattn.training.prepare import open_data, prepare_data
+from diffattn.lab.data.tokens import PackedTokens, TokenDataset
+from diffattn.lab.training.config import DataConfig
+from diffattn.lab.training.prepare import open_data, prepare_data
 from language_models import prose
 from tally import trial
 

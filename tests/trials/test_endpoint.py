@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from diffattn.errors import DiffAttnError
-from diffattn.evaluation.judge.endpoint import EndpointJudge
-from diffattn.evaluation.judge.interface import JudgeFailure, JudgeSettings
-from diffattn.evaluation.judge.session import judge_folder
-from diffattn.records.io import read_json, read_jsonl
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
+from diffattn.lab.evaluation.judge.interface import JudgeFailure, JudgeSettings
+from diffattn.lab.evaluation.judge.session import judge_folder
 from tally import trial
 from trials.endpoint_cases import echoes, exchanges, leak, odd_answers, usual
 from trials.hostile_server import CERTIFICATE, drips, falls_silent, floods, hostile, response, says

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from diffattn.cli.app import main
+from diffattn.lab.cli.app import main
 from tally import trial
 from trials.recorded_outputs import write_outputs
 

@@ -14,24 +14,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from diffattn.cli.app import app
-from diffattn.data import files, tokenizer
-from diffattn.data.corpora import Document, load_corpus, text_files
-from diffattn.data.packing import pack
-from diffattn.data.tokenizer import load_tokenizer, plain_encoder, train_tokenizer
-from diffattn.data.tokens import PackedTokens
 from diffattn.errors import DiffAttnError
-from diffattn.evaluation.hallucination.data import load_examples
-from diffattn.evaluation.hallucination.tasks import TASKS
-from diffattn.evaluation.icl.data import load_icl_data
-from diffattn.evaluation.lm_tasks.documents import read_task
-from diffattn.evaluation.long_context.haystack import read_haystack_tokens
-from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
-from diffattn.evaluation.long_context.ruler.words import read_words
-from diffattn.evaluation.perplexity.documents import first_tokens
-from diffattn.inference.network_reader import NetworkReader
-from diffattn.training.config import DataConfig
-from diffattn.training.prepare import open_data, prepare_data
+from diffattn.lab.cli.app import app
+from diffattn.lab.data import files, tokenizer
+from diffattn.lab.data.corpora import Document, load_corpus, text_files
+from diffattn.lab.data.packing import pack
+from diffattn.lab.data.tokenizer import load_tokenizer, plain_encoder, train_tokenizer
+from diffattn.lab.data.tokens import PackedTokens
+from diffattn.lab.evaluation.hallucination.data import load_examples
+from diffattn.lab.evaluation.hallucination.tasks import TASKS
+from diffattn.lab.evaluation.icl.data import load_icl_data
+from diffattn.lab.evaluation.lm_tasks.documents import read_task
+from diffattn.lab.evaluation.long_context.haystack import read_haystack_tokens
+from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.lab.evaluation.long_context.ruler.words import read_words
+from diffattn.lab.evaluation.perplexity.documents import first_tokens
+from diffattn.lab.inference.network_reader import NetworkReader
+from diffattn.lab.training.config import DataConfig
+from diffattn.lab.training.prepare import open_data, prepare_data
 from tally import trial
 from trials.text_files import write_data
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from children import in_child
-from diffattn.models.settings import OPTIONS
+from diffattn.models.config.settings import OPTIONS
 from hostile_folders import damaged, edited, fault, use
 from tally import sample, trial
 
@@ -310,7 +310,7 @@ def test_settings_of_generation_change_nothing(whole, tmp_path):
     """What a folder says of decoding is the caller's to say."""
     from typer.testing import CliRunner
 
-    from diffattn.cli.app import app
+    from diffattn.lab.cli.app import app
 
     def write(folder):
         done = CliRunner().invoke(

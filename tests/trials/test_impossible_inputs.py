@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from diffattn.errors import DiffAttnError
-from diffattn.inference.label_trie import LabelTrie
-from diffattn.inference.scoring import Continuation
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.lab.inference.label_trie import LabelTrie
+from diffattn.lab.inference.scoring import Continuation
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 from tally import sample, trial
 
 VOCAB = 320

@@ -93,7 +93,9 @@ def die_at(out, arguments, number):
 def warm():
     """Processes that start with everything loaded."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["diffattn.cli.app", "diffattn.training.trainer", "tokenizers"])
+    context.set_forkserver_preload(
+        ["diffattn.lab.cli.app", "diffattn.lab.training.trainer", "tokenizers"]
+    )
     return context
 
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from children import fork, in_child
-from diffattn.training.ordered_trainer import OrderedTrainer
+from diffattn.lab.training.ordered_trainer import OrderedTrainer
 from tally import trial
 from trials import commands
 from trials.commands import Command, call

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from diffattn.errors import DiffAttnError
-from diffattn.ops import backends
-from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
+from diffattn.lab.testing import fuzz
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
-from diffattn.testing import fuzz
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
 from tally import trial
 
 from .plain_attention import plain_attention, visible

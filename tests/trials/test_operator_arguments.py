@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError, ConfigError, ShapeError
-from diffattn.ops import backends
-from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
-from diffattn.ops.diff_attention.flex import flex_diff_attention
-from diffattn.ops.diff_attention.paged_decode import paged_decode
-from diffattn.ops.head_norm import head_norm
-from diffattn.ops.lambda_param import diff_lambda, lambda_init, sigmoid_lambda
-from diffattn.ops.rotary import apply_rotary, rotary_embedding
+from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.backends.flex import flex_diff_attention
+from diffattn.ops.inputs import backends
+from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs.lambda_param import diff_lambda, lambda_init, sigmoid_lambda
+from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
+from diffattn.ops.paged_decode import paged_decode
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 from tally import trial
 

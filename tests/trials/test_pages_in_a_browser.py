@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.report.page.render import source_hash
+from diffattn.lab.report.page.render import source_hash
 from trials.browser import Opened, open_page
 from trials.hostile_values import CANARY, MARK, MARKUP, at, places, replaced, write_record
 from trials.made_up_folders import FOLDERS, Folder, read

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from diffattn.records.evaluations import Comparison, EvalResult, evaluation_marker
+from diffattn.lab.records.evaluations import Comparison, EvalResult, evaluation_marker
 from tally import trial
 from trials import commands
 
@@ -18,7 +18,7 @@ SMALL = ("key_values.samples=2", "hallucination.samples=3", "hallucination.max_n
 def side_by_side():
     """Run command lines at the same time, each in a process of its own; their faults."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["diffattn.cli.app", "diffattn.evaluation.session"])
+    context.set_forkserver_preload(["diffattn.lab.cli.app", "diffattn.lab.evaluation.session"])
 
     def run(*calls):
         with context.Pool(len(calls), maxtasksperchild=1) as pool:

@@ -9,25 +9,25 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from diffattn.cli.app import app
-from diffattn.data import files
-from diffattn.data.corpora import Document, corpus_hash, load_corpus
-from diffattn.data.packing import pack
-from diffattn.data.tokenizer import tokenizer_hash, train_tokenizer
 from diffattn.errors import ConfigError
-from diffattn.evaluation.catalog import PROTOCOLS
-from diffattn.evaluation.hallucination.data import load_examples
-from diffattn.evaluation.hallucination.tasks import TASKS as HALLUCINATION_TASKS
-from diffattn.evaluation.icl.data import ICL_DATASETS, load_icl_data
-from diffattn.evaluation.lm_tasks.documents import TASKS, read_task
-from diffattn.evaluation.long_context.haystack import corpus_text
-from diffattn.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
-from diffattn.evaluation.long_context.ruler.words import read_words
-from diffattn.evaluation.perplexity.documents import open_texts
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.lab.cli.app import app
+from diffattn.lab.data import files
+from diffattn.lab.data.corpora import Document, corpus_hash, load_corpus
+from diffattn.lab.data.packing import pack
+from diffattn.lab.data.tokenizer import tokenizer_hash, train_tokenizer
+from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.hallucination.data import load_examples
+from diffattn.lab.evaluation.hallucination.tasks import TASKS as HALLUCINATION_TASKS
+from diffattn.lab.evaluation.icl.data import ICL_DATASETS, load_icl_data
+from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.lab.evaluation.long_context.haystack import corpus_text
+from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.lab.evaluation.long_context.ruler.words import read_words
+from diffattn.lab.evaluation.perplexity.documents import open_texts
+from diffattn.lab.training.config import DataConfig
+from diffattn.lab.training.prepare import prepare_data
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.training.config import DataConfig
-from diffattn.training.prepare import prepare_data
 from language_models import prose
 from tally import trial
 from trials.text_files import STYLES, restyle, write_data

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from diffattn.evaluation.hallucination.data import generated_rows
-from diffattn.evaluation.hallucination.tasks import TASKS as HALLUCINATION_TASKS
-from diffattn.evaluation.lm_tasks.documents import TASKS
+from diffattn.lab.evaluation.hallucination.data import generated_rows
+from diffattn.lab.evaluation.hallucination.tasks import TASKS as HALLUCINATION_TASKS
+from diffattn.lab.evaluation.lm_tasks.documents import TASKS
 from icl_files import write_all
 from language_models import prose
 from lm_documents import write_task

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import NoneType
 
-from diffattn.evaluation.catalog import PROTOCOLS
-from diffattn.evaluation.registry import protocol_class
+from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.registry import protocol_class
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from diffattn.errors import ConfigError
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.saved_names import present_name
-from diffattn.ops.rotary import apply_rotary
+from diffattn.ops.inputs.rotary import apply_rotary
 
 
 class AttentionLayer(nn.Module):

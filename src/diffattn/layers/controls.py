@@ -16,10 +16,10 @@ from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2, token_lambda_logits
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
-from diffattn.ops.diff_attention.api import diff_attention, diff_attention_maps
-from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
-from diffattn.ops.lambda_param import sigmoid_lambda
-from diffattn.ops.masking import repeat_heads
+from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
+from diffattn.ops.inputs.lambda_param import sigmoid_lambda
+from diffattn.ops.inputs.masking import repeat_heads
 from diffattn.ops.softmax_attention import softmax_attention
 
 SUBTRACTED_MEAN = 0.7

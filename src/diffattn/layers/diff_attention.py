@@ -7,8 +7,8 @@ from torch import Tensor
 
 from diffattn.layers.attention import AttentionLayer
 from diffattn.layers.lambda_vectors import LambdaVectors
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.lambda_param import lambda_init as scheduled_lambda_init
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
 
 
 class DiffAttention(AttentionLayer):

@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from diffattn.layers.attention import AttentionLayer
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.ops.lambda_param import sigmoid_lambda
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.inputs.lambda_param import sigmoid_lambda
 
 
 class DiffAttentionV2(AttentionLayer):

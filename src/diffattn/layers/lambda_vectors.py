@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from diffattn.ops.lambda_param import diff_lambda
+from diffattn.ops.inputs.lambda_param import diff_lambda
 
 LAMBDA_NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 LAMBDA_STD = 0.1  # of the vectors at the start

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
-from diffattn.ops.head_norm import head_norm
+from diffattn.ops.inputs.head_norm import head_norm
 
 
 class HeadNorm(nn.Module):

@@ -1,6 +1,6 @@
 """Exact parameter and FLOP counts of a configuration, without building the model."""
 
-from diffattn.models.settings import ModelSettings
+from diffattn.models.config.settings import ModelSettings
 
 
 def attention_parameters(config: ModelSettings) -> int:

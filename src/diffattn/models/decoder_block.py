@@ -7,10 +7,10 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffattn.layers.feed_forward import SwiGLU
-from diffattn.models import cached_attention
-from diffattn.models.attention_types import ATTENTION
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.one_call.kernels import AttentionMapRecorder, KernelCall
+from diffattn.models.attention import cached_attention
+from diffattn.models.attention.kernels import AttentionMapRecorder, KernelCall
+from diffattn.models.config.attention_types import ATTENTION
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
 
 def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, short
 from diffattn.models.accounting import parameter_count
-from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
+from diffattn.models.config.numbers import LARGEST_COUNT
 from diffattn.models.memory import available_bytes
-from diffattn.models.numbers import LARGEST_COUNT
 from diffattn.models.weight_files import Weights, weights_of
-from diffattn.records.fields import short
 
 Find = Callable[[str], Path | None]
 """A file of the folder by name, or ``None`` if there is none."""

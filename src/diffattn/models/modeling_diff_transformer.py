@@ -30,16 +30,16 @@ from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD, LambdaVectors
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.models import cached_attention
+from diffattn.models.attention import cached_attention
+from diffattn.models.attention.continuous_batching import BatchesContinuously
+from diffattn.models.attention.kernels import AttentionMapRecorder
+from diffattn.models.attention.masks import kernel_mask, key_mask, padded_to_cache, positions
+from diffattn.models.attention.paged_cache import paged_batch
 from diffattn.models.chunked_loss import IGNORED, next_token_losses
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.input_checks import check_embeds, check_ids, check_positions
+from diffattn.models.config.known_names import check_known
 from diffattn.models.decoder_block import DiffTransformerBlock
-from diffattn.models.input_checks import check_embeds, check_ids, check_positions
-from diffattn.models.known_names import check_known
-from diffattn.models.one_call.continuous_batching import BatchesContinuously
-from diffattn.models.one_call.kernels import AttentionMapRecorder
-from diffattn.models.one_call.masks import kernel_mask, key_mask, padded_to_cache, positions
-from diffattn.models.one_call.paged_cache import paged_batch
 from diffattn.models.remote_code.saving import SavesItsCode
 
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from diffattn.models.accounting import parameter_count
-from diffattn.models.attention_types import ATTENTION_TYPES
-from diffattn.models.known_names import check_known
-from diffattn.models.settings import ModelSettings
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.config.known_names import check_known
+from diffattn.models.config.settings import ModelSettings
 from diffattn.models.twins import twin
 
 if TYPE_CHECKING:
-    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
 
 _PRINTED = (
@@ -83,7 +83,7 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
     Raises:
         ConfigError: Unknown name or attention type.
     """
-    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
     return DiffTransformerConfig(**preset_settings(name, attention_type).settings())
 

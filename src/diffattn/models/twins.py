@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.attention_types import attention_facts
-from diffattn.models.known_names import check_known
-from diffattn.models.settings import ModelSettings, kept_backend
+from diffattn.models.config.attention_types import attention_facts
+from diffattn.models.config.known_names import check_known
+from diffattn.models.config.settings import ModelSettings, kept_backend
 
 _HEADS = {"num_heads", "num_kv_heads", "head_dim"}
 MATCHES = ("params", "heads", "attention_flops", "flops")

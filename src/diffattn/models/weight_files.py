@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, first_line
-from diffattn.records.fields import short
+from diffattn.errors import CheckpointError, first_line, short
 
 _MOST_HEADER = 100_000_000
 """Bytes: the limit of the safetensors library itself."""

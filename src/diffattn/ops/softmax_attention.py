@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ShapeError
-from diffattn.ops import backends
-from diffattn.ops.diff_attention import chunked, custom_op, decode
-from diffattn.ops.diff_attention.call_forms import Known, call_form, remember
-from diffattn.ops.diff_attention.validation import (
+from diffattn.ops.backends import chunked, custom_op, decode
+from diffattn.ops.backends.sdpa import attend
+from diffattn.ops.inputs import backends
+from diffattn.ops.inputs.call_forms import Known, call_form, remember
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
+from diffattn.ops.inputs.validation import (
     checked_scale,
     look_at_mask,
     validate_floating,
@@ -21,8 +23,6 @@ from diffattn.ops.diff_attention.validation import (
     validate_tensor,
     validate_values,
 )
-from diffattn.ops.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
-from diffattn.ops.sdpa import attend
 
 
 def softmax_attention(

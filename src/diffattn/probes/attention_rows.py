@@ -12,7 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.lambda_param import diff_lambda
+from diffattn.ops.inputs.lambda_param import diff_lambda
 from diffattn.probes.finite import require_finite_logits, require_finite_maps
 from diffattn.probes.unwrapped import unwrapped
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.packed_rows import window_inputs
+from diffattn.ops.inputs.packed_rows import window_inputs
 from diffattn.probes.pieces import pieces
 
 

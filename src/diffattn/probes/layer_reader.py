@@ -16,7 +16,7 @@ from transformers.masking_utils import flash_attention_mask
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.lambda_param import diff_lambda
+from diffattn.ops.inputs.lambda_param import diff_lambda
 from diffattn.probes.attention_rows import registered_attention
 from diffattn.probes.finite import require_finite_logits
 from diffattn.probes.unwrapped import unwrapped

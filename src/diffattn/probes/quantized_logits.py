@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import eager_mask
 
 from diffattn.errors import ConfigError
-from diffattn.models.known_names import check_known
+from diffattn.models.config.known_names import check_known
 from diffattn.probes.attention_rows import attention_implementation, registered_attention
 from diffattn.probes.finite import require_finite_logits
 

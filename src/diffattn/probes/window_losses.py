@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.packed_rows import window_inputs
+from diffattn.ops.inputs.packed_rows import window_inputs
 
 
 @torch.no_grad()

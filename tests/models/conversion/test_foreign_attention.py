@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from diffattn.errors import CheckpointError
 from diffattn.models.conversion.attention_layers import load_attention_layer
 from diffattn.models.conversion.convert import convert
-from diffattn.ops.rotary import rotary_embedding
+from diffattn.ops.inputs.rotary import rotary_embedding
 
 pytestmark = pytest.mark.scheduled
 

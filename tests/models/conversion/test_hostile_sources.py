@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.new_folder import new_folder, remove_leftovers
 from diffattn.models.conversion import layouts, source, verifier, writer
 from diffattn.models.conversion.convert import convert
-from diffattn.records.new_folder import new_folder, remove_leftovers
 
 WEIGHTS = "model.safetensors"
 

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.lab.training.initial import initial_config, initial_model, initial_weights
 from diffattn.models.conversion.convert import convert
-from diffattn.training.initial import initial_config, initial_model, initial_weights
 
 QWEN = {"qwen2": Qwen2ForCausalLM, "qwen3": Qwen3ForCausalLM}
 NEW = {

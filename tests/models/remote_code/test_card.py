@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from diffattn.models.accounting import parameter_count
-from diffattn.models.attention_types import ATTENTION
+from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.remote_code.card import model_card
 
 

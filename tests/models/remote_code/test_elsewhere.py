@@ -2,9 +2,9 @@
 
 import pytest
 
-from diffattn.data.corpora import Document
-from diffattn.data.tokenizer import train_tokenizer
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.tokenizer import train_tokenizer
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from diffattn.data.corpora import Document
-from diffattn.data.tokenizer import train_tokenizer
 from diffattn.errors import CheckpointError
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.files.manifest import verify_manifest, write_manifest
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.tokenizer import train_tokenizer
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.convert import convert
 from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.remote_code.auto_map import AUTO_MAP, FILE_NAME
 from diffattn.models.remote_code.single_file import single_file
-from diffattn.records.manifest import verify_manifest, write_manifest
 
 TRAP = "raise SystemExit('code of a folder was run')\n"
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from diffattn.models.attention_types import ATTENTION
+from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.remote_code import sources, substitutes
 from diffattn.models.remote_code.single_file import single_file
-from diffattn.ops import backends
+from diffattn.ops.inputs import backends
 
 GREEDY = {"max_new_tokens": 8, "do_sample": False}
 TYPES = [

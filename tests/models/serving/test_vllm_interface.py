@@ -13,10 +13,10 @@ import pytest
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from diffattn.models.attention_types import ATTENTION_TYPES, AttentionType
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.attention.kernels import KernelCall
+from diffattn.models.config.attention_types import ATTENTION_TYPES, AttentionType
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.one_call.kernels import KernelCall
 from diffattn.models.serving import vllm_plugin
 
 ENGINE = "engine_of_test_vllm_interface"

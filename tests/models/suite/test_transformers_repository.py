@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 HERE = Path(__file__).parent
 REPOSITORY = os.environ.get("DIFFATTN_TRANSFORMERS_REPOSITORY")

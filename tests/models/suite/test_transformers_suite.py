@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from diffattn.models.attention_types import ATTENTION_TYPES
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 pytestmark = pytest.mark.scheduled
 HERE = Path(__file__).parent

@@ -2,9 +2,9 @@
 
 import torch
 
-from diffattn.ops.diff_attention import custom_op, decode_op, reference
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.inputs import make_diff_attention_inputs
+from diffattn.lab.testing.inputs import make_diff_attention_inputs
+from diffattn.ops.backends import custom_op, decode_op, reference
+from diffattn.ops.inputs.masking import AttentionMask
 
 
 def differential(q, k, v, lam, *, backend, scale=None, **options):

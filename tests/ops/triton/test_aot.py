@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffattn.errors import BackendError
-from diffattn.testing import aot
+from diffattn.lab.testing import aot
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -36,7 +36,7 @@ def fresh(arguments, cache, python=sys.executable):
 @pytest.mark.parametrize("capability", CASES)
 def test_chosen_kernels_keep_the_limits(capability, tmp_path):
     code = f"""
-from diffattn.testing import aot
+from diffattn.lab.testing import aot
 cases = {{case.name: case for case in aot.registered_cases({capability})}}
 for name in {CASES[capability]}:
     report = aot.compile_case(cases[name], {capability})
@@ -54,7 +54,7 @@ for name in {CASES[capability]}:
 @pytest.mark.parametrize("capability", aot.SHARED_BYTES)
 def test_decode_is_compiled_with_what_a_launch_knows(capability):
     """No constant and no alignment of what grows with a cache."""
-    from diffattn.ops.diff_attention.triton.decode import GROWING
+    from diffattn.ops.triton.decode import GROWING
 
     cases = [case for case in aot.registered_cases(capability) if case.name.startswith("decode")]
     rows = {case.constexprs["BLOCK_ROWS"] for case in cases if "page" in case.name}
@@ -72,8 +72,8 @@ import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
-from diffattn.ops.diff_attention.triton import decode
-from diffattn.ops.masking import AttentionMask
+from diffattn.ops.triton import decode
+from diffattn.ops.inputs.masking import AttentionMask
 
 keys = {}
 def note(kernel, *args, grid, warmup, **options):
@@ -109,7 +109,7 @@ def test_the_gate_refuses_what_cannot_run(tmp_path):
         "must not contain a trap",
     }
     code = f"""
-from diffattn.testing import aot
+from diffattn.lab.testing import aot
 from ops.triton import unfit_kernels
 for name, capability in {[("FITTING", 90), *unfit]}:
     report = aot.compile_case(getattr(unfit_kernels, name), capability)
@@ -130,7 +130,7 @@ for name, capability in {[("FITTING", 90), *unfit]}:
 
 @pytest.mark.scheduled
 def test_the_command_prints_a_table(tmp_path):
-    done = fresh(["-m", "diffattn.testing.aot", "90", "--match", "combine"], tmp_path)
+    done = fresh(["-m", "diffattn.lab.testing.aot", "90", "--match", "combine"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "decode-combine-dv256" in done.stdout
     assert done.stdout.endswith("0 failed\n")
@@ -140,7 +140,7 @@ def test_the_command_prints_a_table(tmp_path):
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("capability", aot.SHARED_BYTES)
 def test_all_kernels_keep_the_limits(capability, python, tmp_path):
-    done = fresh(["-m", "diffattn.testing.aot", str(capability)], tmp_path, python)
+    done = fresh(["-m", "diffattn.lab.testing.aot", str(capability)], tmp_path, python)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

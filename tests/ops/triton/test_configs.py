@@ -7,7 +7,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from diffattn.ops.diff_attention.triton import (
+from diffattn.ops.inputs.kernel_support import HEAD_DIMS
+from diffattn.ops.triton import (
     aot_cases,
     backward,
     configs,
@@ -17,7 +18,6 @@ from diffattn.ops.diff_attention.triton import (
     softmax,
     softmax_backward,
 )
-from diffattn.ops.kernel_support import HEAD_DIMS
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)

@@ -7,9 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import custom_op
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.backends import custom_op
+from diffattn.ops.inputs.masking import AttentionMask
 
 pytest.importorskip("triton")
 

@@ -5,10 +5,10 @@ import torch
 
 from diffattn import diff_attention
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import decode_op, reference
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.backends import decode_op, reference
+from diffattn.ops.inputs.masking import AttentionMask
 from ops.paged_inputs import pages_of
 
 pytest.importorskip("triton", reason="the kernels need triton")
@@ -78,7 +78,7 @@ def test_decode_matches_reference_in_16_bits(case, dtype, kernel_device):
 @pytest.mark.parametrize("num_splits", [1, 2, 5, 19])
 def test_the_number_of_parts_changes_rounding_only(num_splits, kernel_device):
     """Also more parts than a merge block holds, and parts without any key."""
-    from diffattn.ops.diff_attention.triton import decode
+    from diffattn.ops.triton import decode
 
     case = OpCase(name="", num_queries=2, num_keys=230, kv_lengths=(230, 40), **V1, **GQA)
     inputs = make_diff_attention_inputs(case, device=kernel_device)
@@ -157,7 +157,7 @@ def test_compiles_and_exports_as_one_graph(kernel_device):
 
 
 def test_splits_fill_the_chip_and_no_part_is_too_short():
-    from diffattn.ops.diff_attention.triton.decode import _splits
+    from diffattn.ops.triton.decode import _splits
 
     assert _splits(8, 1_000_000, 264) == 33
     assert _splits(8, 512, 264) == 4

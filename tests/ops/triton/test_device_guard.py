@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import custom_op, decode_op, hopper_op
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.backends import custom_op, decode_op, hopper_op
 
 pytest.importorskip("triton")
 
@@ -67,7 +67,7 @@ def test_kernels_run_under_the_guard_of_their_queries(op, current, monkeypatch):
 
 def test_the_hopper_kernel_runs_under_the_guard_of_its_queries(current, monkeypatch):
     """Its launcher alone is called: this machine knows no Gluon."""
-    hopper = pytest.importorskip("diffattn.ops.diff_attention.triton.hopper")
+    hopper = pytest.importorskip("diffattn.ops.hopper.forward")
     q, k, v, lam = make_diff_attention_inputs(CASE).tensors().values()
 
     def launch(*tensors, **options):

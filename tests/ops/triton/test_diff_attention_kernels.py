@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.ops.diff_attention import custom_op, reference
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.ops.backends import custom_op, reference
+from diffattn.ops.inputs.masking import AttentionMask
 
 pytest.importorskip("triton")
 
@@ -109,7 +109,7 @@ def test_logits_of_ten_thousand(base, kernel_device):
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
 def test_dk_and_dv_as_two_launches(base, monkeypatch, kernel_device):
     """As on chips whose registers do not hold both."""
-    from diffattn.ops.diff_attention.triton import configs
+    from diffattn.ops.triton import configs
 
     monkeypatch.setattr(configs, "BACKWARD_FORMS", (("dk", "dv", "dq"),))
     inputs = make_diff_attention_inputs(base, device=kernel_device)
@@ -129,7 +129,7 @@ def test_dk_and_dv_as_two_launches(base, monkeypatch, kernel_device):
 )
 def test_one_map_after_the_other(base, dtype, kernel_device):
     """As on chips whose registers do not hold the accumulators of both."""
-    from diffattn.ops.diff_attention.triton import configs
+    from diffattn.ops.triton import configs
 
     inputs = make_diff_attention_inputs(base, dtype=dtype, device=kernel_device)
     value_dim = inputs.v.shape[-1]

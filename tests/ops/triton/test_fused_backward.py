@@ -7,13 +7,13 @@ import torch
 
 pytest.importorskip("triton")
 
-from diffattn.ops.diff_attention import custom_op
-from diffattn.ops.diff_attention.triton import configs, launch
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.assertions import assert_close_to_reference, exact_weights
-from diffattn.testing.budget import compare
-from diffattn.testing.inputs import make_diff_attention_inputs
-from diffattn.testing.rounding import rounding_errors
+from diffattn.lab.testing.assertions import assert_close_to_reference, exact_weights
+from diffattn.lab.testing.budget import compare
+from diffattn.lab.testing.inputs import make_diff_attention_inputs
+from diffattn.lab.testing.rounding import rounding_errors
+from diffattn.ops.backends import custom_op
+from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.triton import configs, launch
 from ops.triton.test_diff_attention_kernels import (  # run again, in the form of this module
     V1,
     V2,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import custom_op, decode_op, grid_slices, hopper_op, reference
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.backends import custom_op, decode_op, grid_slices, hopper_op, reference
+from diffattn.ops.inputs.masking import AttentionMask
 
 pytest.importorskip("triton")
 
@@ -97,7 +97,7 @@ def test_decode_has_batch_and_heads_on_the_first_axis(grids):
 
 def test_the_hopper_kernel_is_launched_in_slices(monkeypatch):
     """The reference stands for a kernel that this machine does not know."""
-    hopper = pytest.importorskip("diffattn.ops.diff_attention.triton.hopper")
+    hopper = pytest.importorskip("diffattn.ops.hopper.forward")
     inputs = make_diff_attention_inputs(replace(CASE, lam_axes="h"))
     shapes = []
 

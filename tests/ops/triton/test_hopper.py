@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops import kernel_support
-from diffattn.ops.diff_attention import hopper_op, reference
-from diffattn.ops.masking import AttentionMask, repeat_heads
-from diffattn.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.testing.rounding import rounding_steps
+from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.rounding import rounding_steps
+from diffattn.ops.backends import hopper_op, reference
+from diffattn.ops.inputs import kernel_support
+from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
 from .gluon_emulation import Stuck, emulate
 
 pytest.importorskip("triton.experimental.gluon", reason="the kernel is written in Gluon")
-from diffattn.ops.diff_attention.triton import hopper
+from diffattn.ops.hopper import forward as hopper
 
 KERNEL = "_diff_attention_fwd_hopper_kernel"
 FUNCTIONS = ("_allocate", "_produce", "_weights", "_fold", "_consume")
@@ -207,9 +207,9 @@ def test_inference_writes_the_output_alone():
 def test_saved_tensors_equal_those_of_the_triton_forward():
     """So the Triton backward may follow either forward."""
     forward = pytest.importorskip(
-        "diffattn.ops.diff_attention.triton.forward", reason="no Triton forward to compare with"
+        "diffattn.ops.triton.forward", reason="no Triton forward to compare with"
     )
-    launch = pytest.importorskip("diffattn.ops.diff_attention.triton.launch")
+    launch = pytest.importorskip("diffattn.ops.triton.launch")
     inputs = make_diff_attention_inputs(CASES[1], dtype=torch.bfloat16, device="cuda")
     mask = launch.KeyMask(causal=True)
     expected = forward.forward(**inputs.tensors(), scale=0.125, mask=mask)

@@ -8,13 +8,13 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402  after the skip
 
 from diffattn import diff_attention  # noqa: E402
-from diffattn.ops.diff_attention.triton import (  # noqa: E402
+from diffattn.lab.testing.assertions import assert_close_to_reference  # noqa: E402
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs  # noqa: E402
+from diffattn.ops.triton import (  # noqa: E402
     configs,
     interpreter,
     launch,  # noqa: F401  whose import repairs
 )
-from diffattn.testing.assertions import assert_close_to_reference  # noqa: E402
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not configs.interpreted(), reason="the interpreter is off: kernels are compiled for the GPU"

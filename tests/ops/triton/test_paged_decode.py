@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops import backends
-from diffattn.ops.diff_attention import decode_op
-from diffattn.ops.diff_attention.paged_decode import paged_decode
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.backends import decode_op
+from diffattn.ops.inputs import backends
+from diffattn.ops.paged_decode import paged_decode
 from ops.paged_inputs import pages_of, scattered
 
 pytest.importorskip("triton", reason="the kernels need triton")

@@ -17,11 +17,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from diffattn.ops.diff_attention import triton as kernels
-from diffattn.ops.diff_attention.triton import configs
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OpCase
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OpCase
+from diffattn.ops import triton as kernels
+from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.triton import configs
 from ops.paged_inputs import pages_of
 
 from .kernel_calls import decode, differential, inputs_of, softmax, softmax_decode

@@ -14,11 +14,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from diffattn.ops import kernel_support
-from diffattn.ops.diff_attention.triton import configs
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.chips import launched_as_on
-from diffattn.testing.inputs import OpCase
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.chips import launched_as_on
+from diffattn.lab.testing.inputs import OpCase
+from diffattn.ops.inputs import kernel_support
+from diffattn.ops.triton import configs
 
 from .kernel_calls import decode, differential, inputs_of, softmax
 

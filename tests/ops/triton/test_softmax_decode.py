@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.ops.diff_attention import decode_op
-from diffattn.ops.masking import AttentionMask
-from diffattn.testing.assertions import assert_close_to_reference
-from diffattn.testing.inputs import OpCase
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OpCase
+from diffattn.ops.backends import decode_op
+from diffattn.ops.inputs.masking import AttentionMask
 from ops.paged_inputs import scattered
 
 from .kernel_calls import inputs_of, softmax_decode

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.ops.diff_attention import custom_op
-from diffattn.ops.masking import AttentionMask
+from diffattn.lab.testing.assertions import assert_equal_to_rounding
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.rounding import rounding_steps
+from diffattn.ops.backends import custom_op
+from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
-from diffattn.testing.assertions import assert_equal_to_rounding
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.testing.rounding import rounding_steps
 
 pytest.importorskip("triton")
 

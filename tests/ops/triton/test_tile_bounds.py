@@ -8,9 +8,9 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from diffattn.ops.diff_attention.triton import launch
-from diffattn.ops.diff_attention.triton.tiles import key_bounds, query_bounds
-from diffattn.ops.masking import AttentionMask
+from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.triton import launch
+from diffattn.ops.triton.tiles import key_bounds, query_bounds
 
 BLOCK_M, BLOCK_N = 4, 8
 

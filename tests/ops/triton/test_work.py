@@ -10,9 +10,9 @@ pytest.importorskip("triton")
 
 from triton.runtime import interpreter
 
-from diffattn.ops.diff_attention import custom_op
-from diffattn.ops.diff_attention.triton import configs, work
-from diffattn.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.backends import custom_op
+from diffattn.ops.triton import configs, work
 
 BASE = OpCase(name="v1", num_queries=70, batch=1, num_heads=2, num_kv_heads=1, head_dim=32,
               value_dim=64)  # fmt: skip
@@ -86,5 +86,5 @@ def test_one_kernel_keeps_to_eight_products_against_seven(capability, head_dim):
 def test_numerics_has_the_table():
     numerics = Path(__file__).parents[3] / "docs" / "numerics.md"
     assert work.table() in numerics.read_text(encoding="utf-8"), (
-        "python -m diffattn.ops.diff_attention.triton.work prints the table as it should be"
+        "python -m diffattn.ops.triton.work prints the table as it should be"
     )

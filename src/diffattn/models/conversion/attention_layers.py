@@ -7,15 +7,14 @@ from typing import Any
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, short
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.saved_names import saved_name
+from diffattn.models.config.numbers import is_whole
 from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.settings_of import shifted_lambda_init
 from diffattn.models.conversion.source import Source, opened
-from diffattn.models.numbers import is_whole
-from diffattn.ops.diff_attention.api import diff_attention
-from diffattn.records.fields import short
+from diffattn.ops.attention import diff_attention
 
 _PHI_EPS = 1e-5
 

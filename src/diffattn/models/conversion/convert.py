@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.files.io import write_json
+from diffattn.files.manifest import MANIFEST, verify_manifest, write_manifest
+from diffattn.files.new_folder import new_folder
 from diffattn.models.conversion import pretrained
 from diffattn.models.conversion.layouts import STARTED_CONTROLS, STARTS
 from diffattn.models.conversion.our_model import OurModel, folded, read_model
@@ -20,9 +23,6 @@ from diffattn.models.conversion.writer import (
     require_room,
     write_weights,
 )
-from diffattn.records.io import write_json
-from diffattn.records.manifest import MANIFEST, verify_manifest, write_manifest
-from diffattn.records.new_folder import new_folder
 
 RECORD = "conversion.json"
 """What a folder was converted from, and how its logits compared."""

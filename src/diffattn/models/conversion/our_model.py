@@ -12,7 +12,7 @@ from torch import Tensor
 from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
 from diffattn.layers.shared_diff_attention import folded_weight, for_both_maps
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.heads import Pairs, rows_from_ours, rows_to_ours
 from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout
 from diffattn.models.conversion.lazy import LazyTensor, Weights, derived

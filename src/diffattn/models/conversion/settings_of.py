@@ -7,13 +7,12 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.models.config.numbers import is_number, is_whole
+from diffattn.models.config.settings import ModelSettings
 from diffattn.models.conversion.layouts import LAMBDAS, number_of_layers
 from diffattn.models.conversion.source import Source
 from diffattn.models.folder_check import check_folder
-from diffattn.models.numbers import is_number, is_whole
-from diffattn.models.settings import ModelSettings
-from diffattn.records.fields import short
 
 _UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 """What the weights of a model without ``config.json`` do not tell."""

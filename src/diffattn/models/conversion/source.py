@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from diffattn.errors import CheckpointError, did_you_mean
+from diffattn.errors import CheckpointError, did_you_mean, short
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.checkpoint_folder import model_folder
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
 from diffattn.models.weight_files import file_totals, weight_files, weights_of
-from diffattn.records.fields import short
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,

@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import DiffLlamaConfig
 
 from diffattn.errors import ConfigError
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.settings import OPTIONS
 from diffattn.models.conversion.layouts import LAMBDAS, LAYOUTS, Layout
 from diffattn.models.conversion.lazy import LazyTensor, derived
 from diffattn.models.conversion.our_model import (
@@ -22,7 +23,6 @@ from diffattn.models.conversion.our_model import (
     our_names,
     scaled,
 )
-from diffattn.models.settings import OPTIONS
 
 _ORIGINAL_EPS = 1e-5
 

@@ -9,8 +9,8 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors.torch import save_file
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.destination import require_folder_destination
 from diffattn.models.conversion.lazy import LazyTensor
-from diffattn.records.destination import require_folder_destination
 
 SHARD_BYTES = 2**30
 """Of one file, unless a single tensor is larger: what is in memory at once."""

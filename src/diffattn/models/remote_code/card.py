@@ -24,7 +24,8 @@ def model_card(config: Any) -> str:
     """The card as Markdown, out of the configuration alone.
 
     Args:
-        config: A :class:`~diffattn.models.configuration_diff_transformer.DiffTransformerConfig`.
+        config: A
+        :class:`~diffattn.models.config.configuration_diff_transformer.DiffTransformerConfig`.
     """
     facts = config.attention
     kind = _NAMES.get(facts.name) or f"a control of differential attention: {facts.control}"

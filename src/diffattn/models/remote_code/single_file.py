@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from diffattn import __version__
-from diffattn.models.attention_types import ATTENTION
+from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.remote_code.auto_map import AUTO_MAP
 from diffattn.models.remote_code.sources import (
     LEFT_OUT,

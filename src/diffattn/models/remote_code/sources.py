@@ -8,23 +8,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from diffattn.models.attention_types import ATTENTION
+from diffattn.models.config.attention_types import ATTENTION
 
 _PACKAGE = Path(__file__).parents[2]
 _HERE = "diffattn.models.remote_code"
 ROOT = "diffattn.models.modeling_diff_transformer"
-_REPLACED = {"diffattn.ops.backends": f"{_HERE}.substitutes"}
+_REPLACED = {"diffattn.ops.inputs.backends": f"{_HERE}.substitutes"}
 """Modules whose names are taken from another one."""
 REPLACED_MEMBERS = {
-    ("diffattn.models.attention_types", "AttentionType.layer_class"): f"{_HERE}.substitutes",
+    ("diffattn.models.config.attention_types", "AttentionType.layer_class"): f"{_HERE}.substitutes",
 }
 LEFT_OUT = (
-    *(f"diffattn.ops.diff_attention.{name}" for name in ("chunked", "custom_op", "decode_op")),
-    *(f"diffattn.ops.diff_attention.{name}" for name in ("flex", "hopper_op")),
+    *(f"diffattn.ops.backends.{name}" for name in ("chunked", "custom_op", "decode_op")),
+    *(f"diffattn.ops.backends.{name}" for name in ("flex", "hopper_op")),
     "diffattn.models.twins", f"{_HERE}.saving",
 )  # fmt: skip
 """Modules without which the models work; entries of tables and base classes from there go too."""
-LEFT_OUT_MEMBERS = (("diffattn.models.configuration_diff_transformer", "twin"),)
+LEFT_OUT_MEMBERS = (("diffattn.models.config.configuration_diff_transformer", "twin"),)
 PACKAGE_ONLY = re.compile(r"^Auto(Config|ModelFor\w+)\.register\(")
 """Statements that make the package's own classes known to Hugging Face, which does that itself for
 a class of a folder; but a head for classification looks for its decoder as ``AutoModel``."""
@@ -112,7 +112,7 @@ def read(name: str, modules: dict[str, Module]) -> None:
             read(f"{target}.{symbol}", modules)
         elif target not in LEFT_OUT:
             read(target, modules)
-    if name == "diffattn.models.attention_types":
+    if name == "diffattn.models.config.attention_types":
         for layer_module, _ in (row.layer for row in ATTENTION.values()):
             read(layer_module, modules)
     for (place, _), source_module in REPLACED_MEMBERS.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffattn.errors import BackendError
 
-# In place of diffattn.ops.backends: the backends that are PyTorch alone.
+# In place of diffattn.ops.inputs.backends: the backends that are PyTorch alone.
 
 _HERE = {
     "diff_attention": (
@@ -88,7 +88,7 @@ def _chosen(op: str, inputs: Inputs) -> str:
     return "reference" if on_cpu and inputs.num_scores <= _FEW_SCORES else "composed"
 
 
-# In place of a method of diffattn.models.attention_types.
+# In place of a method of diffattn.models.config.attention_types.
 
 
 class AttentionType:

@@ -2,7 +2,7 @@
 
 vLLM calls :func:`register` in each of its processes, by the entry point ``vllm.general_plugins``.
 Our layers run inside its Transformers backend: one attention call per layer, with the heads of
-:mod:`diffattn.models.cached_attention`, by vLLM's own kernels from its own cache.
+:mod:`diffattn.models.attention.cached_attention`, by vLLM's own kernels from its own cache.
 """
 
 BACKEND = "vllm.model_executor.models.transformers"

@@ -1,0 +1,1 @@
+"""Files that are whole or absent, and hashes that tell whether they changed."""

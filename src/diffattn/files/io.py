@@ -1,0 +1,312 @@
+"""JSON and JSON-lines records that are whole, or say that they are not.
+
+Every object carries a checksum of itself (:mod:`diffattn.files.checksum`), every row its number.
+What a reader of these functions returns is what was written, without both.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from diffattn.errors import CheckpointError, short
+from diffattn.files.checksum import file_hash, opened, sealed
+from diffattn.files.temporary import temporary_file
+
+Record = TypeVar("Record")
+_NUMBER = "row"
+_MAX_BYTES = 1 << 32
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write ``value`` so that a reader never sees half a file, also if the power fails.
+
+    Args:
+        path: Target file; its parent folder is made if missing.
+        value: Anything ``json`` can write. NaN and infinity are refused: they are not JSON.
+
+    Raises:
+        ValueError: ``value`` holds NaN or infinity.
+        OSError: The disk is full or not writable; an existing file is left as it was.
+    """
+    path = Path(path)
+    make_folder(path.parent)
+    write_text(path, json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` in one step; on failure the old file stays."""
+    with temporary_file(path) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+        Path(file.name).replace(path)
+        sync(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents so that they outlive a power failure."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's entries, lie on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object that :func:`write_json` wrote.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    path = Path(path)
+    try:
+        value = _parsed(_content(path))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: must be JSON, got a damaged file ({error}).") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must be a JSON object, got a {type(value).__name__}.")
+    return opened(value, str(path))
+
+
+def read_record(
+    path: Path, kind: str, schema: int, make: Callable[[dict[str, Any]], Record]
+) -> Record:
+    """Read a JSON file that names its kind and schema version.
+
+    Args:
+        path: The file.
+        kind: What it must hold.
+        schema: The version that is read.
+        make: Makes the record of the other fields.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, of another kind or schema version.
+    """
+    fields = read_json(path)
+    must = f"{path}: must hold a record of kind {kind!r}, schema {schema}"
+    head = (fields.pop("kind", None), fields.pop("schema", None))
+    if head != (kind, schema):
+        raise CheckpointError(f"{must}, got kind {short(head[0])}, schema {short(head[1])}.")
+    try:
+        return make(fields)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{must}, got {error}.") from error
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line, whole or not at all."""
+    path = Path(path)
+    make_folder(path.parent)
+    write_text(path, "".join(_line(row, number) for number, row in enumerate(rows)))
+
+
+def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one row, so that an interrupted run keeps what it had measured.
+
+    Args:
+        path: The file; its folder must exist.
+        row: The row.
+
+    Raises:
+        CheckpointError: The row before is damaged.
+        ValueError: ``row`` holds NaN or infinity.
+        OSError: The disk is full or not writable; the rows before stay.
+    """
+    path = Path(path)
+    line = _line(row, _next_number(path)).encode()
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab", buffering=0) as file:
+            written = file.write(line)
+            if written < len(line):
+                file.write(line[written:])  # raises what stopped the first write
+    except OSError:
+        if path.exists():
+            os.truncate(path, before)  # half a row would spoil the file
+        raise
+
+
+def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Read a JSON-lines file that :func:`write_jsonl` or :func:`append_jsonl` wrote.
+
+    Args:
+        path: The file.
+        recorded: What :func:`log_facts` said of the finished file, from the record beside it.
+            Default: unknown; then rows that are missing at the end go unnoticed.
+
+    Raises:
+        CheckpointError: The file is missing, or a row is damaged or missing.
+    """
+    path = Path(path)
+    rows, faults = _read_rows(path)
+    if faults:
+        raise CheckpointError(faults[0])
+    if recorded is not None and recorded != (facts := log_facts(path)):
+        raise CheckpointError(
+            f"{path}: must be the file of {recorded['rows']} rows that was measured, got "
+            f"{'other content' if facts['rows'] == recorded['rows'] else facts['rows']}."
+        )
+    return rows
+
+
+def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Keep the whole rows of an unfinished file, and remove the others.
+
+    Returns:
+        The rows, and a sentence for each damage. Half a row at the end is none: a killed writer
+        leaves it.
+
+    Raises:
+        OSError: The disk is full or not writable; the file is left as it was.
+    """
+    path = Path(path)
+    if not path.exists():
+        return [], []
+    cut_half_row(path)
+    rows, faults = _read_rows(path)
+    if faults:
+        write_jsonl(path, rows)
+    return rows, faults
+
+
+def cut_half_row(path: Path) -> None:
+    """Remove the half row that a killed writer leaves at the end of a file; it need not exist.
+
+    Raises:
+        OSError: The file is not writable; it is left as it was.
+    """
+    path = Path(path)
+    content = path.read_bytes() if path.exists() else b""
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
+
+
+def log_facts(path: Path) -> dict[str, Any]:
+    """Rows and SHA-256 of a finished JSON-lines file, to stand in the record beside it."""
+    path = Path(path)
+    sync(path)
+    with path.open("rb") as file:
+        rows = sum(1 for _ in file)
+    return {"rows": rows, "sha256": file_hash(path)}
+
+
+def write_plain_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows for other programs, without checksums and numbers."""
+    path = Path(path)
+    make_folder(path.parent)
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows]
+    write_text(path, "".join(line + "\n" for line in lines))
+
+
+def read_plain_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read a JSON-lines file of other programs.
+
+    Raises:
+        CheckpointError: The file is missing or a line is not a JSON object.
+    """
+    path = Path(path)
+    return [_object(line, where) for where, line in _lines(path)]
+
+
+def is_empty_folder(path: Path, *, besides: str | None = None) -> bool:
+    """Whether nothing but ``besides`` and hidden files, such as our temporary ones, lies there."""
+    path = Path(path)
+    return path.is_dir() and all(
+        entry.name == besides or entry.name.startswith(".") for entry in path.iterdir()
+    )
+
+
+def _line(row: Mapping[str, Any], number: int) -> str:
+    assert _NUMBER not in row, f"{_NUMBER} is not a field of a row"
+    return json.dumps(sealed({_NUMBER: number, **row}), ensure_ascii=False) + "\n"
+
+
+def _next_number(path: Path) -> int:
+    """Rows in a file, as its last one says."""
+    if not path.exists():
+        return 0
+    last, size = b"", path.stat().st_size
+    with path.open("rb") as file:
+        while size and b"\n" not in last[:-1]:
+            start = max(0, size - 65536)
+            file.seek(start)
+            last, size = file.read(size - start) + last, start
+    if not last:
+        return 0
+    row = _object(last[:-1].rpartition(b"\n")[2], f"{path}: last line")
+    return int(opened(row, f"{path}: last line")[_NUMBER]) + 1
+
+
+def _read_rows(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """All whole rows, and a sentence for each that is damaged or missing."""
+    rows, faults, expected = [], [], 0
+    for where, line in _lines(path):
+        try:
+            row = opened(_object(line, where), where)
+        except CheckpointError as error:
+            faults.append(str(error))
+            expected += 1
+            continue
+        number = row.pop(_NUMBER)
+        if number != expected:
+            faults.append(f"{where}: must be row {expected}, got row {number}.")
+        expected = number + 1
+        rows.append(row)
+    return rows, faults
+
+
+def _lines(path: Path) -> Iterable[tuple[str, bytes]]:
+    """Every line, and where it stands."""
+    content = _content(path)
+    # Text within a row may hold other line separators, such as U+2028.
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    return ((f"{path}:{number}", line) for number, line in enumerate(lines, start=1))
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = _parsed(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        got = line[:40].decode(errors="replace")
+        raise CheckpointError(f"{where}: every line must be a JSON object, got {got!r}.")
+    return row
+
+
+def _content(path: Path) -> bytes:
+    if not path.is_file():  # also a pipe, which would never end
+        got = "another kind of file" if path.exists() else "none"
+        raise CheckpointError(f"{path}: file must exist, got {got}.")
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _MAX_BYTES:
+            raise CheckpointError(f"{path}: must have at most {_MAX_BYTES} bytes, got {size}.")
+        return file.read(size)  # no more: a file below /proc may not end
+
+
+def _parsed(content: bytes) -> Any:
+    """Of JSON; ValueError for what JSON does not allow or Python cannot hold."""
+
+    def finite(number: str) -> float:
+        value = float(number)
+        if not math.isfinite(value):
+            raise ValueError(f"{number[:20]} is not a finite number")
+        return value
+
+    try:
+        return json.loads(content.decode(), parse_float=finite, parse_constant=finite)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error

@@ -1,0 +1,60 @@
+"""``manifest.json``: the files of a folder that is only right as a whole, with their hashes."""
+
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+from diffattn.files.checksum import file_hash
+from diffattn.files.io import read_record, sync, write_json
+
+MANIFEST = "manifest.json"
+_KIND, _SCHEMA = "manifest", 1
+_CARD = "README.md"
+
+
+def write_manifest(folder: Path) -> None:
+    """Hash every file of a folder, wait until all lie on the disk, then say so in a manifest.
+
+    A model card is not named there, as it is written to be changed.
+
+    Args:
+        folder: A folder without subfolders.
+    """
+    folder = Path(folder)
+    files = {}
+    for path in sorted(folder.iterdir()):
+        if path.name != MANIFEST and not path.name.startswith("."):
+            sync(path)
+            if path.name != _CARD:
+                files[path.name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+    sync(folder)
+    sync(folder.parent)
+    write_json(folder / MANIFEST, {"kind": _KIND, "schema": _SCHEMA, "files": files})
+
+
+def verify_manifest(folder: Path) -> None:
+    """Read every file of a folder again: about a second per gigabyte.
+
+    Args:
+        folder: With a manifest; other files may lie beside those that it names.
+
+    Raises:
+        CheckpointError: The manifest is missing, or the first file that is not as it was written.
+    """
+    folder = Path(folder)
+    for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, _files):
+        file = folder / name
+        if not file.is_file():
+            got = "no file"
+        elif file.stat().st_size != size:
+            got = f"{file.stat().st_size} bytes where {size} were written"
+        elif file_hash(file) != content:
+            got = "other content"
+        else:
+            continue
+        raise CheckpointError(f"{file}: must be as {MANIFEST} recorded it, got {got}.")
+
+
+def _files(value: dict[str, Any]) -> list[tuple[str, int, str]]:
+    """Names, sizes and hashes."""
+    return [(name, facts["bytes"], facts["sha256"]) for name, facts in value["files"].items()]

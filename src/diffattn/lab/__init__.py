@@ -1,0 +1,1 @@
+"""Train, evaluate, study and report. Needs the packages of pip install diffattn[lab]."""

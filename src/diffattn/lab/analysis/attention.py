@@ -1,0 +1,270 @@
+"""What the heads of one layer attend to, added up over blocks of rows and over texts.
+
+Let a text have T tokens, :math:`i` a query, :math:`j \\le i` the keys it sees, :math:`n_i = i + 1`
+their number. :math:`A_1, A_2` are the softmax maps, :math:`A = A_1 - \\lambda A_2` the signed map
+(:math:`A = A_1` for softmax attention), and :math:`|A|` the absolute one. The first query sees
+itself alone, whatever the model: it is left out of everything about maps, and means are over the
+queries :math:`i \\ge 1` of all texts. The Context RMS and CKA are over all queries.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.lab.analysis.redundancy import NOISE, HeadCka, MapGram
+from diffattn.probes.layer_reader import AttentionInputs, LogitRows
+
+DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Where ranges of the distance i − j begin; the last has no end."""
+KINDS = ("signed", "absolute", "map_1", "map_2")
+
+
+def uniform_masses(lengths: list[int]) -> dict[str, Any]:
+    r"""Masses of the map that gives every visible key :math:`1 / n_i`: what needs no learning.
+
+    Args:
+        lengths: Tokens of every text.
+
+    Returns:
+        ``first`` and ``by_distance``, as in :meth:`LayerAttention.result`.
+    """
+    first, masses, queries = 0.0, torch.zeros(len(DISTANCES), dtype=torch.float64), 0
+    ends = torch.tensor([*DISTANCES[1:], 2**62])
+    begins = torch.tensor(DISTANCES)
+    for length in lengths:
+        i = torch.arange(1, length, dtype=torch.float64)[:, None]
+        # Keys 1 to i are at distances i - 1 to 0.
+        counts = (torch.minimum(ends, i) - begins).clamp(min=0)
+        masses += (counts / (i + 1)).sum(0)
+        first += float((1 / (i + 1)).sum())
+        queries += length - 1
+    return {"first": first / max(queries, 1), "by_distance": (masses / max(queries, 1)).tolist()}
+
+
+class LayerAttention:
+    """Sums over texts for every head of one layer; memory depends on heads alone.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        num_heads: H.
+        maps: 1 or 2.
+    """
+
+    def __init__(self, num_heads: int, maps: int) -> None:
+        self.maps = maps
+        self.kinds = KINDS if maps == 2 else ("map_1",)
+        self.queries = 0
+        self.tokens = 0
+        self.sums: dict[str, Tensor] = {}
+        self.num_heads = num_heads
+        self.grams = {kind: MapGram(num_heads) for kind in self.kinds if kind != "absolute"}
+        self.cka = HeadCka(num_heads)
+
+    def block(self, entries: int) -> int:
+        """Logits to hold at a time, so that nothing made of them is larger than ``entries``.
+
+        Every pair of query and key has a number per range of distances.
+        """
+        return (
+            entries * self.num_heads * self.maps // max(self.num_heads * self.maps, len(DISTANCES))
+        )
+
+    def add(self, inputs: AttentionInputs, rows_of_text: Iterable[LogitRows]) -> None:
+        """Add one text.
+
+        Args:
+            inputs: What the layer's attention is given.
+            rows_of_text: All rows, in order. Their logits are overwritten.
+        """
+        values = inputs.v if inputs.v.dtype == torch.float64 else inputs.v.float()
+        values = values.repeat_interleave(self.num_heads // values.shape[1], dim=1)
+        values = values.transpose(0, 1)  # [H, T, Dv]
+        contexts = [self._add_rows(inputs, rows, values) for rows in rows_of_text]
+        context = torch.cat(contexts, dim=1)  # [H, T, Dv]
+        self.tokens += context.shape[1]
+        self._sum("context", context.double().square().mean(-1).sum(-1))
+        self._sum("value", values.double().square().mean(-1).sum(-1))
+        self.cka.add(context)
+
+    def _add_rows(self, inputs: AttentionInputs, rows: LogitRows, values: Tensor) -> Tensor:
+        """Add some rows; what attention gives their queries, ``[H, R, Dv]``."""
+        logits = rows.logits.masked_fill_(~rows.visible, -torch.inf)
+        both = logits.softmax(-1)  # [H, maps, R, S]
+        num_rows, num_keys = rows.visible.shape
+        stop = rows.start + num_rows
+        maps = {"map_1": both[:, 0]}
+        lam = None
+        if inputs.lam is not None:
+            lam = inputs.lam[rows.start : stop].T[..., None].to(both.dtype)  # [H, R, 1]
+            maps["map_2"] = both[:, 1]
+            maps["signed"] = both[:, 0] - lam * both[:, 1]
+        context = maps.get("signed", both[:, 0]) @ values[:, :num_keys]
+        skip = 1 if rows.start == 0 else 0
+        if num_rows == skip:
+            return context
+        places = torch.arange(num_keys, device=both.device)
+        queries = torch.arange(rows.start + skip, stop, device=both.device)[:, None]
+        seen = (queries[:, 0] + 1).to(both.dtype)  # n_i, [R]
+        self.queries += len(queries)
+        buckets = _one_hot(queries - places, both.dtype)  # [R * S, D]
+        buckets *= (places != 0).repeat(len(queries))[:, None]
+        maps = {name: x[:, skip:] for name, x in maps.items()}
+        if lam is not None:
+            lam = lam[:, skip:]
+            maps["absolute"] = maps["signed"].abs()
+        for name, x in maps.items():
+            self._masses(name, x, buckets)
+        for name, gram in self.grams.items():
+            gram.add(maps[name], seen)
+        self._entropies(maps, seen)
+        if lam is not None:
+            self._cancelled(maps["map_1"], maps["map_2"], lam, seen, buckets)
+        return context
+
+    def _masses(self, name: str, x: Tensor, buckets: Tensor) -> None:
+        self._sum(f"{name} first", x[..., 0].double().sum(-1))
+        self._sum(f"{name} by distance", (x.flatten(1) @ buckets).double())
+        self._sum(f"{name} mass", x.sum(-1).double().sum(-1))
+
+    def _entropies(self, maps: dict[str, Tensor], seen: Tensor) -> None:
+        for name in ("map_1", "map_2"):
+            if name in maps:
+                entropy = torch.special.entr(maps[name]).sum(-1) / seen.log()
+                self._sum(f"{name} entropy", entropy.double().sum(-1))
+        if "absolute" in maps:
+            x = maps["absolute"]
+            mass = x.sum(-1, keepdim=True)
+            empty = mass == 0  # A1 equals A2 and λ is 1
+            entropy = torch.special.entr(x / mass.masked_fill(empty, 1)).sum(-1) / seen.log()
+            self._sum("absolute entropy", entropy.double().sum(-1))
+            self._sum("absolute rows", (~empty).double().sum((-1, -2)))
+
+    def _cancelled(
+        self, map_1: Tensor, map_2: Tensor, lam: Tensor, seen: Tensor, buckets: Tensor
+    ) -> None:
+        """Overlap of A1 and λA2, where it lies, and what a uniform second map would overlap."""
+        lam = lam.clamp(min=0)  # a map that is added cancels nothing
+        self._masses("cancelled", torch.minimum(map_1, lam * map_2), buckets)
+        even = torch.minimum(map_1, lam / seen[:, None])  # of hidden keys A1 is 0
+        self._sum("cancelled by uniform", even.sum(-1).double().sum(-1))
+        self._sum("dot", (map_1 * map_2).sum((-1, -2), dtype=torch.float64))
+        for name, x in (("1", map_1), ("2", map_2)):
+            self._sum(f"square {name}", x.square().sum((-1, -2), dtype=torch.float64))
+        self._sum("evenness", (1 / seen).double().sum().expand(self.num_heads))
+
+    def _sum(self, name: str, of: Tensor) -> None:
+        of = of.cpu()
+        self.sums[name] = self.sums[name] + of if name in self.sums else of.clone()
+
+    def result(self) -> dict[str, Any]:
+        r"""Everything about the layer.
+
+        ``heads`` holds a number per head; means are over queries :math:`i \ge 1`:
+
+        - ``sink``, ``self``, ``previous``: :math:`A_{i0}`; :math:`A_{ii}`; :math:`A_{i,i-1}`
+          for keys other than the first. Of A, and of :math:`|A|`, :math:`A_1, A_2` as
+          ``absolute_sink`` and so on.
+        - ``sink_share``: :math:`\sum_i |A_{i0}| / \sum_{ij} |A_{ij}|`, which may be compared
+          between models: rows of A sum to :math:`1 - \lambda`.
+        - ``negative_mass``: :math:`\sum_j \max(-A_{ij}, 0)`.
+        - ``absolute_mass``: :math:`\sum_j |A_{ij}|`.
+        - ``entropy``: :math:`-\sum_j p_j \log p_j / \log n_i` with
+          :math:`p_j = |A_{ij}| / \sum_j |A_{ij}|`; ``entropy_1`` and ``entropy_2`` of
+          :math:`A_1, A_2`. 1 is a uniform map.
+        - ``context_rms``: :math:`\sqrt{\mathrm{mean}(c^2)}`, :math:`c_i = \sum_j A_{ij} v_j`,
+          before head norm and projection; ``value_rms`` that of the values of the head.
+        - ``cosine``: :math:`\sum A_1 A_2 / \sqrt{\sum A_1^2 \sum A_2^2}` over all pairs;
+          ``correlation``: the same of :math:`A_1 - 1/n_i` and :math:`A_2 - 1/n_i`, undefined
+          where one is uniform.
+        - ``cancelled``: :math:`\sum_j \min(A_{1,ij}, \max(\lambda, 0) A_{2,ij})`, the share of A1's
+          mass that the second map takes away; ``cancelled_by_uniform``: with
+          :math:`A_{2,ij} = 1/n_i`, what any second map would take away without looking.
+
+        ``by_distance``: mean over heads of the masses of keys other than the first, by ranges of
+        i − j that begin at :data:`DISTANCES`, and ``first``, that of the first key; together they
+        are the row sum. ``cancelled_share`` is what of A1's mass there is cancelled.
+
+        ``map_cosine``, ``map_correlation`` and ``cka``: see
+        :mod:`diffattn.lab.analysis.redundancy`.
+
+        Source: arXiv:2410.05258v2, Eq. (1); DIFF V2 note (January 2026), Context RMS.
+
+        Returns:
+            ``heads``, ``by_distance``, ``map_cosine``, ``map_correlation``, ``cka``,
+            ``queries``; ``None`` in place of what is undefined (no query sees two keys).
+        """
+        heads: dict[str, list[float | None]] = {}
+        s, n = self.sums, self.queries
+        acting = "signed" if self.maps == 2 else "map_1"
+        heads["context_rms"] = _numbers((s["context"] / self.tokens).sqrt())
+        heads["value_rms"] = _numbers((s["value"] / self.tokens).sqrt())
+        by_distance: dict[str, Any] = {}
+        if n:
+            for kind in self.kinds:
+                prefix = "" if kind == acting else f"{kind}_"
+                ranges = s[f"{kind} by distance"] / n
+                heads[f"{prefix}sink"] = _numbers(s[f"{kind} first"] / n)
+                heads[f"{prefix}self"] = _numbers(ranges[:, 0])
+                heads[f"{prefix}previous"] = _numbers(ranges[:, 1])
+                by_distance[kind] = self._where(kind)
+            whole = "absolute" if self.maps == 2 else "map_1"
+            heads["sink_share"] = _numbers(s[f"{whole} first"] / s[f"{whole} mass"])
+            heads["entropy_1"] = _numbers(s["map_1 entropy"] / n)
+            if self.maps == 2:
+                self._of_two_maps(heads, by_distance)
+            else:
+                heads["entropy"] = heads["entropy_1"]
+        return {
+            "heads": heads,
+            "by_distance": by_distance,
+            "map_cosine": {kind: gram.mean_cosine() for kind, gram in self.grams.items()},
+            "map_correlation": {kind: gram.mean_correlation() for kind, gram in self.grams.items()},
+            "cka": self.cka.mean(),
+            "queries": n,
+        }
+
+    def _of_two_maps(
+        self, heads: dict[str, list[float | None]], by_distance: dict[str, Any]
+    ) -> None:
+        s, n = self.sums, self.queries
+        heads["entropy_2"] = _numbers(s["map_2 entropy"] / n)
+        heads["entropy"] = _numbers(s["absolute entropy"] / s["absolute rows"])
+        heads["absolute_mass"] = _numbers(s["absolute mass"] / n)
+        heads["negative_mass"] = _numbers((s["absolute mass"] - s["signed mass"]) / (2 * n))
+        heads["cancelled"] = _numbers(s["cancelled mass"] / n)
+        heads["cancelled_by_uniform"] = _numbers(s["cancelled by uniform"] / n)
+        heads["cosine"] = _numbers(s["dot"] / (s["square 1"] * s["square 2"]).sqrt())
+        around = [s[name] - s["evenness"] for name in ("dot", "square 1", "square 2")]
+        even = (around[1] <= NOISE * s["square 1"]) | (around[2] <= NOISE * s["square 2"])
+        spread = (around[1] * around[2]).masked_fill(even, torch.nan).sqrt()
+        heads["correlation"] = _numbers(around[0] / spread)
+        cancelled, whole = self._where("cancelled"), by_distance["map_1"]
+        by_distance["cancelled_share"] = {
+            "first": _ratio(cancelled["first"], whole["first"]),
+            "ranges": list(map(_ratio, cancelled["ranges"], whole["ranges"])),
+        }
+
+    def _where(self, kind: str) -> dict[str, Any]:
+        first = self.sums[f"{kind} first"].mean() / self.queries
+        ranges = self.sums[f"{kind} by distance"].mean(0) / self.queries
+        return {"first": float(first), "ranges": ranges.tolist()}
+
+
+def _one_hot(distances: Tensor, dtype: torch.dtype) -> Tensor:
+    """Which range every pair is in, ``[R * S, len(DISTANCES)]``; hidden keys are in none."""
+    begins = torch.tensor(DISTANCES, device=distances.device)
+    found = torch.searchsorted(begins, distances.flatten().clamp(min=0), right=True) - 1
+    rows = torch.zeros(distances.numel(), len(DISTANCES), dtype=dtype, device=distances.device)
+    return rows.scatter_(1, found[:, None], 1).mul_((distances.flatten() >= 0)[:, None])
+
+
+def _numbers(x: Tensor) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in x.tolist()]
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

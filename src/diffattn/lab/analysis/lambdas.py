@@ -1,0 +1,149 @@
+"""λ of a model over tokens and heads, and over the training of a run."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import CheckpointError, short
+from diffattn.files.io import read_jsonl
+from diffattn.lab.records.run import RunRecord
+from diffattn.models.config.attention_types import ATTENTION
+from diffattn.ops.inputs.lambda_param import lambda_init
+
+
+class LambdaStatistics:
+    """λ of one layer over the tokens of any number of texts, per head.
+
+    Args:
+        num_heads: H.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        self.tokens = 0
+        self.sums = torch.zeros(2, num_heads, dtype=torch.float64)
+        self.least = torch.full((num_heads,), math.inf, dtype=torch.float64)
+        self.most = -self.least
+        self.outside = torch.zeros(2, num_heads, dtype=torch.int64)
+
+    def add(self, lam: Tensor) -> None:
+        """Add λ of some tokens, ``[T, H]``."""
+        lam = lam.double().cpu()
+        self.tokens += len(lam)
+        self.sums += torch.stack([lam.sum(0), lam.square().sum(0)])
+        low, high = lam.aminmax(dim=0)
+        self.least, self.most = torch.minimum(self.least, low), torch.maximum(self.most, high)
+        self.outside += torch.stack([(lam < 0).sum(0), (lam > 1).sum(0)])
+
+    def result(self) -> dict[str, Any]:
+        """Statistics over tokens.
+
+        Returns:
+            Per head ``mean``, ``std`` (over tokens, of the population), ``min``, ``max``, and
+            ``below_0`` and ``above_1``, shares of tokens; ``lam``, the mean over heads and tokens.
+        """
+        mean, square = self.sums / self.tokens
+        spread = (square - mean.square()).clamp(min=0)
+        # A λ that is the same for every token has no spread but that of rounding.
+        spread = spread.masked_fill(spread <= 1e-14 * square, 0)
+        below, above = (self.outside.double() / self.tokens).tolist()
+        return {
+            "lam": float(mean.mean()),
+            "mean": mean.tolist(),
+            "std": spread.sqrt().tolist(),
+            "min": self.least.tolist(),
+            "max": self.most.tolist(),
+            "below_0": below,
+            "above_1": above,
+        }
+
+
+def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
+    """A sentence for every layer in which λ leaves [0, 1].
+
+    Below 0 the second map is added, not subtracted; above 1 a row of the difference sums to less
+    than 0. Nothing clamps λ (arXiv:2410.05258v2, Eq. (2)).
+
+    Args:
+        layers: Of :meth:`LambdaStatistics.result`.
+    """
+    flags = []
+    for number, layer in enumerate(layers):
+        for key, words, end in (("below_0", "below 0", min), ("above_1", "above 1", max)):
+            share = sum(layer[key]) / len(layer[key])
+            if share:
+                furthest = end(layer["min" if end is min else "max"])
+                flags.append(
+                    f"Layer {number}: λ is {words} for {share:.1%} of tokens and heads, as far as "
+                    f"{furthest:.3f}."
+                )
+    return flags
+
+
+def initial_lambdas(model: dict[str, Any]) -> list[float] | None:
+    """λ_init of every layer of a recorded configuration; ``None`` where there is none.
+
+    Source: arXiv:2410.05258v2, after Eq. (2).
+
+    Args:
+        model: ``attention_type``, ``num_hidden_layers`` and ``lambda_init`` of the model.
+    """
+    facts = ATTENTION.get(str(model.get("attention_type")))
+    if facts is None or not facts.lambda_vectors:
+        return None
+    given, layers = model.get("lambda_init"), range(model["num_hidden_layers"])
+    if isinstance(given, list):
+        return [float(value) for value in given]
+    return [lambda_init(layer) if given is None else float(given) for layer in layers]
+
+
+def lambda_log(folder: Path) -> dict[str, Any] | None:
+    """λ of every layer over the training of a run, as its log holds it.
+
+    Args:
+        folder: Run directory, with or without weights.
+
+    Returns:
+        ``run``, ``steps``, ``values`` (per step one number per layer: λ, of V2 its mean over tokens
+        and heads), ``lambda_init`` (per layer, or ``None``) and ``flags``; ``None`` if no λ was
+        logged.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or rows have other numbers of layers.
+    """
+    folder = Path(folder)
+    record = RunRecord.read(folder)
+    rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("lam") is not None]
+    if not rows:
+        return None
+    model = record.config.get("model", {})
+    layers = model.get("num_hidden_layers")
+    for row in rows:
+        values = row["lam"]
+        numbers = isinstance(values, list) and all(isinstance(x, int | float) for x in values)
+        if not numbers or len(values) != layers:
+            raise CheckpointError(
+                f"{folder / 'metrics.jsonl'}: lam must hold a number for each of {short(layers)} "
+                f"layers, got {short(values)}."
+            )
+    flags = []
+    for layer in range(layers):
+        for below, words in ((True, "below 0"), (False, "above 1")):
+            steps = [
+                r["step"] for r in rows if (r["lam"][layer] < 0 if below else r["lam"][layer] > 1)
+            ]
+            if steps:
+                flags.append(
+                    f"Layer {layer}: λ was {words} at {len(steps)} of {len(rows)} logged steps, "
+                    f"first at step {steps[0]}."
+                )
+    return {
+        "run": record.name,
+        "steps": [row["step"] for row in rows],
+        "values": [row["lam"] for row in rows],
+        "lambda_init": initial_lambdas(model),
+        "flags": flags,
+    }

@@ -1,0 +1,254 @@
+"""Analyse several models on the same text: attention, outliers and λ, in one pass each."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import ConfigError
+from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
+from diffattn.lab.analysis.lambdas import (
+    LambdaStatistics,
+    initial_lambdas,
+    lambda_flags,
+    lambda_log,
+)
+from diffattn.lab.analysis.run_folders import has_log, is_log_alone
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.records.analysis import AnalysisResult, LambdaLogRecord, MassRecord, ModelAnalysis
+from diffattn.probes.layer_reader import (
+    BLOCK_ENTRIES,
+    AttentionInputs,
+    LogitRows,
+    logit_rows,
+    read_layers,
+    require_readable,
+)
+from diffattn.probes.outlier_tables import common_scale, layer_rows, outlier_summary, pooled
+from diffattn.probes.outliers import OutlierScan
+from diffattn.probes.unwrapped import unwrapped
+
+WINDOW_TOKENS = 1024
+"""Of a window, unless the model takes less."""
+OnProgress = Callable[[str, int, int], None]
+"""Given the model's label, and its windows done and in all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnalysisSettings:
+    """What is read of the text, and in which arithmetic."""
+
+    tokens: int = 16_384
+    """At most, BOS not counted."""
+    window_tokens: int | None = None
+    """Of one sequence, BOS included. Default: 1,024, or what the model takes."""
+    dtype: str = "float32"
+    device: str | None = None
+    bos: bool | None = None
+    """Default: if the tokenizer has one."""
+    block_entries: int = BLOCK_ENTRIES
+    """Logits that are held at a time, of all heads and maps of a layer."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("tokens", 2), ("window_tokens", 4)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"analyze: {name} must be {least} or more, got {value}.")
+
+
+def analyze(
+    models: Mapping[str, str],
+    documents: Callable[[], Iterable[Document]],
+    source: str,
+    settings: AnalysisSettings,
+    *,
+    verify: bool = True,
+    on_start: Callable[[str], None] = lambda label: None,
+    on_progress: OnProgress = lambda label, done, total: None,
+) -> AnalysisResult:
+    """Analyse models one after the other on the same documents.
+
+    Windows run one by one without padding. Of every layer the queries, keys and values of one
+    window are held, and ``block_entries`` logits: never a map of all heads.
+
+    Args:
+        models: Paths by label: models, or run directories, of which the λ of the log is read,
+            too; without weights that alone.
+        documents: Opens the text.
+        source: Of the text, for the record.
+        settings: See :class:`AnalysisSettings`.
+        verify: Whether to compare the models' files with their manifests.
+        on_start: Given the label of each model before it is loaded.
+        on_progress: Given windows done and in all.
+
+    Returns:
+        What was seen.
+
+    Raises:
+        ConfigError: The text is too short, a model takes no such window, or gives no maps of all
+            tokens before.
+        CheckpointError: A model cannot be read.
+        DiffAttnError: A model is broken.
+    """
+    done: list[ModelAnalysis] = []
+    used: dict[str, str] = {}
+    for label, path in models.items():
+        on_start(label)
+        done.append(_one_model(label, path, documents, settings, used, verify, on_progress))
+    digest = hashlib.sha256()
+    for text in used.values():
+        digest.update(hashlib.sha256(text.encode()).digest())
+    return AnalysisResult(
+        text={"source": source, "documents": list(used), "sha256": digest.hexdigest()},
+        settings={
+            "tokens": settings.tokens, "window_tokens": settings.window_tokens,
+            "bos": settings.bos, "dtype": settings.dtype, "distances": list(DISTANCES),
+        },
+        models=done,
+    )  # fmt: skip
+
+
+def _one_model(
+    label: str,
+    path: str,
+    documents: Callable[[], Iterable[Document]],
+    settings: AnalysisSettings,
+    used: dict[str, str],
+    verify: bool,
+    on_progress: OnProgress,
+) -> ModelAnalysis:
+    log = cast(LambdaLogRecord | None, lambda_log(Path(path)) if has_log(path) else None)
+    if is_log_alone(path):
+        return ModelAnalysis(
+            model={"label": label, "path": path}, lambda_log=log,
+            notes=[f"{label} has no weights: of its log λ alone is shown."],
+        )  # fmt: skip
+    model = LanguageModel.load(
+        path, label=label, device=settings.device, dtype=settings.dtype, add_bos=settings.bos,
+        verify=verify,
+    )  # fmt: skip
+    windows = _windows(model, documents(), settings, used)
+    require_readable(model.network, max(map(len, windows)))
+    collected = _Collected(model, settings.block_entries)
+    on_progress(label, 0, len(windows))
+    for number, ids in enumerate(windows):
+        collected.add(number, ids)
+        on_progress(label, number + 1, len(windows))
+    lengths = [len(ids) for ids in windows]
+    digest = hashlib.sha256(str(windows).encode()).hexdigest()
+    return ModelAnalysis(
+        model=model.facts(),
+        tokens={"lengths": lengths, "sha256": digest},
+        uniform=cast(MassRecord, uniform_masses(lengths)),
+        lambda_log=log,
+        **collected.result(),
+    )
+
+
+class _Collected:
+    """Everything about one model, window after window."""
+
+    def __init__(self, model: LanguageModel, block_entries: int) -> None:
+        self.model = model
+        self.block_entries = block_entries
+        self.attention: dict[int, LayerAttention] = {}
+        self.lambdas: dict[int, LambdaStatistics] = {}
+        self.scan = OutlierScan()
+
+    def add(self, number: int, ids: Sequence[int]) -> None:
+        """Run one window."""
+        tokens = torch.tensor(ids, device=self.model.device)
+
+        def on_attention(layer: int, inputs: AttentionInputs) -> None:
+            _, num_heads, maps, _ = inputs.q.shape
+            of = self.attention.setdefault(layer, LayerAttention(num_heads, maps))
+            if inputs.lam is not None:
+                self.lambdas.setdefault(layer, LambdaStatistics(num_heads)).add(inputs.lam)
+
+            def blocks() -> Iterator[LogitRows]:
+                for rows in logit_rows(inputs, of.block(self.block_entries)):
+                    self.scan.add_logits(layer, inputs, rows, tokens, number)
+                    yield rows
+
+            of.add(inputs, blocks())
+
+        def on_hidden(layer: int, x: Tensor) -> None:
+            self.scan.add_hidden(layer, x, tokens, number)
+
+        read_layers(self.model.network, tokens[None], on_attention, on_hidden)
+
+    def result(self) -> dict[str, Any]:
+        """Fields of :class:`ModelAnalysis`."""
+        scales = [self.scan.scales[layer] for layer in sorted(self.scan.scales)]
+        lambdas = [self.lambdas[layer].result() for layer in sorted(self.lambdas)]
+        return {
+            "attention": [self.attention[layer].result() for layer in sorted(self.attention)],
+            "outliers": {
+                "table": outlier_summary(
+                    pooled(self.scan),
+                    common_scale(scales),
+                    lambda token: str(self.model.tokenizer.decode([token])),
+                ),
+                "layers": layer_rows(self.scan),
+            },
+            "lambdas": {
+                "layers": lambdas,
+                "lambda_init": _initial(self.model.network),
+                "flags": lambda_flags(lambdas),
+            }
+            if lambdas
+            else None,
+        }
+
+
+def _initial(network: Any) -> list[float] | None:
+    """λ_init per layer: of ours by the configuration, of DiffLlama as its layers hold it."""
+    config = network.config.get_text_config()
+    if config.model_type == "diffllama":
+        layers = unwrapped(network).model.layers
+        return [float(layer.self_attn.lambda_init) for layer in layers]
+    return initial_lambdas(
+        {
+            "attention_type": getattr(config, "attention_type", None),
+            "num_hidden_layers": config.num_hidden_layers,
+            "lambda_init": getattr(config, "lambda_init", None),
+        }
+    )
+
+
+def _windows(
+    model: LanguageModel,
+    documents: Iterable[Document],
+    settings: AnalysisSettings,
+    used: dict[str, str],
+) -> list[list[int]]:
+    """Windows of the documents in their order, each with BOS; rests are kept from 2 tokens on."""
+    start = model.start()
+    size = settings.window_tokens or min(WINDOW_TOKENS, model.max_length)
+    if size > model.max_length:
+        raise ConfigError(
+            f"analyze: window_tokens must be at most the {model.max_length} tokens of "
+            f"{model.label}, got {size}."
+        )
+    windows: list[list[int]] = []
+    left, size = settings.tokens, size - len(start)
+    for document in documents:
+        text = strip_gutenberg(document.text)
+        used[document.name] = text
+        # Long books are cut before they are encoded: a token has rarely 16 characters.
+        ids = model.encode(text[: 16 * left])[:left]
+        model.require_ids(ids)
+        pieces = [ids[i : i + size] for i in range(0, len(ids), size)]
+        windows += [[*start, *piece] for piece in pieces if len(start) + len(piece) > 1]
+        left -= len(ids)
+        if left <= 0:
+            break
+    if not windows:
+        raise ConfigError("analyze: the text must have two tokens or more, got none or one.")
+    return windows

@@ -1,0 +1,305 @@
+"""Compare a contender with the float64 reference on the very tensors that are timed.
+
+The contender runs on the whole timed shape. Where the reference's maps are small it is compared in
+full. Else with stretches of query rows: long ones of two heads, a short one of every other head of
+every batch row, each at another place. The gradient given to the output is zero elsewhere, so that
+the gradients of keys, values and λ come from these rows alone and the reference needs no more than
+their part of the maps. The rule is that of ``diffattn.lab.testing.budget``.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from diffattn.lab.testing.assertions import exact_weights, output_and_gradients
+from diffattn.lab.testing.budget import compare
+from diffattn.lab.testing.inputs import DiffAttentionInputs
+from diffattn.lab.testing.rounding import rounding_errors
+from diffattn.ops.backends import reference
+
+_WHOLE_PAIRS = 2**21  # of all heads together: seconds per contender in float64
+_STRETCH = 64  # query rows
+_SHORT = 8  # of the heads that are looked at once
+_HALF_LINE = 300  # characters
+
+
+class Part(NamedTuple):
+    """Rows ``[first, last)`` of one head."""
+
+    batch: int
+    head: int
+    first: int
+    last: int
+
+
+def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[Part]:
+    """What is compared: everything, or rows of every head.
+
+    The first, middle and last rows of the first and the last head of the last batch row; of every
+    other head rows that follow on one another over the queries, so that no head and no long
+    range of rows is left out.
+    """
+    every = [(b, h) for b in range(batch) for h in range(num_heads)]
+    if batch * num_heads * num_queries * num_keys <= _WHOLE_PAIRS:
+        return [Part(*head, 0, num_queries) for head in every]
+    middle = max(0, num_queries // 2 - 17)  # no multiple of a block
+    stretches, last = [], 0
+    for start in (0, middle, max(0, num_queries - _STRETCH)):
+        end = min(start + _STRETCH, num_queries)
+        if end > last:  # no row twice: gradients of several stretches are added
+            stretches.append((max(start, last), end))
+            last = end
+    long = [(batch - 1, h) for h in sorted({0, num_heads - 1})]
+    chosen = [Part(*head, *rows) for head in long for rows in stretches]
+    others = [head for head in every if head not in long]
+    for i, head in enumerate(others):
+        first = max(0, num_queries - _SHORT) * (i + 1) // (len(others) + 1)
+        chosen.append(Part(*head, first, min(first + _SHORT, num_queries)))
+    return chosen
+
+
+class Exact:
+    """What every contender on the same tensors is compared with, computed once: when asked for."""
+
+    def __init__(
+        self, inputs: DiffAttentionInputs, leaves: dict[str, Tensor], *, maps: int
+    ) -> None:
+        self.inputs, self.leaves, self.maps = inputs, leaves, maps
+        batch, num_queries, num_heads = inputs.q.shape[:3]
+        self.chosen = parts(batch, num_heads, num_queries, inputs.k.shape[1])
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The gradient given to the output: zero in the rows that are not compared."""
+        shape = (*self.inputs.q.shape[:3], self.inputs.v.shape[-1])
+        with torch.no_grad():
+            drawn = exact_weights(self.inputs.q.new_empty(shape), self.inputs.q.device)
+        mask = torch.zeros_like(drawn[..., :1])
+        for part in self.chosen:
+            mask[part.batch, part.first : part.last, part.head] = 1
+        return drawn * mask
+
+    @cached_property
+    def output(self) -> "dict[str, _Compared]":
+        """The exact output."""
+        return _expected(self.inputs, self.chosen, self.weights, gradients=False)
+
+    @cached_property
+    def output_and_gradients(self) -> "dict[str, _Compared]":
+        """The exact output and the gradient of every tensor."""
+        return _expected(self.inputs, self.chosen, self.weights, gradients=True)
+
+    @classmethod
+    def diff(cls, inputs: DiffAttentionInputs) -> "Exact":
+        """Of ``diff_attention``. λ is a scalar or has the size of every token and head."""
+        return cls(inputs, inputs.tensors(), maps=2)
+
+    @classmethod
+    def softmax(cls, leaves: tuple[Tensor, ...]) -> "Exact":
+        """Of softmax attention: differential attention with λ = 0, of which map 1 is compared."""
+        q, k, v = leaves
+        with torch.no_grad():
+            doubled = DiffAttentionInputs(
+                q=q[:, :, :, None].expand(-1, -1, -1, 2, -1),
+                k=k[:, :, :, None].expand(-1, -1, -1, 2, -1),
+                v=v,
+                lam=torch.zeros((), dtype=torch.float32, device=q.device),
+                options={},
+            )
+        return cls(doubled, dict(zip("qkv", leaves, strict=True)), maps=1)
+
+    def check(self, run: Callable[[], Tensor], gradients: bool) -> dict[str, Any]:
+        """Compare a contender.
+
+        Args:
+            run: The contender on the tensors.
+            gradients: Compare the gradients of every tensor too.
+
+        Returns:
+            ``passed``; ``error`` and ``budget`` of the value nearest to its budget or furthest
+            beyond it, and its name in ``worst``; ``compared`` in words.
+        """
+        out = run() if gradients else torch.no_grad()(run)()
+        values = output_and_gradients(out, self.leaves, self.weights if gradients else None)
+        exact = self.output_and_gradients if gradients else self.output
+        return _worst(values, exact, self.maps) | {"compared": self._compared_in_words()}
+
+    def _compared_in_words(self) -> str:
+        rows = sum(part.last - part.first for part in self.chosen)
+        if rows == math.prod(self.inputs.q.shape[:3]):
+            return "everything"
+        heads = len({(part.batch, part.head) for part in self.chosen})
+        return f"{rows:,} rows of {heads} heads"
+
+
+def check_diff(
+    run: Callable[[], Tensor], inputs: DiffAttentionInputs, gradients: bool
+) -> dict[str, Any]:
+    """:meth:`Exact.check` of one contender on ``diff_attention``."""
+    return Exact.diff(inputs).check(run, gradients)
+
+
+def check_softmax(
+    run: Callable[[], Tensor], leaves: tuple[Tensor, ...], gradients: bool
+) -> dict[str, Any]:
+    """:meth:`Exact.check` of one contender on softmax attention."""
+    return Exact.softmax(leaves).check(run, gradients)
+
+
+def problem(check: Mapping[str, Any]) -> str | None:
+    """What is wrong, in one line; ``None`` where a check passed."""
+    if check["passed"]:
+        return None
+    error = "not finite" if check["error"] is None else f"{check['error']:.2e}"
+    return (
+        f"{check['worst']}: error {error} against the float64 reference, "
+        f"budget {check['budget']:.2e}"
+    )
+
+
+def error_line(error: Exception) -> str:
+    """An error in one line: its class and what it says, without the middle of a long text."""
+    text = " ".join(str(error).split())
+    if len(text) > 2 * _HALF_LINE:  # a compiler's: it names the place first and the reason last
+        text = f"{text[:_HALF_LINE]} … {text[-_HALF_LINE:]}"
+    return f"{type(error).__name__}: {text}"
+
+
+def device_lost() -> bool:
+    """Whether the GPU's context died of an error: then every later call of this process fails.
+
+    A launch that is refused leaves the context as it was; an illegal access does not.
+    """
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+@dataclass(kw_only=True)
+class _Compared:
+    """One value: exact, and how far rounding may move it."""
+
+    exact: Tensor
+    off: Tensor
+    at: list[Any] = field(default_factory=list)
+
+
+def _worst(
+    values: Mapping[str, Tensor], exact: Mapping[str, _Compared], maps: int
+) -> dict[str, Any]:
+    """The value nearest to its budget or furthest beyond it."""
+    worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
+    most = -1.0
+    for name, expected in exact.items():
+        if name not in values:
+            continue
+        actual = _at(values[name], expected, name, maps)
+        want, off = (
+            x[..., :1, :] if maps == 1 and name in ("gradient of q", "gradient of k") else x
+            for x in (expected.exact, expected.off)
+        )
+        result = compare(actual, want, off)
+        whole = bool(torch.isfinite(values[name]).all())
+        passed = whole and result.problem is None
+        share = result.share if whole else math.inf
+        if share > most:
+            most = share
+            worst = {"worst": name, "error": result.error, "budget": result.budget}
+            worst["passed"] = passed
+            if not whole:
+                worst |= {"error": None, "worst": f"{name} (not finite)"}
+    return worst
+
+
+def _expected(
+    inputs: DiffAttentionInputs, chosen: list[Part], weights: Tensor, gradients: bool
+) -> dict[str, _Compared]:
+    """Reference values of every part; gradients of one key from several parts are added."""
+    values: dict[str, dict[Any, list[Tensor]]] = {}
+    for part, sub in _sub_inputs(inputs, chosen):
+        given = weights[part.batch, part.first : part.last, part.head][None, :, None]
+        doubled = sub.map_tensors(Tensor.double)
+        out = reference.forward(*doubled.tensors().values(), scale=sub.q.shape[-1] ** -0.5)
+        wanted = given.to(out) if gradients else None
+        exact = output_and_gradients(out, doubled.tensors(), wanted)
+        off = rounding_errors(sub, given)
+        head = (part.batch, part.head)
+        rows = (*head, part.first, part.last)
+        places = {"output": rows, "gradient of q": rows, "gradient of k": head}
+        places |= {"gradient of v": head}
+        lam_place = rows if inputs.lam.ndim else ()
+        for name in exact:
+            place = places.get(name, lam_place)
+            pair = [_one_head(x[name]) for x in (exact, off)]
+            pair[1] = pair[1].square()  # roundings of several parts add as squares
+            if place == head:
+                pair = [_up_to(inputs.k.shape[1], x) for x in pair]
+            at = values.setdefault(name, {})
+            if place in at:
+                pair = [a + b for a, b in zip(at[place], pair, strict=True)]
+            at[place] = pair
+    return {
+        name: _Compared(
+            exact=_stack([exact for exact, _ in at.values()]),
+            off=_stack([square for _, square in at.values()]).sqrt(),
+            at=list(at),
+        )
+        for name, at in values.items()
+    }
+
+
+def _sub_inputs(
+    inputs: DiffAttentionInputs, chosen: list[Part]
+) -> Iterator[tuple[Part, DiffAttentionInputs]]:
+    """The part's own call: its rows, and the keys up to its last row, aligned as in the whole."""
+    offset = inputs.k.shape[1] - inputs.q.shape[1]
+    for part in chosen:
+        b, h = (slice(i, i + 1) for i in (part.batch, part.head))
+        rows, keys = slice(part.first, part.last), slice(0, part.last + offset)
+        lam = inputs.lam
+        if lam.ndim:
+            lam = lam.expand(inputs.q.shape[:3])[b, rows, h]
+        tensors = (inputs.q[b, rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
+        q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
+        yield part, DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
+
+
+def _one_head(x: Tensor) -> Tensor:
+    """Rows first, without the axes of batch and head; a scalar λ has none."""
+    return x[0, :, 0] if x.ndim else x
+
+
+def _up_to(num_keys: int, x: Tensor) -> Tensor:
+    """Rows of 0 for the keys that no row of the part sees."""
+    return torch.cat([x, x.new_zeros(num_keys - x.shape[0], *x.shape[1:])])
+
+
+def _stack(items: list[Tensor]) -> Tensor:
+    return torch.cat([item if item.ndim else item[None] for item in items])
+
+
+def _at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
+    """The contender's values at the compared places, in the reference's shape."""
+    if maps == 1 and name in ("gradient of q", "gradient of k"):
+        value = value[:, :, :, None]
+    if name == "gradient of lam" and value.ndim == 2:
+        value = value[None]  # a batch of one, whose axis λ does without
+    pieces = []
+    for place in compared.at:
+        if place == ():
+            pieces.append(value)
+        elif len(place) == 2:
+            pieces.append(value[place[0], :, place[1]])
+        else:
+            b, h, first, last = place
+            pieces.append(value[b, first:last, h])
+    return _stack(pieces)

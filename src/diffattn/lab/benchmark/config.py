@@ -1,0 +1,147 @@
+"""What a benchmark measures: its settings, and the shapes it is made of."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.benchmark.contender_names import contender_names
+from diffattn.models.config.known_names import check_known
+
+if TYPE_CHECKING:
+    import torch
+
+SUITES = ("ops", "models", "decode", "paged", "generation")
+TUNE = "tune"
+"""No suite: it compares the launches of one kernel, and makes a record of its own."""
+SCALES = ("quick", "full", "cut")
+DTYPES = ("float32", "bfloat16", "float16")
+DEVICES = ("cpu", "cuda")
+ATTENTIONS = ("v1", "v2")
+_MOST_ROUNDS = 1_000_000
+_MOST_SECONDS = 10_000_000
+
+
+def check_names(
+    suite: str,
+    scale: str,
+    device: str | None,
+    attention: str,
+    dtypes: Iterable[str],
+    only: Iterable[str],
+) -> None:
+    """Check the names of one call, without torch.
+
+    Raises:
+        ConfigError: One of them is unknown.
+    """
+    check_known("bench", "suite", suite, (*SUITES, TUNE))
+    check_known("bench", "scale", scale, SCALES)
+    if scale == "cut" and suite != "models":
+        raise ConfigError(f"bench: scale 'cut' must be of suite 'models', got {suite!r}.")
+    if device is not None:
+        check_known("bench", "device", device, DEVICES)
+    check_known("bench", "attention", attention, ATTENTIONS)
+    for name in dtypes:
+        check_known("bench", "dtype", name, DTYPES)
+    for name in only:
+        check_known("bench", "contender", name, contender_names(suite))
+
+
+def torch_dtype(name: str) -> "torch.dtype":
+    """PyTorch's dtype of a name in :data:`DTYPES`."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def require_cuda() -> None:
+    """Raise where the device ``"cuda"`` is wanted and there is none.
+
+    Raises:
+        ConfigError: There is no CUDA device.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError("bench: device 'cuda' needs a CUDA device, got none on this machine.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchConfig:
+    """One call of ``diffattn bench``. Written into the record."""
+
+    suite: str
+    """One of :data:`SUITES`."""
+    scale: str = "full"
+    """``"quick"`` (under a minute on a CPU), ``"full"``, or ``"cut"``: models at two depths."""
+    device: str = "cpu"
+    dtypes: tuple[str, ...] = ()
+    """Default: those of the scale."""
+    lengths: tuple[int, ...] = ()
+    """Tokens; for decode, paged and generation, cached tokens. Default: those of the scale."""
+    only: tuple[str, ...] = ()
+    """Contenders besides T. Default: all."""
+    attention: str = "v1"
+    """Shapes of the operator: ``"v1"`` (own keys per map, wide values) or ``"v2"``."""
+    rounds: int = 3
+    """Rounds of every case, at least."""
+    seconds: float = 10.0
+    """Time after which a case starts no further round."""
+    table: str | None = None
+    """Digest of the tuner's record by whose lines kernels are launched. Default: the package's."""
+
+    def __post_init__(self) -> None:
+        check_known("bench", "suite", self.suite, SUITES)
+        check_names(self.suite, self.scale, self.device, self.attention, self.dtypes, self.only)
+        for length in self.lengths:
+            if length < 1:
+                raise ConfigError(f"bench: length must be 1 or more, got {length}.")
+        if not 1 <= self.rounds <= _MOST_ROUNDS:
+            raise ConfigError(
+                f"bench: rounds must be 1 or more and at most {_MOST_ROUNDS}, got {self.rounds}."
+            )
+        if not 0 <= self.seconds <= _MOST_SECONDS:
+            raise ConfigError(
+                f"bench: seconds must be 0 or more and at most {_MOST_SECONDS}, got {self.seconds}."
+            )
+        if self.device == "cuda":
+            require_cuda()
+        if self.device == "cpu" and "float16" in self.dtypes:
+            raise ConfigError(
+                "bench: dtype must be float32 or bfloat16 on a CPU, got 'float16', for which "
+                "PyTorch has no fast matrix product there."
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """What changes a measurement; the choice of shapes does not."""
+        settings = {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
+        return settings if self.table is None else settings | {"table": self.table}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One timed shape, as plain values: a fresh process can be given it."""
+
+    suite: str
+    device: str
+    dtype: str
+    mode: str
+    """``"forward"``, ``"backward"``, ``"forward_backward"``, ``"prefill"`` or ``"decode"``."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def torch_dtype(self) -> "torch.dtype":
+        """PyTorch's own name of the dtype."""
+        return torch_dtype(self.dtype)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"shape": dict(self.shape)}
+
+    def __str__(self) -> str:
+        shape = " ".join(
+            f"{name}{' ' if len(name) > 1 else ''}{value}" for name, value in self.shape.items()
+        )
+        return f"{shape} {self.dtype} {self.mode.replace('_', ' + ')}"

@@ -1,0 +1,39 @@
+"""What is compared, by name; loads without torch."""
+
+from diffattn.ops.inputs import backends
+
+T, TC, DIFF = "T", "TC", "DIFF"
+"""Roles: PyTorch's softmax attention, softmax attention by our technique, and differential."""
+SDPA = "sdpa"
+OURS, THEIRS = "diffattn", "transformers"
+MODEL_CONTENDERS = {
+    # name: role, technique, attention type, whose model, attention implementation
+    "softmax_sdpa": (T, "sdpa", "softmax", OURS, "sdpa"),
+    "softmax": (TC, OURS, "softmax", OURS, "diffattn"),
+    "diff": (DIFF, OURS, "diff", OURS, "diffattn"),
+    "diff_v2": (DIFF, OURS, "diff_v2", OURS, "diffattn"),
+    "shared_diff": (DIFF, OURS, "shared_diff", OURS, "diffattn"),
+    "llama": (TC, THEIRS, "softmax", THEIRS, "sdpa"),
+    "diffllama": (DIFF, THEIRS, "diff", THEIRS, "sdpa"),
+}
+FOLDED = "shared_diff_folded"
+GENERATION_CONTENDERS = MODEL_CONTENDERS | {FOLDED: (DIFF, OURS, "shared_diff", OURS, "diffattn")}
+"""In training a folded model would be another one; in generation it is the same."""
+
+
+PAGED_SOFTMAX = "softmax_triton"
+"""Beside paged decoding: softmax attention by the technique of ``triton``."""
+DENSE = {"dense_decode": "decode", "dense_triton_decode": "triton_decode"}
+"""Beside paged decoding: the same keys and values without pages, by a backend of the operator."""
+
+
+def contender_names(suite: str) -> tuple[str, ...]:
+    """What ``only`` may name in a suite: models, or backends of either operator."""
+    if suite == "models":
+        return tuple(MODEL_CONTENDERS)
+    if suite == "generation":
+        return tuple(GENERATION_CONTENDERS)
+    if suite == "paged":
+        return (SDPA, PAGED_SOFTMAX, *backends.names("paged_decode"), *DENSE)
+    known = [*backends.names("diff_attention"), *backends.names("softmax_attention"), SDPA]
+    return tuple(dict.fromkeys(known))

@@ -1,0 +1,207 @@
+"""One case: check every contender, then time those that passed side by side."""
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.lab.benchmark.checking import device_lost, error_line, problem
+from diffattn.lab.benchmark.config import BenchConfig, Case
+from diffattn.lab.benchmark.contender_names import DIFF, TC, T
+from diffattn.lab.benchmark.contenders import TWO_CALLS, Contender
+from diffattn.lab.benchmark.memory import Peak, peak_memory
+from diffattn.lab.benchmark.suites import contenders
+from diffattn.lab.benchmark.targets import judge
+from diffattn.lab.benchmark.timing import Timed, Timer, interleave, ratios, spread
+from diffattn.lab.records.results import BenchCase, BenchRow, Spread
+
+WITH_BACKWARD = ("backward", "forward_backward")
+
+
+@dataclass(kw_only=True)
+class _Entry:
+    """A contender, and what became of it."""
+
+    contender: Contender
+    status: str = "ok"
+    reason: str | None = None
+    check: dict[str, Any] | None = None
+    peak: Peak | None = None
+
+
+def measure(
+    case: Case,
+    config: BenchConfig,
+    *,
+    run: str,
+    timer: Timer,
+    matmul_rate: float | None,
+    measure_memory: Callable[[Case, Contender], Peak | None] = peak_memory,
+) -> BenchCase:
+    """Check, time and judge one case.
+
+    Whatever a contender raises, at any point, ends this contender and not the case: compilers and
+    drivers raise errors of every class. The row holds it in one line, and no number; where memory
+    could not be measured the row keeps its times and says why.
+
+    Args:
+        case: What to measure.
+        config: Contenders wanted, rounds, seconds.
+        run: Name of the run, for the record.
+        timer: Clock of the case's device.
+        matmul_rate: Best rate of a plain matrix product in this dtype.
+        measure_memory: Replaced in tests.
+
+    Returns:
+        Every contender with its numbers, or with the reason for having none.
+    """
+    gradients = case.mode in WITH_BACKWARD
+    entries = [_Entry(contender=c) for c in contenders(case, config.only)]
+    for entry in entries:
+        _check(entry, gradients)
+    running = {e.contender.name + e.contender.role: e for e in entries if e.status == "ok"}
+    timed = {}
+    for key, entry in running.items():
+        timed[key] = _timed(entry.contender, case.mode)
+        if not _survives(entry, lambda first=timed[key]: timer.sample(first, 1)):  # type: ignore[misc]
+            del timed[key]
+    samples = interleave(
+        timed, timer, rounds=config.rounds, seconds=config.seconds,
+        on_failure=lambda key, error: _end(running[key], error),
+    )  # fmt: skip
+    # A fresh process per model would cost more than it is worth.
+    if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
+        for key in samples:
+            _measure_memory(running[key], partial(measure_memory, case))
+    rows = _rows(entries, samples, case, matmul_rate)
+    shape = dict(case.shape)
+    return BenchCase(
+        suite=case.suite,
+        run=run,
+        device=case.device,
+        dtype=case.dtype,
+        mode=case.mode,
+        shape=shape,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        matmul_flops_per_second=matmul_rate,
+        rows=rows,
+        verdicts=judge(case.suite, case.device, case.dtype, case.mode, shape, rows),
+    )
+
+
+def _check(entry: _Entry, gradients: bool) -> None:
+    if entry.contender.refusal:
+        entry.status, entry.reason = "not run", entry.contender.refusal
+        return
+    check: dict[str, Any] = {}
+    if _survives(entry, lambda: check.update(entry.contender.check(gradients))):
+        entry.check = {name: value for name, value in check.items() if name != "passed"}
+        entry.reason = problem(check)
+        if entry.reason:
+            entry.status = "failed"
+
+
+def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
+    """Run it; what stops it becomes the entry's status and reason."""
+    try:
+        run()
+    except Exception as error:
+        _end(entry, error)
+    else:
+        return True
+    return False
+
+
+def _end(entry: _Entry, error: Exception) -> None:
+    """A contender that raised: why stands in its row, and what it held is freed."""
+    refused = isinstance(error, torch.OutOfMemoryError | BackendError)
+    entry.status, entry.reason = "not run" if refused else "failed", error_line(error)
+    _free(error)
+
+
+def _measure_memory(entry: _Entry, measure: Callable[[Contender], Peak | None]) -> None:
+    try:
+        entry.peak = measure(entry.contender)
+    except Exception as error:
+        entry.reason = f"memory not measured: {error_line(error)}"
+        _free(error)
+
+
+def _free(error: Exception) -> None:
+    """Give a GPU's memory back: the frames of the error hold the contender's tensors."""
+    traceback.clear_frames(error.__traceback__)
+    if torch.cuda.is_initialized() and not device_lost():
+        torch.cuda.empty_cache()
+
+
+def _timed(contender: Contender, mode: str) -> Timed:
+    if mode == "backward":
+        return Timed(prepare=contender.forward, run=contender.backward)
+    if mode == "forward_backward":
+        return Timed(run=lambda _: contender.backward(contender.forward()))
+    return Timed(run=partial(_without_gradient, contender))
+
+
+def _without_gradient(contender: Contender, _: object) -> object:
+    with torch.no_grad():
+        return contender.forward()
+
+
+def _rows(
+    entries: list[_Entry],
+    samples: Mapping[str, list[float]],
+    case: Case,
+    matmul_rate: float | None,
+) -> list[BenchRow]:
+    by_key = {e.contender.name + e.contender.role: e.contender for e in entries}
+    # T is the fastest of PyTorch's kernels here; on a CPU there is one.
+    of_t = [key for key in samples if by_key[key].role == T]
+    baseline = min(of_t, key=lambda key: spread(samples[key]).median, default=None)
+    two_calls = TWO_CALLS + DIFF if TWO_CALLS + DIFF in samples else None
+
+    def technique(contender: Contender) -> str | None:
+        if contender.role == T:
+            return None
+        same = (
+            key
+            for key in samples
+            if by_key[key].role == TC and by_key[key].technique == contender.technique
+        )
+        return next(same, None)
+
+    def over(key: str, other: str | None) -> Spread | None:
+        return None if other is None else ratios(samples[key], samples[other])
+
+    rows = []
+    for key, entry in zip(by_key, entries, strict=True):
+        contender, peak = entry.contender, entry.peak
+        seconds = spread(samples[key]) if key in samples else None
+        rate = contender.flops / seconds.median if seconds and contender.flops else None
+        tokens = contender.tokens
+        rows.append(
+            BenchRow(
+                contender=contender.name,
+                role=contender.role,
+                backend=contender.backend if seconds else None,
+                status=entry.status,
+                reason=entry.reason,
+                check=entry.check,
+                seconds=seconds,
+                ratio_t=over(key, baseline) if seconds else None,
+                ratio_tc=over(key, technique(contender)) if seconds else None,
+                ratio_two_calls=over(key, two_calls) if seconds else None,
+                peak_bytes=peak.peak_bytes if peak else None,
+                held_bytes=peak.held_bytes if peak else None,
+                flops=contender.flops or None,
+                flops_per_second=rate,
+                share_of_peak=rate / matmul_rate if rate and matmul_rate else None,
+                tokens_per_second=tokens / seconds.median if tokens and seconds else None,
+                cache_bytes=contender.cache_bytes if seconds else None,
+            )
+        )
+    return sorted(rows, key=lambda row: (T, TC, DIFF).index(row.role))

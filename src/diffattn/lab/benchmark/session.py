@@ -1,0 +1,188 @@
+"""One call of ``diffattn bench``: the plan, the result file, and what it holds already."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.lab.benchmark.config import BenchConfig, Case
+from diffattn.lab.benchmark.measure import measure
+from diffattn.lab.benchmark.suites import effort, plan, smallest_bytes
+from diffattn.lab.benchmark.timing import Timer, matmul_peak, timer_of
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.results import BenchCase, BenchResult, BenchRun
+from diffattn.lab.records.run import config_hash, git_state, hardware, package_versions
+from diffattn.models.memory import require_memory
+from diffattn.ops.inputs.kernel_support import OPT_IN
+
+OnMessage = Callable[[str], None]
+OnProgress = Callable[[int], None]
+_TIMED_FOLDERS = ("ops", "layers", "models", "benchmark", "testing")
+_TIMED_FILES = (".py", ".json")
+"""With the record of the devices on which ``auto`` takes a kernel."""
+
+
+def result_path(out: Path | None, device: str) -> Path:
+    """The result file: ``out``, ``DEVICE.json`` in it, or the default in ``runs/bench``."""
+    if out is None:
+        return Path("runs") / "bench" / f"{device}.json"
+    return out if out.suffix == ".json" and not out.is_dir() else out / f"{device}.json"
+
+
+def run_bench(
+    config: BenchConfig,
+    out: Path,
+    *,
+    fresh: bool = False,
+    on_message: OnMessage = print,
+    on_progress: OnProgress = lambda done: None,
+    timer: Timer | None = None,
+) -> tuple[BenchResult, list[BenchCase]]:
+    """Measure every case of a plan, and keep each as soon as it is measured.
+
+    A case that the file holds already from the same code, versions, machine and settings is not
+    measured again. The same case of another run is replaced when the new one is complete.
+
+    Args:
+        config: What to measure.
+        out: Result file; see :func:`result_path`.
+        fresh: Forget what the file holds.
+        on_message: Given one line per case.
+        on_progress: Given the effort done so far, out of :func:`total_effort`.
+        timer: Replaced in tests.
+
+    Returns:
+        The whole file, and the cases of this plan in its order.
+
+    Raises:
+        ConfigError: ``only`` names no contender, the plan is empty, or no memory holds it.
+        CheckpointError: ``out`` holds another kind of file, or another process writes there.
+    """
+    cases = plan(config)
+    if not cases:
+        raise ConfigError("bench: the choice of lengths and dtypes leaves no case.")
+    free = None if config.device == "cpu" else torch.cuda.mem_get_info()[0]
+    for case in cases:
+        require_memory(f"bench: {case}", {"tensors": smallest_bytes(case)}, available=free)
+    if config.device == "cpu":
+        torch.set_num_threads(1)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with sole_writer(out.parent):
+        result = BenchResult() if fresh or not out.exists() else BenchResult.read(out)
+        run = describe_run(config)
+        clock = timer_of(config.device) if timer is None else timer
+        rates: dict[str, float] = {}
+        planned, done = [], 0
+        on_progress(done)
+        for case in cases:
+            measured = result.find(_key(case), run.name)
+            if measured is not None:
+                on_message(f"{case}: already in {out}, measured by {run.name}")
+            else:
+                if case.dtype not in rates:
+                    rates[case.dtype] = matmul_peak(case.torch_dtype, case.device, clock)
+                measured = measure(
+                    case, config, run=run.name, timer=clock, matmul_rate=rates[case.dtype]
+                )
+                result = result.put(measured, run)
+                result.write(out)
+                on_message(f"{case}: {in_short(measured)}")
+            planned.append(measured)
+            done += effort(case)
+            on_progress(done)
+    return result, planned
+
+
+def total_effort(config: BenchConfig) -> int:
+    """Effort of the whole plan, in the unit given to ``on_progress``."""
+    return sum(effort(case) for case in plan(config))
+
+
+class Described(Protocol):
+    """Settings of what is measured."""
+
+    @property
+    def device(self) -> str:
+        """``"cpu"`` or ``"cuda"``."""
+
+    def settings(self) -> dict[str, Any]:
+        """What changes a measurement."""
+
+
+def describe_run(config: Described) -> BenchRun:
+    """Provenance; the name changes with the code, the versions, the machine and the settings."""
+    commit, dirty = git_state()
+    versions: dict[str, str | None] = {**package_versions(), "triton": _triton()}
+    machine = hardware() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    if config.device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        machine |= {"gpu": properties.name, "cuda": torch.version.cuda}
+        machine |= {"gpu_bytes": properties.total_memory}
+    source, settings = source_hash(), config.settings()
+    identity = {"source": source, "versions": versions, "hardware": machine, "settings": settings}
+    if os.environ.get(OPT_IN):  # then auto takes other kernels
+        identity[OPT_IN] = os.environ[OPT_IN]
+    return BenchRun(
+        name=f"{config.device}-{config_hash(identity)[:8]}",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=commit,
+        dirty=dirty,
+        source=source,
+        versions=versions,
+        hardware=machine,
+        settings=settings,
+    )
+
+
+def source_hash() -> str:
+    """First 16 hex digits of the SHA-256 of the source that can change a measurement."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for folder in _TIMED_FOLDERS:
+        for path in sorted(p for p in (package / folder).rglob("*") if p.suffix in _TIMED_FILES):
+            digest.update(path.relative_to(package).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def in_short(case: BenchCase) -> str:
+    """T's time, the fastest DIFF contender, and the verdicts, in one line."""
+    timed = [row for row in case.rows if row.seconds]
+    parts = []
+    for row in timed:
+        assert row.seconds is not None
+        if row.role == "T":
+            parts.append(f"{row.contender} {1e3 * row.seconds.median:.3g} ms")
+    diffs = [row for row in timed if row.role == "DIFF" and row.ratio_t]
+    if diffs:
+        best = min(diffs, key=lambda row: row.ratio_t.median if row.ratio_t else 0.0)
+        assert best.ratio_t is not None
+        parts.append(f"best DIFF {best.contender} {best.ratio_t.median:.2f} × T")
+    parts += [f"{v.contender} {v.target}: {v}" for v in case.verdicts]
+    parts += [f"{row.contender} {row.status}: {row.reason}" for row in case.rows
+              if row.status not in ("ok", "not run")]  # fmt: skip
+    absent = [row.contender for row in case.rows if row.status == "not run"]
+    if absent:  # why stands in the table below and in the record
+        parts.append(f"not run: {', '.join(absent)}")
+    return "; ".join(parts)
+
+
+def _key(case: Case) -> tuple[str, ...]:
+    empty = BenchCase(
+        suite=case.suite, run="", device=case.device, dtype=case.dtype, mode=case.mode,
+        shape=dict(case.shape), created="", matmul_flops_per_second=None, rows=[],
+    )  # fmt: skip
+    return empty.key
+
+
+def _triton() -> str | None:
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return None

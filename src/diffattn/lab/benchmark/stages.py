@@ -1,0 +1,309 @@
+"""Stages of a measuring session: each in processes of its own, with a limit and a record.
+
+A session on a rented machine may end at any moment. So the record of a stage is written as soon as
+the stage ends, however it ends, and a later call goes on behind it.
+"""
+
+import math
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.records.run import git_state, hardware, package_versions, require_schema
+
+SCHEMA = 1
+PASSED, FAILED, OVERRAN, REFUSED = "passed", "failed", "overran", "refused"
+_TAIL = 4_000  # characters of the log that a record holds
+_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
+_POLL = 0.05
+
+OnMessage = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """Commands that run one after another; after one that fails the others still run."""
+
+    name: str
+    title: str
+    limit_seconds: float
+    """Of all commands together; what still runs then is killed, with all its processes."""
+    commands: tuple[tuple[str, ...], ...]
+    times: tuple[str, ...] = ()
+    """Kernels whose time it takes: it is refused where the stage ``judge`` found one wrong."""
+    judge: str | None = None
+    """Name of the stage whose facts say which kernels are wrong; with ``times`` there is one."""
+    facts: Callable[[Path], Mapping[str, Any]] | None = None
+    """Read off the session's folder when the commands have ended."""
+    objection: Callable[[Path], str | None] | None = None
+    """Read off it then too: why the stage failed although its commands did not."""
+    table: Path | None = None
+    """Record of the tuner, given to every command by ``--table`` if it is there by then."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageRecord:
+    """What became of one stage."""
+
+    stage: str
+    outcome: str
+    """``"passed"``, ``"failed"`` (a command's exit status, or an objection), ``"overran"`` or
+    ``"refused"``."""
+    reason: str | None
+    seconds: float
+    limit_seconds: float
+    date: str
+    commit: str | None
+    dirty: bool | None
+    versions: Mapping[str, str]
+    hardware: Mapping[str, Any]
+    commands: list[dict[str, Any]]
+    """``argv``, ``exit`` (``None``: killed at the limit), ``seconds`` and the ``log``'s end."""
+    facts: Mapping[str, Any]
+    """What the stage read; ``table``: whether kernels were launched as ``"shipped"`` or
+    ``"tuned"``."""
+    schema: int = SCHEMA
+
+
+def choose(stages: Sequence[Stage], wanted: str | None) -> list[Stage]:
+    """Stages by their numbers, counted from 1, or their names, separated by commas.
+
+    Raises:
+        ConfigError: There is no such stage.
+    """
+    if wanted is None:
+        return list(stages)
+    by_key = {str(i): stage for i, stage in enumerate(stages, 1)}
+    by_key |= {stage.name: stage for stage in stages}
+    keys = [key.strip() for key in wanted.split(",")]
+    for key in keys:
+        if key not in by_key:
+            names = ", ".join(stage.name for stage in stages)
+            raise ConfigError(
+                f"stages: must be of 1 to {len(stages)} or of {{{names}}}, got {key!r}."
+            )
+    return [stage for stage in stages if any(by_key[key] is stage for key in keys)]
+
+
+def with_limits(stages: Sequence[Stage], limits: Sequence[str]) -> list[Stage]:
+    """Stages of which some have other limits.
+
+    Args:
+        stages: As planned.
+        limits: ``STAGE=SECONDS``, by the stage's name.
+
+    Raises:
+        ConfigError: There is no such stage, or its seconds are not above 0.
+    """
+    seconds = {}
+    for word in limits:
+        name, _, number = word.partition("=")
+        if name not in {stage.name for stage in stages} or not re.fullmatch(r"0*[1-9]\d*", number):
+            names = ", ".join(stage.name for stage in stages)
+            raise ConfigError(
+                f"limit: must be STAGE=SECONDS with one of {{{names}}}, got {word!r}."
+            )
+        seconds[name] = float(number)
+    return [replace(x, limit_seconds=seconds.get(x.name, x.limit_seconds)) for x in stages]
+
+
+def run_stages(
+    stages: Sequence[Stage],
+    out: Path,
+    *,
+    again: bool = False,
+    until: float | None = None,
+    commit: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    machine: Mapping[str, Any] | None = None,
+    on_message: OnMessage = print,
+) -> list[dict[str, Any]]:
+    """Run stages that have no record yet, and write the record of each as soon as it ends.
+
+    Args:
+        stages: In their order.
+        out: Folder of the session: ``NAME.json`` and ``NAME.log`` of every stage.
+        again: Also run what has a record.
+        until: On the clock ``time.monotonic``. The first stage that would run and whose limit does
+            not fit in before is left for another call, with all behind it. Default: no end.
+        commit: Of the code, where its checkout is not at hand. Default: of the checkout.
+        versions: Of more packages, for the records.
+        machine: More on the hardware, for the records.
+        on_message: Given one line at the beginning and the end of each stage.
+
+    Returns:
+        The records of the stages that were come to, read back.
+
+    Raises:
+        ConfigError: Not even one stage fits in.
+        CheckpointError: A record is damaged or of another kind.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    state = git_state()
+    common: dict[str, Any] = {
+        "commit": commit or state[0],
+        "dirty": state[1],
+        "versions": {**package_versions(), **(versions or {})},
+        "hardware": {**hardware(), **(machine or {})},
+    }
+    records: list[dict[str, Any]] = []
+    ran = False
+    for number, stage in enumerate(stages):
+        path = out / f"{stage.name}.json"
+        recorded = read_stage(path) if path.exists() else None
+        # What was refused has not run.
+        if recorded is None or again or recorded["outcome"] == REFUSED:
+            left = math.inf if until is None else until - time.monotonic()
+            needed = stage.limit_seconds + _GRACE
+            runs = refusal(stage, out) is None
+            if runs and needed > left:
+                if not ran:
+                    raise ConfigError(
+                        f"within: must leave {needed:g} s or more for stage {stage.name!r}, "
+                        f"got {left:.0f} s."
+                    )
+                names = ", ".join(later.name for later in stages[number:])
+                on_message(f"left for another call, as {left:.0f} s are left of this one: {names}")
+                break
+            ran = ran or runs
+            write_json(path, asdict(_run(stage, out, common, on_message)))
+            recorded = read_stage(path)
+            reason = f": {recorded['reason']}" if recorded["reason"] else ""
+            on_message(
+                f"{stage.name}: {recorded['outcome']} in {recorded['seconds']:.0f} s{reason}"
+            )
+        else:
+            on_message(f"{stage.name}: {recorded['outcome']} on {recorded['date']}, not run again")
+        records.append(recorded)
+    return records
+
+
+def read_stage(path: Path) -> dict[str, Any]:
+    """The record of a stage.
+
+    Raises:
+        CheckpointError: It is missing, damaged or of another kind.
+    """
+    record: dict[str, Any] = read_json(path)
+    require_schema(record, path, SCHEMA)
+    return record
+
+
+def refusal(stage: Stage, out: Path) -> str | None:
+    """Why times of this stage would say nothing: a kernel that is wrong, or not known to be right.
+
+    A judge that was stopped by its limit has still judged what it came to.
+    """
+    if not stage.times:
+        return None
+    path = out / f"{stage.judge}.json"
+    if not path.exists():
+        return f"stage {stage.judge!r} must run before kernels are timed, got no record of it"
+    kernels = read_stage(path)["facts"].get("kernels", {})
+    for kernel in stage.times:
+        counts = kernels.get(kernel, {"passed": 0, "failed": 0})
+        if counts["failed"] or not counts["passed"]:
+            return (
+                f"tests of {kernel!r} must pass before it is timed, got {counts['failed']} failed "
+                f"and {counts['passed']} passed"
+            )
+    return None
+
+
+def _run(stage: Stage, out: Path, common: Mapping[str, Any], on_message: OnMessage) -> StageRecord:
+    reason = refusal(stage, out)
+    began, done = time.monotonic(), []
+    outcome = PASSED
+    facts: dict[str, Any] = {}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    if reason is not None:
+        outcome = REFUSED
+    else:
+        on_message(f"{stage.name}: {stage.title}, at most {stage.limit_seconds:.0f} s")
+        log = out / f"{stage.name}.log"
+        log.unlink(missing_ok=True)
+        tuned = () if stage.table is None or not stage.table.exists() else ("--table", stage.table)
+        facts["table"] = "tuned" if tuned else "shipped"
+        for argv in stage.commands:
+            left = stage.limit_seconds - (time.monotonic() - began)
+            done.append(_command((*argv, *map(str, tuned)), log, left, stage.environment))
+            if done[-1]["exit"] is None:
+                outcome, reason = OVERRAN, f"stopped at its limit of {stage.limit_seconds:g} s"
+                break
+        wrong = [command for command in done if command["exit"]]
+        if wrong and outcome == PASSED:
+            outcome = FAILED
+            reason = f"{len(wrong)} of {len(stage.commands)} commands failed, see {log.name}"
+        if stage.facts is not None:
+            facts |= stage.facts(out)
+        if outcome == PASSED and stage.objection is not None:
+            try:
+                reason = stage.objection(out)
+            except DiffAttnError as error:  # what it reads is not there, or damaged
+                reason = str(error)
+            outcome = PASSED if reason is None else FAILED
+    return StageRecord(
+        stage=stage.name, outcome=outcome, reason=reason, seconds=time.monotonic() - began,
+        limit_seconds=stage.limit_seconds, date=date, commands=done, facts=facts, **common,
+    )  # fmt: skip
+
+
+def _command(
+    argv: Sequence[str], log: Path, seconds: float, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Run one command, its output at the end of the log; kill it and its children in time.
+
+    They are a group of their own, to be killed together, in the session of this process: whoever
+    ends that ends them too.
+    """
+    began = time.monotonic()
+    status: int | None = None
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ {' '.join(argv)}\n")
+        file.flush()
+        start = file.tell()
+        if seconds > 0:
+            process = subprocess.Popen(
+                argv, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                env=os.environ | environment, process_group=0,
+            )  # fmt: skip
+            try:
+                status = process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                _end(process)
+            except BaseException:  # the session itself is ended: leave nothing running
+                _end(process)
+                raise
+    with log.open("rb") as written:
+        written.seek(start)
+        tail = written.read().decode("utf-8", "replace")[-_TAIL:]
+    return {
+        "argv": list(argv), "exit": status, "seconds": time.monotonic() - began, "log": tail,
+    }  # fmt: skip
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all of its group: politely, so that it may save, and then for good."""
+    _signal(process, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    _signal(process, signal.SIGKILL)  # also children that outlive their parent
+    process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return  # all of them have ended

@@ -1,0 +1,192 @@
+"""Interleaved timing: every contender in every round, in rotating order, after a warm-up."""
+
+import gc
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any, Protocol
+
+import torch
+
+from diffattn.errors import DiffAttnError
+from diffattn.lab.records.results import Spread
+
+_SHORTEST_SAMPLE = 5e-3  # seconds: what a call costs besides its work drowns in longer ones
+_MOST_ROUNDS = 50
+_FLUSHED_BYTES = 512 * 2**20  # several times the L2 cache
+_WAITED_CYCLES = 4_000_000  # of a GPU: about 2 ms
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """What is timed: ``run`` on what ``prepare`` gives, and only ``run``."""
+
+    run: Callable[[Any], object]
+    prepare: Callable[[], Any] | None = None
+
+
+class Timer(Protocol):
+    """A clock for one device."""
+
+    def sample(self, timed: Timed, repeats: int) -> float:
+        """Seconds of one run, averaged over ``repeats`` runs in a row."""
+
+    def repeats(self, seconds: float, timed: Timed) -> int:
+        """Runs in a row that make one sample, for runs of ``seconds``."""
+
+
+class CpuTimer:
+    """Processor time of this process: other load on the machine is not counted.
+
+    Right for one thread only; several threads add their times up.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        self.clock = clock
+
+    def sample(self, timed: Timed, repeats: int) -> float:
+        """Seconds of processor time of one run."""
+        prepared = timed.prepare() if timed.prepare else None
+        began = self.clock()
+        for _ in range(repeats):
+            timed.run(prepared)
+        return (self.clock() - began) / repeats
+
+    def repeats(self, seconds: float, timed: Timed) -> int:
+        """Enough runs for 5 ms; one where each run uses up what was prepared."""
+        if timed.prepare:
+            return 1
+        return max(1, math.ceil(_SHORTEST_SAMPLE / max(seconds, 1e-7)))
+
+
+class CudaTimer:
+    """CUDA events around one run, with the L2 cache flushed before it: time of the device.
+
+    Launches are queued while the device waits 2 ms, so that what Python and the driver take to make
+    them is no part of the time, unless a run takes longer than that to queue: then, from there on,
+    the device waits for launches as it does in use. A run that waits for the device itself is timed
+    with that. Time that a caller spends on a call of few tokens is not seen here.
+    """
+
+    def __init__(self) -> None:
+        self.flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.int8, device="cuda")
+
+    def sample(self, timed: Timed, repeats: int) -> float:
+        """Seconds of one run on the device."""
+        prepared = timed.prepare() if timed.prepare else None
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.flushed.zero_()
+        torch.cuda._sleep(_WAITED_CYCLES)
+        begin.record()
+        timed.run(prepared)
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def repeats(self, seconds: float, timed: Timed) -> int:
+        """One: repeated runs would find their inputs in the cache."""
+        return 1
+
+
+def timer_of(device: str) -> Timer:
+    """The clock of a device."""
+    return CudaTimer() if device == "cuda" else CpuTimer()
+
+
+def interleave(
+    timed: Mapping[str, Timed],
+    timer: Timer,
+    *,
+    rounds: int,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    on_failure: Callable[[str, Exception], None] | None = None,
+) -> dict[str, list[float]]:
+    """Time all contenders side by side.
+
+    Round r starts with contender r, so that no one always follows the same neighbour. What drifts
+    over minutes (frequency, other load) meets all of them alike and cancels in ratios of a round.
+
+    Args:
+        timed: Contenders by name.
+        timer: Clock of their device.
+        rounds: Rounds, at least.
+        seconds: Time after which no further round starts.
+        clock: For ``seconds``.
+        on_failure: Told the name of a contender that raised, and what; the others go on without
+            it. Default: what it raises ends the timing.
+
+    Returns:
+        Seconds of one run, by contender and round, of those that ran to the end and for which the
+        clock moved in every round.
+    """
+    names = list(timed)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+
+    def sample(name: str, repeats: int | None = None) -> float | None:
+        try:
+            seconds_of_run = timer.sample(timed[name], repeats or 1)
+            if repeats and not seconds_of_run:  # a warm-up may be shorter than the clock's step
+                raise DiffAttnError("the clock did not move in a run")
+            return seconds_of_run
+        except Exception as error:
+            if on_failure is None:
+                raise
+            del samples[name]
+            on_failure(name, error)
+            return None
+
+    repeats = {}
+    for name in names:  # the warm-up also shows how many runs make a sample
+        first = sample(name)
+        if first is not None:
+            repeats[name] = timer.repeats(first, timed[name])
+    collected = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        began, done = clock(), 0
+        while done < rounds or (done < _MOST_ROUNDS and clock() - began < seconds):
+            turn = done % max(1, len(names))
+            for name in names[turn:] + names[:turn]:
+                seconds_of_run = sample(name, repeats[name]) if name in samples else None
+                if seconds_of_run is not None:
+                    samples[name].append(seconds_of_run)
+            done += 1
+    finally:
+        if collected:
+            gc.enable()
+    return samples
+
+
+def spread(values: list[float]) -> Spread:
+    """Median, quartiles and extremes of one value per round."""
+    low, _, high = (
+        quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    )
+    return Spread(
+        median=median(values), low=low, high=high, minimum=min(values), maximum=max(values),
+        rounds=len(values),
+    )  # fmt: skip
+
+
+def ratios(values: list[float], baseline: list[float]) -> Spread:
+    """Value over baseline, round by round."""
+    return spread([a / b for a, b in zip(values, baseline, strict=True)])
+
+
+def matmul_peak(dtype: torch.dtype, device: str, timer: Timer) -> float:
+    """Best rate of a plain square matrix product, in floating-point operations per second."""
+    sizes = (4_096, 8_192) if device == "cuda" else (512, 1_024, 2_048)
+    best = 0.0
+    for size in sizes:
+        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        timed = Timed(run=lambda _, a=a, b=b, out=out: torch.mm(a, b, out=out))  # type: ignore[misc]
+        repeats = timer.repeats(timer.sample(timed, 1), timed)
+        fastest = min(timer.sample(timed, repeats) for _ in range(3))
+        if fastest > 0:  # below the clock's resolution a product says nothing
+            best = max(best, 2 * size**3 / fastest)
+    return best

@@ -1,0 +1,94 @@
+"""Every recipe by name."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from diffattn.errors import ConfigError, did_you_mean
+from diffattn.lab.catalog.recipes.ablations import ABLATIONS
+from diffattn.lab.catalog.recipes.diff_transformer_3b import (
+    diff_transformer_3b,
+    main_run,
+    transformer_3b,
+)
+from diffattn.lab.catalog.recipes.diff_transformer_scaling import SCALING
+from diffattn.lab.catalog.recipes.laptop import laptop
+from diffattn.lab.catalog.recipes.long_context import LONG_CONTEXT
+from diffattn.lab.catalog.recipes.math_stages import MATH
+from diffattn.lab.catalog.recipes.plan import RunPlan
+from diffattn.lab.catalog.recipes.shared_diff_rank import SHARED_DIFF
+from diffattn.lab.catalog.recipes.sibling import laptop_sibling
+from diffattn.lab.catalog.recipes.smoke import smoke
+from diffattn.lab.catalog.recipes.study import study
+from diffattn.lab.catalog.recipes.token_scaling import TOKEN_SCALING
+from diffattn.lab.catalog.recipes.workstation import workstation
+from diffattn.lab.training.config import RunConfig
+from diffattn.models import presets
+
+_LARGE: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
+    "main pair": {"diff-transformer-3b": diff_transformer_3b, "transformer-3b": transformer_3b},
+    "sizes": SCALING,
+    "tokens": TOKEN_SCALING,
+    "long context": LONG_CONTEXT,
+    "ablations": ABLATIONS,
+    "Shared DIFF": SHARED_DIFF,
+    "mathematics": MATH,
+}
+_SIBLING_TOKENS = {"long context": 1_024}
+GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
+    "comparison": {
+        "smoke": smoke,
+        "laptop": laptop,
+        "study": study,
+        "workstation": workstation,
+    },
+    **_LARGE,
+    **{
+        f"{group}, laptop": {
+            f"{name}-laptop": partial(laptop_sibling, make, _SIBLING_TOKENS.get(group, 256))
+            for name, make in makes.items()
+        }
+        for group, makes in _LARGE.items()
+    },
+}
+"""Recipes by experiment; every large one has a small sibling."""
+RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
+SCALES = ("smoke", "laptop", "study", "workstation")
+"""Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""
+
+
+def plan(name: str) -> RunPlan:
+    """The settings of a recipe, without torch.
+
+    Raises:
+        ConfigError: No such recipe.
+    """
+    if name not in RECIPES:
+        hint = did_you_mean(name, RECIPES)
+        raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
+    return RECIPES[name]()
+
+
+def plan_of_size(name: str) -> RunPlan:
+    """The settings of a recipe, or of the papers' main training of a preset, without torch.
+
+    Raises:
+        ConfigError: Neither a recipe nor a preset.
+    """
+    if name in RECIPES:
+        return plan(name)
+    if name not in presets.names():
+        hint = did_you_mean(name, [*presets.names(), *RECIPES])
+        raise ConfigError(
+            f"Unknown recipe or preset {name!r}.{hint} See 'diffattn list recipes' and "
+            "'diffattn list presets'."
+        )
+    return main_run(name, name)
+
+
+def recipe(name: str) -> RunConfig:
+    """The configuration of a recipe.
+
+    Raises:
+        ConfigError: No such recipe.
+    """
+    return plan(name).config()

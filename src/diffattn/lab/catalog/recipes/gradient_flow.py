@@ -1,0 +1,151 @@
+"""Gradient-flow studies: small models over depth, width and λ_init, measured as they begin."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from diffattn.lab.catalog.recipes.plan import RunPlan
+from diffattn.lab.training.config import DataConfig, TrainConfig
+from diffattn.models.config.settings import ModelSettings
+
+HEAD_DIM = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientFlowPlan:
+    """What a gradient-flow study varies, and the softmax run that it starts from."""
+
+    run: RunPlan
+    arms: MappingProxyType[str, MappingProxyType[str, Any]]
+    """Name to changed settings of the softmax model; ``base`` comes first and changes none."""
+    phases: MappingProxyType[str, tuple[int, ...]]
+    """Name to the steps, counted from 1, that are measured and averaged."""
+    seeds: tuple[int, ...]
+
+
+def smoke() -> GradientFlowPlan:
+    """Tiny models, 12 steps: checks the machinery, shows nothing else.
+
+    Command: ``diffattn reproduce gradient-flow --scale smoke``. Hardware: 1 CPU core. Duration: a
+    minute. Expected: at the first step DIFF V1 with head norm has larger gradients than without.
+    """
+    return _plan(
+        "smoke", num_steps=12, warmup_steps=4, seq_len=32, batch_tokens=64, vocab_size=512,
+        widths=(32, 16, 64), depths=(2, 1, 3), seeds=(0,),
+        phases={"start": (1,), "late": (11, 12)}, evaluation_tokens=256,
+    )  # fmt: skip
+
+
+def laptop() -> GradientFlowPlan:
+    """Width 64 to 256, depth 2 to 8, 60 steps, 3 seeds.
+
+    Command: ``diffattn reproduce gradient-flow``. Hardware: 1 CPU core. Duration: about 10 minutes.
+    Expected: the norm's Jacobian is far above 1 at the first step, as the head's output is far
+    smaller than 1 − λ_init at these widths, and falls with width and with training.
+    """
+    return _plan(
+        "laptop", num_steps=60, warmup_steps=10, seq_len=128, batch_tokens=512, vocab_size=1_024,
+        widths=(128, 64, 256), depths=(4, 2, 8), seeds=(0, 1, 2),
+        phases={
+            "start": (1,),
+            "warm-up": (8, 9, 10, 11, 12),
+            "middle": (28, 29, 30, 31, 32),
+            "end": (56, 57, 58, 59, 60),
+        },
+        evaluation_tokens=2_048,
+    )  # fmt: skip
+
+
+def study() -> GradientFlowPlan:
+    """Width 128 to 512, depth 4 to 16, 400 steps of 2,048 tokens, 5 seeds.
+
+    Command: ``diffattn reproduce gradient-flow --scale study``. Hardware: 2 CPU cores. Duration:
+    about a day of processor time; not run. Expected: whatever it says; at the widest model the
+    norm's Jacobian starts nearer to 1.
+    """
+    return _plan(
+        "study", num_steps=400, warmup_steps=40, seq_len=256, batch_tokens=2_048,
+        vocab_size=1_024, widths=(256, 128, 512), depths=(8, 4, 16), seeds=(0, 1, 2, 3, 4),
+        phases={
+            "start": (1,),
+            "warm-up": (38, 39, 40, 41, 42),
+            "middle": (196, 198, 200, 202, 204),
+            "end": (392, 394, 396, 398, 400),
+        },
+        evaluation_tokens=8_192,
+    )  # fmt: skip
+
+
+def _plan(
+    scale: str,
+    *,
+    num_steps: int,
+    warmup_steps: int,
+    seq_len: int,
+    batch_tokens: int,
+    vocab_size: int,
+    widths: tuple[int, int, int],
+    depths: tuple[int, int, int],
+    seeds: tuple[int, ...],
+    phases: dict[str, tuple[int, ...]],
+    evaluation_tokens: int,
+) -> GradientFlowPlan:
+    """Of widths and depths the first is the base's; then the smallest and the largest."""
+    (width, *other_widths), (depth, *other_depths) = widths, depths
+    run = RunPlan(
+        name=f"gradient-flow-{scale}",
+        model=ModelSettings(
+            attention_type="softmax",
+            vocab_size=vocab_size,
+            num_hidden_layers=depth,
+            max_position_embeddings=seq_len,
+            depth_scaled_init=True,
+            **_of_width(width),
+        ),
+        train=TrainConfig(
+            num_steps=num_steps,
+            batch_tokens=batch_tokens,
+            seq_len=seq_len,
+            learning_rate=2e-3,
+            final_learning_rate=2e-4,
+            warmup_steps=warmup_steps,
+            log_every=1,
+            evaluate_every=num_steps,
+            evaluation_tokens=evaluation_tokens,
+        ),
+        # Little: every run reads all of it at its end.
+        data=DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.002),
+    )
+    arms: dict[str, dict[str, Any]] = {"base": {}}
+    arms |= {f"depth-{layers}": {"num_hidden_layers": layers} for layers in other_depths}
+    arms |= {f"width-{size}": _of_width(size) for size in other_widths}
+    # As wide as the papers' models values have size 1 at the start: 0.02² × 2,500 = 1.
+    arms["large-values"] = {"initializer_range": width**-0.5}
+    return GradientFlowPlan(
+        run=run,
+        arms=MappingProxyType({name: MappingProxyType(arm) for name, arm in arms.items()}),
+        phases=MappingProxyType(phases),
+        seeds=seeds,
+    )
+
+
+def _of_width(width: int) -> dict[str, Any]:
+    """As the papers widen: more heads of the same width."""
+    heads = max(2, width // HEAD_DIM)
+    return {
+        "hidden_size": width,
+        "num_heads": heads,
+        "num_kv_heads": heads,
+        "head_dim": HEAD_DIM,
+        "intermediate_size": max(64, round(width * 8 / 3 / 64) * 64),
+        "embedding_multiplier": width**0.5,
+    }
+
+
+GRADIENT_FLOW: dict[str, Callable[[], GradientFlowPlan]] = {
+    "smoke": smoke,
+    "laptop": laptop,
+    "study": study,
+}
+"""Scale to the settings of its study."""

@@ -1,0 +1,50 @@
+"""The 64K context extension of the DIFF Transformer paper."""
+
+from dataclasses import replace
+from functools import partial
+
+from diffattn.lab.catalog.recipes.diff_transformer_3b import main_run
+from diffattn.lab.catalog.recipes.plan import RunPlan
+from diffattn.lab.training.config import WindowConfig
+
+ROPE_THETA = 640_000.0
+LENGTH = 65_536
+"""Longest context after it, in tokens, and length of its windows."""
+
+
+def long_context(attention_type: str) -> RunPlan:
+    """1.5B more tokens at length 65,536 with RoPE θ 640,000 and learning rate 8e-5.
+
+    Command: ``diffattn train long-context-diff --init-from MAIN --out FOLDER --set data.source=...
+    --set data.tokenizer=MAIN/model``, where MAIN is the finished run of ``diff-transformer-3b`` (of
+    ``transformer-3b`` for the softmax twin); without ``--init-from`` it starts from fresh weights.
+    Hardware: GPU nodes; not run by this project. Duration: a day or less. Tokens: 1.5B. Expected:
+    Figures 4 and 5 of the paper, which continues the pair of 350B tokens. Warm-up and last rate are
+    not printed: a tenth of the steps, and 4 % of the peak as in the main run. The paper up-samples
+    long documents after Fu et al.; the numbers are our choice, those of an example of Fu et al.'s
+    code: it drops nine of ten documents below 4,096 tokens.
+
+    Source: arXiv:2410.05258v2, section 3.3 and Appendix D; arXiv:2402.10171 (up-sampling).
+
+    Args:
+        attention_type: ``"diff"`` or ``"softmax"``.
+    """
+    run = main_run("3b", f"long-context-{attention_type}", attention_type)
+    main_tokens = run.train.seq_len
+    run.model.rope_parameters = {"rope_type": "default", "rope_theta": ROPE_THETA}
+    run.model.max_position_embeddings = LENGTH
+    train = replace(
+        run.train,
+        num_steps=358,
+        seq_len=LENGTH,
+        micro_batch_sequences=1,
+        learning_rate=8e-5,
+        final_learning_rate=8e-5 * run.train.final_learning_rate / run.train.learning_rate,
+        warmup_steps=36,
+        evaluate_every=50,
+    )
+    windows = WindowConfig(upsample_longer_than=main_tokens, upsample_factor=10.0)
+    return replace(run, train=train, windows=windows)
+
+
+LONG_CONTEXT = {f"long-context-{kind}": partial(long_context, kind) for kind in ("diff", "softmax")}

@@ -1,0 +1,29 @@
+"""What a recipe returns: an experiment that can be listed and checked without torch."""
+
+from dataclasses import dataclass, field
+
+from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig, WindowConfig
+from diffattn.models.config.settings import ModelSettings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """The settings of a run. Loads without torch; its configuration does not."""
+
+    name: str
+    model: ModelSettings
+    train: TrainConfig
+    data: DataConfig
+    windows: WindowConfig = field(default_factory=WindowConfig)
+
+    def config(self) -> RunConfig:
+        """The full configuration."""
+        from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+
+        return RunConfig(
+            name=self.name,
+            model=DiffTransformerConfig(**self.model.settings()),
+            train=self.train,
+            data=self.data,
+            windows=self.windows,
+        )

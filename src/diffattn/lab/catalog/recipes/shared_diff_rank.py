@@ -1,0 +1,62 @@
+"""Shared DIFF over ranks and λ_init, and with one norm of maps: what its paper leaves open."""
+
+from dataclasses import replace
+from functools import partial
+
+from diffattn.lab.catalog.recipes.diff_transformer_scaling import scaling
+from diffattn.lab.catalog.recipes.plan import RunPlan
+from diffattn.models.presets import preset_settings
+from diffattn.models.twins import twin
+
+# Of 2 and 4 the laptop siblings would be that of 8, whose rank is 1; the studies train them.
+_RANKS = (8, 16, 32, 64)
+_LAMBDA_INITS = {"": None, "-lambda-0.8": 0.8, "-lambda-0.5": 0.5}
+
+
+def shared_diff(rank: int, constant: str) -> RunPlan:
+    """Shared DIFF at 1.4B and 10B tokens with another rank of its updates, or a constant λ_init.
+
+    Command: ``diffattn train shared-diff-r16 --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
+    10B. Expected: not known; the paper prints neither ranks nor losses over them. From rank d/2,
+    64 here, on updates and their base have V1's parameters or more. Ranks and the
+    training of the scaling study are our choice; the FFN is widened to V1's parameters.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
+
+    Args:
+        rank: Columns of the updates.
+        constant: End of the name: what λ_init is.
+    """
+    run = scaling("1.4b")
+    lambda_init = _LAMBDA_INITS[constant]
+    model = twin(
+        preset_settings("1.4b"), "shared_diff", shared_rank=rank, lambda_init=lambda_init
+    ).config
+    return replace(run, name=f"shared-diff-r{rank}{constant}", model=model)
+
+
+def shared_diff_map_norm() -> RunPlan:
+    """Shared DIFF at 1.4B and 10B tokens with its one norm read as one of the map of differences.
+
+    Its rows are normalised in place of the heads' outputs. That runs on the reference, which holds
+    the maps: 2 sequences at a time are what ``diffattn plan`` finds room for on an H200.
+
+    Command: ``diffattn train shared-diff-map-norm --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
+    10B. Expected: not known; the paper says that the norm acts on attention scores, which the type
+    ``shared_diff`` reads as the heads' outputs, and prints no loss that tells.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (the norm).
+    """
+    model = twin(preset_settings("1.4b"), "shared_diff_map_norm").config
+    run = scaling("1.4b")
+    train = replace(run.train, micro_batch_sequences=2)
+    return replace(run, name="shared-diff-map-norm", model=model, train=train)
+
+
+SHARED_DIFF = {
+    f"shared-diff-r{rank}{constant}": partial(shared_diff, rank, constant)
+    for rank in _RANKS
+    for constant in _LAMBDA_INITS
+} | {"shared-diff-map-norm": shared_diff_map_norm}

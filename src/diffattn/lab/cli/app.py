@@ -1,0 +1,147 @@
+"""The ``diffattn`` command: its commands, and how errors are shown."""
+
+import errno
+import io
+import os
+import sys
+import warnings
+from typing import Any
+
+import typer
+
+from diffattn import __version__
+from diffattn.errors import ConfigError, DiffAttnError, ShapeError
+from diffattn.lab.cli import (
+    analyze,
+    bench,
+    check,
+    compare,
+    convert,
+    evaluate,
+    fit,
+    generate,
+    inspect_,
+    judge,
+    list_,
+    pack,
+    plan,
+    report,
+    reproduce,
+    train,
+)
+from diffattn.lab.cli.screen.last_resort import DEBUG, describe, one_line, require_text
+
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # not exported by typer itself
+
+app = typer.Typer(
+    name="diffattn",
+    help="Build, train, evaluate and inspect language models with differential attention.",
+    epilog=f"An unexpected error is one line that names a file with its traceback; with {DEBUG}=1 "
+    "it is raised.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("reproduce")(reproduce.reproduce)
+app.command("train")(train.train)
+app.command("plan")(plan.plan)
+app.command("pack")(pack.pack)
+app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
+app.command("analyze")(analyze.analyze)
+app.command("judge")(judge.judge)
+app.command("convert")(convert.convert)
+app.command("generate")(generate.generate)
+app.command("inspect")(inspect_.inspect_)
+app.command("bench")(bench.bench)
+app.command("fit")(fit.fit)
+app.command("report")(report.report)
+app.command("list")(list_.list_)
+app.command("check")(check.check)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: bool = typer.Option(False, "--version", help="print the version and exit"),
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; one line per error, 1 for failed, 2 for misused."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be any bytes
+            stream.reconfigure(errors="backslashreplace")
+    warnings.showwarning = _show_warning
+    try:
+        status = _run()
+        if sys.stdout is not None:  # closed by whoever called
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has gone, as ``head`` does
+        _write_to_nobody()
+        status = 1
+    sys.exit(status)
+
+
+def _run() -> int:
+    """The exit status of the command, its error shown."""
+    try:
+        require_text(sys.argv[1:])
+        status = app(standalone_mode=False) or 0
+    except BrokenPipeError:
+        raise
+    except (ConfigError, ShapeError) as error:
+        return _fail(error, 2)
+    except DiffAttnError as error:
+        return _fail(error, 1)
+    except OSError as error:  # the one of them that is always the user's
+        return _fail(error, 2 if error.errno == errno.ENAMETOOLONG else 1)
+    except _UsageError as error:
+        return _misused(error)
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    except SystemExit as end:  # typer's own, of a broken pipe; or SIGTERM's, with a line
+        if line := getattr(end, "line", None):
+            return _fail(line, int(end.code or 0))
+        status = end.code
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        return _fail(describe(error), 1)
+    if status == _INTERRUPTED:
+        return _fail(
+            "interrupted. What was finished is kept: run the same command again.", _INTERRUPTED
+        )
+    return int(status)
+
+
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """In one line, without the place in the source that gave it."""
+    typer.echo(f"warning: {one_line(message)}", err=True)
+
+
+def _write_to_nobody() -> None:
+    """Send what is still buffered nowhere, or Python would complain of it on its way out."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+
+
+def _fail(error: Exception | str, status: int) -> int:
+    typer.echo(f"diffattn: {one_line(error)}", err=True)
+    return status
+
+
+def _misused(error: Any) -> int:
+    """An option or argument that typer refuses."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    command = "diffattn" if error.ctx is None else error.ctx.command_path
+    message = error.format_message().rstrip(". ")
+    stop = "" if message.endswith("?") else "."
+    return _fail(f"{message}{stop} See '{command} --help'.", int(error.exit_code))

@@ -1,0 +1,96 @@
+"""``diffattn convert``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffattn.lab.cli.options import VerifyOption
+
+_KEYS = (
+    "rope_theta", "rope_parameters", "rms_norm_eps", "max_position_embeddings", "head_norm",
+    "head_norm_eps", "lambda_init", "shared_rank", "pad_token_id", "bos_token_id", "eos_token_id",
+)  # fmt: skip
+
+
+def convert(
+    source: Annotated[str, typer.Argument(help="model folder, run directory or .safetensors file")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="diffattn, diffllama or original; of a softmax model diff_v2, diff or shared_diff"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="new model folder; it appears when all is done")],
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", help="layout of SOURCE [what its config.json or names say]"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="a setting, e.g. rope_theta=10000 (repeatable)"
+        ),
+    ] = None,
+    verify: VerifyOption = True,
+    json_: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
+) -> None:
+    """Write a model in another layout, or a softmax model as a differential one.
+
+    Layouts: this package's, Hugging Face DiffLlama, the original code's V1 and V2, Motif. Softmax
+    models: Llama, Mistral, Qwen2, Qwen3 and ours. Logits on random tokens are compared before
+    anything is kept.
+
+    A softmax model becomes diff_v2 without a change of its output, and trains on with
+    'diffattn train RECIPE --init-from OUT --same-model'. V1 and Shared DIFF normalise heads, which
+    softmax models do not: their output changes unless --set head_norm=false. For adapters (peft):
+    target_modules q_proj and o_proj, modules_to_save lambda_proj.
+    """
+    from diffattn.errors import ConfigError
+    from diffattn.files.destination import require_folder_destination
+    from diffattn.lab.records.settings import parse_value, read_settings
+    from diffattn.models.config.known_names import check_known
+    from diffattn.models.conversion.layouts import LAYOUTS, TARGETS
+
+    check_known("convert", "--to", to, TARGETS)
+    if from_ is not None:
+        check_known("convert", "--from", from_, LAYOUTS)
+    changes = {
+        key: parse_value(key, text) for key, text in read_settings(set_ or [], _KEYS).items()
+    }
+    require_folder_destination(out)
+    if out.exists() and Path(source).exists() and out.samefile(source):
+        raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")
+
+    from diffattn.lab.cli.screen.progress import ByteProgress
+    from diffattn.models.conversion.convert import convert as run
+
+    with ByteProgress("writing") as progress:
+        done = run(
+            source,
+            to,
+            out,
+            layout=from_,
+            changes=changes,
+            verify=verify,
+            on_message=progress.on_message,
+            on_progress=progress.on_progress,
+        )
+    if json_:
+        typer.echo(json.dumps(asdict(done), indent=2))
+        return
+    check = done.verification
+    compared = (
+        f"Logits on {check.tokens} random tokens differ by {check.difference:.2g} of up to "
+        f"{check.largest_logit:.2g}"
+    )
+    if done.preserved:
+        verdict = f"{compared}; rounding to {check.dtype} alone gives {check.rounding:.2g}."
+    else:
+        verdict = (
+            f"{compared}: a head norm cannot keep a softmax model's output. "
+            "--set head_norm=false keeps it."
+        )
+    typer.echo(f"{done.layout} to {to}: {done.tensors} tensors in {out}\n{verdict}")

@@ -1,0 +1,70 @@
+"""``diffattn pack``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def pack(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="python (this Python's library and documentation), stdlib (its library alone), a "
+            "text file, folder or JSONL file, or hub:NAME[@REVISION][:CONFIG]"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the token files")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="name or folder of a tokenizer [trains one]")
+    ] = None,
+    vocab_size: Annotated[
+        int, typer.Option(help="entries of the tokenizer, at most; the model's vocabulary")
+    ] = 8_192,
+    validation_fraction: Annotated[float, typer.Option(help="share of documents held out")] = 0.05,
+    workers: Annotated[
+        int, typer.Option(help="processes that encode; the files do not depend on it")
+    ] = 1,
+    text_field: Annotated[str, typer.Option(help="field of JSONL or hub rows")] = "text",
+    json_: Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")] = False,
+) -> None:
+    """Turn text into memory-mapped token files, split by document.
+
+    The same command again goes on where it was interrupted, with any number of workers.
+    """
+    from diffattn.errors import ConfigError
+    from diffattn.files.destination import require_folder_destination
+    from diffattn.lab.cli.screen.progress import ByteProgress
+    from diffattn.lab.training.config import DataConfig
+
+    if workers < 1:
+        raise ConfigError(f"--workers: must be 1 or more, got {workers}.")
+    require_folder_destination(out)
+    config = DataConfig(
+        source=source,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        validation_fraction=validation_fraction,
+        text_field=text_field,
+    )
+    from diffattn.lab.training.prepare import prepare_data
+
+    with ByteProgress("packing") as progress:
+        data = prepare_data(
+            config,
+            out,
+            workers=workers,
+            on_message=progress.on_message,
+            on_progress=lambda now: progress.on_progress(
+                now.bytes_read, now.total_bytes, now.num_tokens
+            ),
+        )
+    facts = data.facts()
+    if json_:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(
+        f"{facts['train_tokens']:,} training tokens, {facts['validation_tokens']:,} validation "
+        f"tokens, {data.bytes_per_token:.2f} bytes per token, in {out}"
+    )

@@ -1,0 +1,82 @@
+"""Which predicted tokens the context of their window could have told, and where they stand."""
+
+import numpy as np
+
+from diffattn.lab.data.ngrams import earlier_counts, ngram_keys
+
+CONTEXT_PARTS = ("repeated_bigram", "repeated_token", "first_occurrence")
+QUARTERS = ("quarter_1", "quarter_2", "quarter_3", "quarter_4")
+PARTS = (*CONTEXT_PARTS, *QUARTERS)
+
+
+def context_parts(
+    windows: np.ndarray, positions: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """The predicted tokens of windows, parted twice.
+
+    By what the token could see before: ``repeated_bigram``, the token and the one before it stood
+    side by side earlier; ``repeated_token``, the token did, but not after this one;
+    ``first_occurrence``, it did not. By its place t in a window of T tokens: ``quarter_1`` to
+    ``quarter_4``, quarter ``1 + 4t // T``. The first token of a window is predicted by nothing
+    and belongs to no part.
+
+    Args:
+        windows: int64 ``[n, T]``.
+        positions: int64 ``[n, T]`` that begin again at 0 with each document, where documents do
+            not see each other. Default: a token sees its whole window.
+
+    Returns:
+        By the names in ``PARTS``: bool ``[n, T - 1]``, entry i for token i + 1. A token is in
+        one of the first three and in one of the quarters.
+    """
+    length = windows.shape[1]
+    if positions is not None:  # a token is another one in every document
+        documents = (positions == 0).cumsum(axis=1)
+        keys = documents * (int(windows.max(initial=0)) + 1) + windows
+        windows = np.unique(keys, return_inverse=True)[1].reshape(windows.shape)
+    ids = int(windows.max(initial=0)) + 1
+    bigram = earlier_counts(ngram_keys(windows, 2, ids)) > 0
+    token = earlier_counts(windows)[:, 1:] > 0
+    parts = dict(zip(CONTEXT_PARTS, (bigram, token & ~bigram, ~token), strict=True))
+    quarter = 4 * np.arange(1, length) // length
+    for i, name in enumerate(QUARTERS):
+        parts[name] = np.broadcast_to(quarter == i, bigram.shape)
+    return parts
+
+
+class PartLosses:
+    """Mean loss over windows and over each of their parts, summed in float64."""
+
+    def __init__(self) -> None:
+        self._sums = dict.fromkeys(PARTS, 0.0)
+        self._counts = dict.fromkeys(PARTS, 0)
+
+    def add(
+        self, windows: np.ndarray, losses: np.ndarray, positions: np.ndarray | None = None
+    ) -> None:
+        """Take in windows and the losses of their tokens.
+
+        Args:
+            windows: int64 ``[n, T]``.
+            losses: float64 ``[n, T - 1]`` in nats, of tokens 1 to T - 1.
+            positions: See :func:`context_parts`. The first token of a document, which nothing
+                predicts, is left out.
+        """
+        for name, inside in context_parts(windows, positions).items():
+            inside = inside if positions is None else inside & (positions[:, 1:] != 0)
+            self._sums[name] += float(losses[inside].sum())
+            self._counts[name] += int(inside.sum())
+
+    @property
+    def loss(self) -> float:
+        """Nats per token over all tokens so far; of none it is no number."""
+        tokens = sum(self._counts[name] for name in CONTEXT_PARTS)
+        return sum(self._sums[name] for name in CONTEXT_PARTS) / tokens if tokens else float("nan")
+
+    def parts(self) -> dict[str, dict[str, float]]:
+        """``tokens`` and mean ``loss`` by part; a part without tokens is left out."""
+        return {
+            name: {"tokens": count, "loss": self._sums[name] / count}
+            for name, count in self._counts.items()
+            if count
+        }

@@ -1,0 +1,379 @@
+"""Where text comes from: every source is an iterator of named documents, in a fixed order."""
+
+import ast
+import hashlib
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError, did_you_mean, first_line
+from diffattn.lab.data import files
+from diffattn.lab.data.source_files import (
+    INSTALLED,
+    hub_parts,
+    is_hidden,
+    prose_files,
+    require_source,
+    standard_library_files,
+    stdlib_folder,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    r"""One text and the name it is known by.
+
+    Args:
+        name: Unique within a corpus.
+        text: Valid Unicode. Its lines end with ``\n``, whatever they ended with.
+        is_row: Whether the name ends with the number of a row. It changes with every row that is
+            added before, so the text decides the split the document belongs to; else the name does.
+
+    Raises:
+        ConfigError: Name or text holds a lone surrogate, which no tokenizer can encode.
+    """
+
+    name: str
+    text: str
+    is_row: bool = False
+
+    def __post_init__(self) -> None:
+        # Of whatever source, and so of every packing and tokenizer.
+        object.__setattr__(self, "text", files.normalise_line_ends(self.text))
+        for field in ("name", "text"):
+            try:
+                getattr(self, field).encode()
+            except UnicodeEncodeError as error:
+                raise ConfigError(
+                    f"Document {self.name!r}: {field} must be valid Unicode, "
+                    f"got a lone surrogate at character {error.start}."
+                ) from error
+
+
+def standard_library() -> Iterator[Document]:
+    """Sources of the running interpreter's standard library: the default corpus, about 10 MB.
+
+    Every ``.py`` file below ``sysconfig``'s ``stdlib`` folder (the base interpreter's, also in a
+    virtual environment), without tests, ``encodings``, ``pydoc_data``, installed packages and
+    files that belong to one build or machine. Files that are not UTF-8 are left out: they exist
+    to test other encodings. The text differs between Python versions; ``corpus_hash`` tells.
+
+    Returns:
+        Documents in the order of their posix paths, which are their names.
+
+    Raises:
+        ConfigError: This interpreter comes without sources (zipped or compiled only).
+    """
+    root = stdlib_folder()
+    texts = ((name, files.read_text(root / name)) for name in standard_library_files())
+    yield from _nonempty(
+        (Document(name=name, text=text) for name, text in texts if text and text.strip()),
+        f"standard_library: {root} must hold .py sources, got none. Name your own text files.",
+    )
+
+
+def python_installation() -> Iterator[Document]:
+    """Code and prose that every Python carries: 10 MB of sources and 0.8 MB of documentation.
+
+    The standard library as in :func:`standard_library`, the language reference behind ``help()``
+    (``pydoc_data``, one document per topic), IDLE's text files and the licence.
+
+    Returns:
+        Documents in the order of their names within each of the two parts, code first.
+
+    Raises:
+        ConfigError: This interpreter comes without sources.
+    """
+    yield from standard_library()
+    root = stdlib_folder()
+    topics = root / "pydoc_data" / "topics.py"
+    if topics.is_file():  # some distributions leave it out
+        for name, topic in sorted(_topics(topics).items()):
+            yield Document(name=f"pydoc_data/topics.py:{name}", text=topic)
+    for name in prose_files():
+        text = files.read_text(root / name)
+        if text and text.strip():
+            yield Document(name=name, text=text)
+
+
+def _topics(path: Path) -> dict[str, str]:
+    """The texts in the one dictionary that the file assigns; it is not executed."""
+    source = files.read_text(path)
+    assignments = [n for n in ast.walk(ast.parse(source or "")) if isinstance(n, ast.Assign)]
+    texts: dict[str, str] = ast.literal_eval(assignments[0].value)
+    return texts
+
+
+def text_files(
+    paths: Sequence[Path],
+    *,
+    text_field: str = "text",
+    on_read: files.OnRead = lambda size: None,
+) -> Iterator[Document]:
+    """UTF-8 text files, and folders of them.
+
+    A folder is read recursively in the order of posix paths relative to it, which are the names
+    of its documents. Hidden files and folders, empty files, and what is no regular file (FIFOs,
+    devices, links to nothing or to folders) are skipped; files that are not UTF-8 text are skipped
+    with one warning per folder. ``.jsonl`` files are read by ``jsonl_file``. A file given itself is
+    named by its last path component.
+
+    Args:
+        paths: Files and folders, read in the order given.
+        text_field: Key of the text in ``.jsonl`` files.
+        on_read: Called with the number of bytes of every file, or piece of one, that was read.
+
+    Returns:
+        One document per file, or per line of a ``.jsonl`` file.
+
+    Raises:
+        ConfigError: A path is missing, unreadable, empty, neither file nor folder, or (a file
+            given itself) not UTF-8.
+    """
+    for path in map(Path, paths):
+        files.require_path(path)
+        if path.is_dir():
+            yield from _folder(path, text_field, on_read)
+        elif is_json_lines(path):
+            yield from jsonl_file(path, text_field, on_read=on_read)
+        else:
+            text = files.read_text(path)
+            if text is None or not text.strip():
+                got = "an empty file" if text is not None else "binary data or another encoding"
+                raise ConfigError(f"{path}: must be UTF-8 text, got {got}.")
+            on_read(path.stat().st_size)
+            yield Document(name=files.unicode_name(path.name), text=text)
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether a file holds a document per line: by the ending ``.jsonl``, in any case."""
+    return path.suffix.lower() == ".jsonl"
+
+
+def jsonl_file(
+    path: Path,
+    text_field: str = "text",
+    *,
+    keep_empty: bool = False,
+    on_read: files.OnRead = lambda size: None,
+) -> Iterator[Document]:
+    """One document per line of a JSON-lines file; blank lines and empty texts are skipped.
+
+    Args:
+        path: UTF-8 file with one JSON object per line.
+        text_field: Key of the text in each object.
+        keep_empty: Whether empty texts are documents, too.
+        on_read: Called with the number of bytes of every piece that was read.
+
+    Returns:
+        Documents in file order, named ``file.jsonl:LINE`` (lines count from 1).
+
+    Raises:
+        ConfigError: The file is missing, holds no text, or a line is not an object with a
+            string under ``text_field``.
+    """
+    path = Path(path)
+    files.require_path(path)
+    documents = _jsonl(path, files.unicode_name(path.name), text_field, on_read, keep_empty)
+    yield from _nonempty(documents, f"{path}: must hold at least one text, got an empty file.")
+
+
+def hub_dataset(
+    name: str,
+    *,
+    split: str = "train",
+    text_field: str = "text",
+    config: str | None = None,
+    revision: str | None = None,
+    keep_empty: bool = False,
+) -> Iterator[Document]:
+    """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
+
+    Args:
+        name: Name on the hub, such as ``owner/name``, or a local dataset folder.
+        split: A split of the dataset; our own train and validation parts are cut from it.
+        text_field: Column of the text.
+        config: Configuration of the dataset. Default: its only or default one.
+        revision: Commit, branch or tag on the hub. Default: the newest commit.
+        keep_empty: Whether empty texts are documents, too.
+
+    Returns:
+        Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``; empty texts are skipped.
+
+    Raises:
+        ConfigError: ``datasets`` is not installed, the dataset cannot be opened or holds no text,
+            a local folder holds what is no regular file, or a row has no string under
+            ``text_field``.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            "hub_dataset: needs the package 'datasets', got none installed. "
+            "Run: pip install 'diffattn[data]'"
+        ) from error
+    if os.path.isdir(name):  # the library would wait for a FIFO
+        for path in Path(name).rglob("*"):
+            if not path.is_dir():
+                files.require_regular(path)
+    origin = ":".join(part for part in (name, config, split) if part is not None)
+
+    def rows() -> Iterator[Any]:
+        try:
+            yield from datasets.load_dataset(
+                name, config, split=split, revision=revision, streaming=True
+            )
+        # Some at the first row only; StopIteration for files without rows.
+        except (OSError, ValueError, RuntimeError, StopIteration) as error:
+            raise ConfigError(
+                f"hub_dataset: {origin!r} must be a dataset that can be opened, "
+                f"got: {first_line(error)}."
+            ) from error
+
+    named = ((f"{origin}:{row_idx}", row) for row_idx, row in enumerate(rows()))
+    texts = ((name, _text_of(row, text_field, name)) for name, row in named)
+    yield from _nonempty(
+        (
+            Document(name=name, text=text, is_row=True)
+            for name, text in texts
+            if keep_empty or text.strip()
+        ),
+        f"hub_dataset: {origin!r} must hold at least one text, got none.",
+    )
+
+
+_OF_INSTALLED: dict[str, Callable[[], Iterator[Document]]] = {
+    "stdlib": standard_library,
+    "python": python_installation,
+}
+
+
+def load_corpus(
+    source: str = "stdlib",
+    *,
+    text_field: str = "text",
+    revision: str | None = None,
+    split: str = "train",
+    keep_empty: bool = False,
+    on_read: files.OnRead = lambda size: None,
+) -> Iterator[Document]:
+    """Open a corpus by what a user types.
+
+    Args:
+        source: ``"stdlib"`` (``"./stdlib"`` is a folder), the standard library's sources;
+            ``"python"``, those and the documentation beside them; the path of a text file, a
+            folder or a ``.jsonl`` file; or ``"hub:NAME"`` or ``"hub:NAME:CONFIG"``, also with
+            ``NAME@REVISION``.
+        text_field: Key or column of the text in JSON lines and hub datasets.
+        revision: Of a hub dataset, in place of the source's.
+        split: Of a hub dataset.
+        keep_empty: Whether empty texts of a JSON-lines file or hub dataset are documents, too.
+        on_read: Called with the number of bytes that were read of files that the source names.
+
+    Returns:
+        Documents in a fixed order. The first one is read now, so that a wrong source is
+        reported here and not in the middle of a run.
+
+    Raises:
+        ConfigError: The source is unknown, missing, empty or damaged.
+    """
+    documents: Iterator[Document]
+    if source in INSTALLED:
+        documents = _OF_INSTALLED[source]()
+    elif source.startswith("hub:"):
+        name, named_revision, config = hub_parts(source)
+        documents = hub_dataset(
+            name, split=split, text_field=text_field, config=config,
+            revision=revision or named_revision, keep_empty=keep_empty,
+        )  # fmt: skip
+    else:
+        path = require_source(source)
+        if keep_empty and is_json_lines(path) and not path.is_dir():
+            documents = jsonl_file(path, text_field, keep_empty=True, on_read=on_read)
+        else:
+            documents = text_files([path], text_field=text_field, on_read=on_read)
+    first = next(documents)  # every source raises rather than end without a document
+    return itertools.chain([first], documents)
+
+
+def corpus_hash(documents: Iterable[Document]) -> str:
+    """SHA-256 over names, lengths and texts: equal hashes mean the same text in the same order.
+
+    Args:
+        documents: Read to the end.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(document_bytes(document))
+    return digest.hexdigest()
+
+
+def document_bytes(document: Document) -> bytes:
+    """Name and text in UTF-8, each after its length, so that no two documents look the same."""
+    parts = (document.name.encode(), document.text.encode())
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def _folder(folder: Path, text_field: str, on_read: files.OnRead) -> Iterator[Document]:
+    """Documents of a folder; see ``text_files``."""
+
+    def documents() -> Iterator[Document]:
+        skipped = []
+        for relative in files.relative_files(folder, is_hidden):
+            path, name = folder / relative, files.unicode_name(relative)
+            if is_json_lines(path):
+                yield from _jsonl(path, name, text_field, on_read)
+                continue
+            text = files.read_text(path)
+            on_read(path.stat().st_size)
+            if text is None:
+                skipped.append(name)
+            elif text.strip():
+                yield Document(name=name, text=text)
+        if skipped:
+            warnings.warn(
+                f"{folder}: skipped {len(skipped)} files that are not UTF-8 text, "
+                f"the first is {skipped[0]!r}.",
+                stacklevel=2,
+            )
+
+    yield from _nonempty(documents(), f"{folder}: must hold UTF-8 text files, got none.")
+
+
+def _jsonl(
+    path: Path, name: str, text_field: str, on_read: files.OnRead, keep_empty: bool = False
+) -> Iterator[Document]:
+    """Documents of a JSON-lines file, which may be empty."""
+    for number, row in files.json_objects(files.read_lines(path, on_read), str(path)):
+        text = _text_of(row, text_field, f"{path}:{number}")
+        if keep_empty or text.strip():
+            yield Document(name=f"{name}:{number}", text=text, is_row=True)
+
+
+def _text_of(row: Mapping[str, Any], text_field: str, where: str) -> str:
+    """Text of one row, or an error that names the fields there are."""
+    if text_field not in row:
+        hint = did_you_mean(text_field, map(str, row))
+        raise ConfigError(f"{where}: must have field {text_field!r}, got {sorted(row)}.{hint}")
+    text = row[text_field]
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"{where}: field {text_field!r} must be a string, got {type(text).__name__}."
+        )
+    return text
+
+
+def _nonempty(documents: Iterator[Document], message: str) -> Iterator[Document]:
+    """Pass documents on; raise ``message`` if there are none."""
+    first = next(documents, None)
+    if first is None:
+        raise ConfigError(message)
+    yield first
+    yield from documents

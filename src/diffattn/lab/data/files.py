@@ -1,0 +1,279 @@
+"""Where text enters: files and folders read the same way on every system, or a line on what is
+wrong with them. Every reader of the package comes through here.
+"""
+
+import codecs
+import difflib
+import hashlib
+import io
+import itertools
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError, did_you_mean
+from diffattn.files.destination import file_kind
+
+MAX_TEXT_BYTES = 1 << 32
+"""One text, a file or a line of JSON lines, is at most so large; a corpus may be larger."""
+
+_CHUNK_BYTES = 1 << 20
+OnRead = Callable[[int], None]
+"""Called with a number of bytes that were read."""
+
+
+def normalise_line_ends(value: Any) -> Any:
+    r"""``\r\n`` and ``\r`` as ``\n``: in a text, or in all texts of a list or mapping.
+
+    Nothing else changes: other separators of Unicode, such as U+2028, are characters of a text.
+
+    Args:
+        value: Text, or what JSON can hold; keys stay as they are.
+    """
+    if isinstance(value, str):
+        return value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
+    if isinstance(value, Mapping):
+        return {key: normalise_line_ends(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(normalise_line_ends, value))
+    return value
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str | None:
+    r"""Text of a file with ``\n`` at the end of its lines, without a byte-order mark.
+
+    It is read as far as it reached when it was opened.
+
+    Args:
+        path: A regular file.
+        encoding: Of its text.
+
+    Returns:
+        ``None`` if it is of another encoding, or has a zero byte and so is no text.
+
+    Raises:
+        ConfigError: The path cannot be read, is no regular file, or is larger than one text may be.
+    """
+    content = b"".join(_chunks(path, one_text=True)).removeprefix(codecs.BOM_UTF8)
+    try:
+        return None if b"\0" in content else str(normalise_line_ends(content.decode(encoding)))
+    except UnicodeDecodeError:
+        return None
+
+
+def require_text(path: Path, encoding: str = "utf-8") -> str:
+    """As :func:`read_text`, but raise for another encoding or no text."""
+    text = read_text(path, encoding)
+    if text is None:
+        raise ConfigError(
+            f"{path}: must be {encoding.upper()} text, got binary data or another encoding."
+        )
+    return text
+
+
+def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]:
+    r"""Lines of a UTF-8 file that may be larger than memory, without their ends.
+
+    Lines end as in :func:`read_text`, which also says how far the file is read.
+
+    Args:
+        path: A regular file.
+        on_read: Called with the number of bytes of every piece that was read.
+
+    Raises:
+        ConfigError: As :func:`read_text`; or the file holds other data, or too long a line.
+    """
+    # Bytes that are not UTF-8 become surrogates, so that the line can be named.
+    utf_8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+    decoder = io.IncrementalNewlineDecoder(utf_8, translate=True)
+    parts: list[str] = []
+    number = size = 0
+    for chunk in itertools.chain(_chunks(path, one_text=False), (b"",)):
+        on_read(len(chunk))
+        first, *others = decoder.decode(chunk, final=not chunk).split("\n")
+        parts.append(first)
+        size += len(first)
+        for other in others:
+            number += 1
+            yield _line(path, number, parts)
+            parts, size = [other], len(other)
+        if size > MAX_TEXT_BYTES or b"\0" in chunk:
+            got = "binary data" if b"\0" in chunk else "a longer one"
+            raise ConfigError(
+                f"{path}:{number + 1}: must be a line of UTF-8 text of at most {MAX_TEXT_BYTES} "
+                f"characters, got {got}."
+            )
+    if size:
+        yield _line(path, number + 1, parts)
+
+
+def parse_json(text: str) -> Any:
+    r"""The value of a JSON document, with ``\n`` at the end of the lines of its texts.
+
+    Raises:
+        ValueError: It is no JSON, or nested too deeply to be read.
+    """
+    try:
+        return normalise_line_ends(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def json_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of JSON lines and the numbers of their lines, from 1; blank lines are skipped.
+
+    Args:
+        lines: Without their ends.
+        name: Of the file, for messages.
+
+    Raises:
+        ConfigError: A line holds anything else.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            raise ConfigError(f"{where}: must be a JSON object, got {line[:40]!r}.") from error
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where}: must be a JSON object, got {type(row).__name__}.")
+        yield number, row
+
+
+def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
+    """Posix paths of the regular files below ``root``, sorted the same way on every system.
+
+    FIFOs, sockets, devices and links to nothing are left out; links to folders are not followed.
+    """
+
+    def fail(error: OSError) -> None:
+        raise ConfigError(f"{error.filename}: must be readable, got: {error.strerror}.") from error
+
+    files = []
+    for folder, subfolders, names in os.walk(root, onerror=fail):
+        subfolders[:] = [name for name in subfolders if not excluded(name)]
+        paths = (Path(folder, name) for name in names if not excluded(name))
+        files += [path.relative_to(root).as_posix() for path in paths if path.is_file()]
+    return sorted(files)
+
+
+def fingerprint(path: Path) -> dict[str, int | str]:
+    """Size and SHA-256 of a file's bytes, as far as it reaches now.
+
+    Raises:
+        ConfigError: It cannot be read, or is no regular file.
+    """
+    digest, size = hashlib.sha256(), 0
+    for chunk in _chunks(path, one_text=False):
+        digest.update(chunk)
+        size += len(chunk)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def require_path(path: Path) -> None:
+    """Raise unless the path is a regular file or a folder, with a near miss if there is none."""
+    if _irregular(path) not in (None, "a folder"):
+        raise ConfigError(f"{path}: must be a file or folder, got {_irregular(path)}.")
+
+
+def require_regular(path: Path, *, one_text: bool = False) -> None:
+    """Raise unless the path is a regular file, and if wanted not larger than one text may be.
+
+    To open a FIFO waits for another process, and a device may never end.
+    """
+    if (got := _irregular(path)) is not None:
+        raise ConfigError(f"{path}: must be a regular file, got {got}.")
+    if one_text and (size := path.stat().st_size) > MAX_TEXT_BYTES:
+        raise ConfigError(
+            f"{path}: one text must have at most {MAX_TEXT_BYTES} bytes, got {size}. Split it, or "
+            "write its parts as JSON lines."
+        )
+
+
+def near_path(path: Path, *others: str) -> str:
+    """Suggest a neighbour of a missing path, or one of ``others``."""
+    folder = path.parent
+    readable = os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
+    # Compared by last component: a long shared folder would make every neighbour look alike.
+    neighbours = [name for name in os.listdir(folder) if name != path.name] if readable else []
+    close = difflib.get_close_matches(path.name, [*others, *neighbours], n=1)
+    if not close:
+        return ""
+    return f" Did you mean {close[0] if close[0] in others else str(folder / close[0])!r}?"
+
+
+def unicode_name(name: str) -> str:
+    """Name of a file as valid Unicode: on Linux it may hold any bytes, which are spelled out."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _irregular(path: Path) -> str | None:
+    """What a path is in words, or ``None`` for a regular file.
+
+    Raises:
+        ConfigError: Nothing is there, or it may not be looked at.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a zero byte in the name
+        raise ConfigError(
+            f"{path}: file or folder must exist, got none.{near_path(path)}"
+        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return None if stat.S_ISREG(mode) else file_kind(mode)
+
+
+def _chunks(path: Path, *, one_text: bool) -> Iterator[bytes]:
+    """Bytes of a regular file, as far as it reaches now: it may grow, or, below /proc, not end."""
+    require_regular(path, one_text=one_text)
+    try:
+        with path.open("rb") as file:
+            left = os.fstat(file.fileno()).st_size
+            while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+                left -= len(chunk)
+                yield chunk
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _line(path: Path, number: int, parts: list[str]) -> str:
+    line = "".join(parts)
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        got = line[:40].encode("utf-8", "surrogateescape")
+        raise ConfigError(f"{path}:{number}: must be UTF-8 text, got {got!r}.") from error
+    return line
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: must be readable, got: {error.strerror}.")
+
+
+def with_known_names(
+    row: Mapping[str, Any], columns: Mapping[str, str], where: str
+) -> Mapping[str, Any]:
+    """The row with some columns under the names that a reader knows; the others stay.
+
+    Args:
+        row: Values by column.
+        columns: The reader's name to the row's.
+        where: Names the row in messages.
+
+    Raises:
+        ConfigError: A column that is named is missing.
+    """
+    for theirs in columns.values():
+        if theirs not in row:
+            known = sorted(map(str, row))
+            raise ConfigError(
+                f"{where}: must have the column {theirs!r} that 'columns' names, got "
+                f"{', '.join(known) or 'none'}.{did_you_mean(theirs, known)}"
+            )
+    return {**row, **{ours: row[theirs] for ours, theirs in columns.items()}} if columns else row

@@ -1,0 +1,277 @@
+"""From documents to packed token files, in flat memory and from where it was interrupted."""
+
+import contextlib
+import hashlib
+import itertools
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import make_folder, read_json, sync, write_json
+from diffattn.lab.data import encoding
+from diffattn.lab.data.corpora import Document, document_bytes
+from diffattn.lab.data.sidecar import DTYPES, FILES, SCHEMA
+from diffattn.lab.data.split_writer import SplitWriter
+from diffattn.lab.data.splits import SPLITS, assign_splits
+from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
+from diffattn.lab.data.tokens import PackedTokens
+
+# A work folder beside the files also marks them as ours when a packing was killed.
+_WORK = ".packing"
+_PROGRESS = "progress.json"
+_CHECKPOINT_BATCHES = 64
+
+
+def pack(
+    documents: Iterable[Document],
+    tokenizer: Any,
+    out: Path,
+    *,
+    validation_fraction: float = 0.05,
+    workers: int = 1,
+    on_progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Encode a corpus into ``train.bin`` and ``validation.bin``, each with what describes it.
+
+    Every document is followed by the end token. Its split is decided by a hash of its name or, of a
+    row, of its text, and neither split is empty; see ``splits.assign_splits``. Special tokens that
+    a text spells out are encoded as text. Texts above a mebicharacter are encoded in pieces that
+    end with a line. Ids are little-endian uint16 if the vocabulary has fewer than 65,536 ids, else
+    uint32. Beside them lie the borders and the names of the documents; see
+    ``split_writer.SplitWriter``.
+
+    A JSON sidecar holds ``schema``, ``validation_fraction``, ``corpus_hash`` (of both splits
+    together, as ``corpora.corpus_hash`` gives it), ``tokenizer_hash``, ``split``, ``dtype``,
+    ``vocab_size`` (ids are below it), ``num_tokens``, ``num_bytes`` (of text, in UTF-8),
+    ``num_documents``, the SHA-256 of the files (``token_hash``, ``index_hash``, ``names_hash``),
+    and ``names_bytes``, the one size that does not follow from the counts.
+
+    Files get their names when they are whole, sidecars last, so an interrupted packing is never
+    taken for a finished one, also if the power fails. The next call goes on from the last
+    checkpoint, one every 64 mebicharacters: it reads what was packed again, to be sure that it is
+    the same, and encodes the rest. If ``out`` already holds this very packing, the documents are
+    only hashed, and the tokens checked. One process at a time may pack into a folder.
+
+    Args:
+        documents: The corpus, read once; a few batches of it are in memory at a time.
+        tokenizer: A fast ``transformers`` tokenizer with an end token.
+        out: Folder of the files; made if missing.
+        validation_fraction: Expected share of the documents in validation, between 0 and 1.
+        workers: Processes that encode; the files do not depend on it. With 1 this process does.
+        on_progress: Called after each batch with the number of tokens written so far.
+
+    Returns:
+        ``{"train": sidecar, "validation": sidecar}``.
+
+    Raises:
+        ConfigError: The corpus is empty, the fraction is not between 0 and 1, ``workers`` is below
+            1, or the tokenizer is not fast or has no end token.
+        CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or what was
+            packed before an interruption has changed.
+        DiffAttnError: A process that encodes was killed; the same call goes on.
+        OSError: The disk is full or not writable; the same call goes on.
+    """
+    out = Path(out)
+    if not 0 < validation_fraction < 1:
+        raise ConfigError(
+            f"pack: validation_fraction must be between 0 and 1, got {validation_fraction}."
+        )
+    if workers < 1:
+        raise ConfigError(f"pack: workers must be 1 or more, got {workers}.")
+    identity = {
+        "validation_fraction": validation_fraction,
+        "tokenizer_hash": tokenizer_hash(tokenizer),
+    }
+    if tokenizer.eos_token_id is None:
+        raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")
+    digest = hashlib.sha256()
+    corpus = _hashed(documents, digest)
+    first = next(corpus, None)
+    if first is None:
+        raise ConfigError("pack: the corpus must hold at least one document, got none.")
+    work = out / _WORK
+    recorded = read_json(work / _PROGRESS) if (work / _PROGRESS).exists() else None
+    if recorded is not None and recorded["whole"]:  # killed while files got their names
+        recorded = None
+        _publish(work, out)
+    if all((out / f"{split}.json").exists() for split in SPLITS):
+        for _ in corpus:
+            pass
+        sidecars = _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
+        _clean(out)
+        return sidecars
+    _refuse_foreign(out)
+    if recorded is not None:
+        _require_same(out, recorded["identity"], identity)
+
+    make_folder(work)
+    _clean(out, but=work)
+    try:
+        assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
+        waiting = encoding.batches(assigned, digest)
+        parts = _write(waiting, tokenizer, work, workers, identity, recorded, on_progress)
+        identity["corpus_hash"] = digest.hexdigest()
+        sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
+        for split, sidecar in sidecars.items():
+            write_json(work / f"{split}.json", sidecar)
+        write_json(work / _PROGRESS, {"schema": 1, "whole": True})
+    finally:
+        if not (work / _PROGRESS).exists():
+            shutil.rmtree(work, ignore_errors=True)
+    _publish(work, out)
+    return sidecars
+
+
+def _hashed(documents: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Document]:
+    for document in documents:
+        digest.update(document_bytes(document))
+        yield document
+
+
+def _write(
+    waiting: Iterator[encoding.Batch],
+    tokenizer: Any,
+    work: Path,
+    workers: int,
+    identity: dict[str, Any],
+    recorded: dict[str, Any] | None,
+    on_progress: Callable[[int], None] | None,
+) -> dict[str, dict[str, Any]]:
+    """Write the files of both splits, and describe them."""
+    vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
+    dtype_name = "uint16" if vocab_size < 65_536 else "uint32"
+    dtype = DTYPES[dtype_name]
+    end = np.array(tokenizer.eos_token_id, dtype=dtype).tobytes()
+    done = 0 if recorded is None else recorded["batches"]
+    with contextlib.ExitStack() as stack:
+        writers = {}
+        for split in SPLITS:
+            writers[split] = SplitWriter(work, split, recorded and recorded["splits"][split])
+            stack.callback(writers[split].close)
+        if recorded is not None:
+            _skip(waiting, done, recorded["corpus_hash"], work)
+        encoded = encoding.encode(waiting, plain_encoder(tokenizer), dtype, workers)
+        stack.callback(encoded.close)  # type: ignore[attr-defined]
+        for number, item in enumerate(encoded, start=done + 1):
+            _write_batch(item, writers, end, dtype.itemsize)
+            if number % _CHECKPOINT_BATCHES == 0:
+                progress = {
+                    "schema": 1,
+                    "whole": False,
+                    "identity": _begun_with(identity),
+                    "batches": number,
+                    "corpus_hash": item.batch.corpus_hash,
+                    "splits": {split: writer.state() for split, writer in writers.items()},
+                }
+                sync(work)
+                write_json(work / _PROGRESS, progress)
+            if on_progress is not None:
+                on_progress(sum(writer.num_tokens for writer in writers.values()))
+        states = {split: writer.state() for split, writer in writers.items()}
+    return {
+        split: {
+            "split": split,
+            "dtype": dtype_name,
+            "vocab_size": vocab_size,
+            **{key: state[key] for key in ("num_tokens", "num_bytes", "num_documents")},
+            "token_hash": state["files"]["bin"]["sha256"],
+            "index_hash": state["files"]["idx"]["sha256"],
+            "names_hash": state["files"]["names"]["sha256"],
+            "names_bytes": state["files"]["names"]["bytes"],
+        }
+        for split, state in states.items()
+    }
+
+
+def _write_batch(
+    item: encoding.EncodedBatch, writers: dict[str, SplitWriter], end: bytes, itemsize: int
+) -> None:
+    ids, start, batch = memoryview(item.ids), 0, item.batch
+    for split, ended, length in zip(batch.splits, batch.ended, item.lengths, strict=True):
+        stop = start + length * itemsize
+        writers[split].write(ids[start:stop], length)
+        start = stop
+        if ended is not None:
+            writers[split].write(end, 1)
+            writers[split].end_document(*ended)
+
+
+def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: Path) -> None:
+    """Read what is packed already, and refuse it if it has changed since."""
+    hashes = [batch.corpus_hash for batch in itertools.islice(waiting, done)]
+    if len(hashes) < done or hashes[-1] != corpus_hash:
+        raise CheckpointError(
+            f"{work.parent}: the corpus must be as it was when this packing was interrupted, got "
+            f"other documents among those already packed. Delete {work} to pack from the start."
+        )
+
+
+def _require_same(out: Path, recorded: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Refuse to go on with a packing by another tokenizer or of other splits."""
+    wanted = _begun_with(identity)
+    differing = [key for key, value in wanted.items() if recorded.get(key) != value]
+    if differing:
+        raise CheckpointError(
+            f"pack: {out} must be empty or hold this packing, got an interrupted one of another "
+            f"{' and '.join(differing)}. Choose another folder, or delete {out / _WORK}."
+        )
+
+
+def _begun_with(identity: dict[str, Any]) -> dict[str, Any]:
+    """What a packing that is continued must share with its beginning."""
+    return {**identity, "batch_chars": encoding.BATCH_CHARS, "split_of_rows": "by text"}
+
+
+def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """Sidecars of the packing in ``out`` if it is the one asked for."""
+    sidecars = {split: PackedTokens(out, split).metadata for split in SPLITS}
+    for sidecar in sidecars.values():
+        differing = [key for key, value in identity.items() if sidecar[key] != value]
+        if differing:
+            raise CheckpointError(
+                f"pack: {out} must be empty or hold this packing, got one of another "
+                f"{' and '.join(differing)}. Choose another folder."
+            )
+    return sidecars
+
+
+def _clean(out: Path, *, but: Path | None = None) -> None:
+    """Remove what killed packings left."""
+    for leftover in out.glob(f"{_WORK}*"):
+        if leftover != but:
+            shutil.rmtree(leftover)
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Without both sidecars, token files are ours only beside the work folder of a killed run."""
+    if out.exists() and not out.is_dir():
+        raise CheckpointError(f"pack: {out} must be a folder, got a file.")
+    present = [name for name in FILES if (out / name).exists()]
+    if present and not any(out.glob(f"{_WORK}*")):
+        raise CheckpointError(
+            f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}, "
+            f"not {', '.join(name for name in FILES if name not in present)}. "
+            "Choose another folder, or delete what is left."
+        )
+
+
+def _publish(work: Path, out: Path) -> None:
+    """Move whole files to their names; if it is interrupted, the next call moves the rest.
+
+    A loss of power may have undone the half of a move: then nothing is kept, but the work folder.
+    """
+    if not all((work / name).exists() or (out / name).exists() for name in FILES):
+        for name in reversed(FILES):
+            (out / name).unlink(missing_ok=True)
+        (work / _PROGRESS).unlink()
+        return
+    for name in FILES:
+        if (work / name).exists():
+            (work / name).replace(out / name)
+            sync(out)  # no later name outlives a power failure that an earlier one does not
+    shutil.rmtree(work)
+    sync(out)

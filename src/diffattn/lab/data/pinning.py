@@ -1,0 +1,75 @@
+"""What a corpus was read from, pinned: files by their hashes, a dataset on the hub by its commit.
+
+A packing records it, and goes on only with the same.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError, first_line
+from diffattn.lab.data import files
+from diffattn.lab.data.corpora import is_json_lines
+from diffattn.lab.data.source_files import hub_parts, source_files
+
+Pin = dict[str, Any]
+"""``{"files": {name: {"bytes": ..., "sha256": ...}}}`` or ``{"revision": commit}``."""
+Stamp = dict[str, tuple[int, int]]
+"""File to size and time of change."""
+
+
+def pin(source: str) -> Pin:
+    """Hash every file of a source, or ask the hub for the commit that is read.
+
+    Args:
+        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
+
+    Raises:
+        ConfigError: The source is missing, cannot be read, or has a text that is too large; or the
+            hub does not answer.
+    """
+    paths = source_files(source)
+    if paths is None:
+        return {"revision": _commit(source)}
+    for path in () if source.startswith("hub:") else paths.values():
+        # Before all of it is hashed, and then refused.
+        files.require_regular(path, one_text=not is_json_lines(path))
+    return {"files": {name: files.fingerprint(path) for name, path in paths.items()}}
+
+
+def stamp(source: str) -> Stamp:
+    """Sizes and times of change of a source's files: whether anybody wrote to them meanwhile."""
+
+    def of(path: Path) -> tuple[int, int]:
+        status = path.stat()
+        return status.st_size, status.st_mtime_ns
+
+    return {name: of(path) for name, path in (source_files(source) or {}).items()}
+
+
+def total_bytes(pinned: Pin) -> int | None:
+    """Size of all files; ``None`` for a dataset on the hub."""
+    return sum(file["bytes"] for file in pinned["files"].values()) if "files" in pinned else None
+
+
+def difference(before: Pin, now: Pin) -> str | None:
+    """The first file that differs, in words; ``None`` if nothing does."""
+    known, present = before.get("files", {}), now.get("files", {})
+    for name in sorted(known.keys() | present.keys()):
+        if known.get(name) != present.get(name):
+            what = "is missing" if name not in present else "has changed"
+            return f"{name!r} {'is new' if name not in known else what}"
+    return None
+
+
+def _commit(source: str) -> str:
+    from huggingface_hub import HfApi
+
+    name, revision, _ = hub_parts(source)
+    try:
+        return str(HfApi().dataset_info(name, revision=revision).sha)
+    # A wrong name or revision, no access, no connection: the library has an error for each.
+    except Exception as error:
+        raise ConfigError(
+            f"hub_dataset: {source.removeprefix('hub:')!r} must be a dataset that the hub knows, "
+            f"got: {first_line(error)}."
+        ) from error

@@ -1,0 +1,184 @@
+"""Recall tasks made of random tokens: MQAR, noisy recall and multi-needle retrieval.
+
+Every batch is a function of its settings, a seed and an index, so that models which are compared
+read the same sequences at the same step, whatever ran before.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffattn.lab.data.recall_tasks import (
+    DEPTHS,
+    MqarConfig,
+    MultiNeedleConfig,
+    NoisyRecallConfig,
+    TaskConfig,
+)
+
+IGNORED = -100
+"""The label of a position that is not scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallBatch:
+    """Sequences and what must be recalled. Nothing is shifted: a label stands at its key."""
+
+    input_ids: Tensor
+    """int64 ``[B, T]``."""
+    labels: Tensor
+    """int64 ``[B, T]``: the value at the position of a query, else :data:`IGNORED`."""
+    queries: Tensor
+    """int64 ``[B, Q]``, positions of the queries in the order they are asked."""
+    depths: Tensor | None = None
+    """float64 ``[B]``, depth of the first query's needle, from 0 to 1; multi-needle only."""
+
+
+def mqar(config: MqarConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
+    """Pairs k1 v1 k2 v2 ... first, then each key once more at a random even offset.
+
+    Source: arXiv:2312.04927, section 4. Unlike the published generator's, random filler comes
+    from the same seed and never repeats a key or value of its sequence.
+
+    Args:
+        config: The task.
+        num_sequences: B.
+        seed: Of the whole stream of batches, 0 or more.
+        index: Of the batch in its stream, 0 or more.
+    """
+    rng = np.random.default_rng([seed, index])
+    half, pairs = config.vocab_size // 2, config.num_pairs
+    keys = 1 + _distinct(rng, num_sequences, np.zeros(half - 1), pairs)
+    values = half + _distinct(rng, num_sequences, np.zeros(half), pairs)
+    num_slots = (config.seq_len - 2 * pairs) // 2
+    weights = (config.power - 1) * np.log(np.arange(1, num_slots + 1))
+    queries = 2 * pairs + 2 * _distinct(rng, num_sequences, weights, pairs)
+    ids = np.zeros((num_sequences, config.seq_len), dtype=np.int64)
+    if config.random_filler:
+        ids = _filler_without(rng, ids.shape, config.vocab_size, np.hstack([keys, values]))
+    ids[:, 0 : 2 * pairs : 2], ids[:, 1 : 2 * pairs : 2] = keys, values
+    np.put_along_axis(ids, queries, keys, axis=1)
+    order = queries.argsort(axis=1)
+    answers = np.take_along_axis(values, order, axis=1)
+    return _batch(ids, np.take_along_axis(queries, order, axis=1), answers)
+
+
+def noisy_recall(
+    config: NoisyRecallConfig, num_sequences: int, *, seed: int, index: int = 0
+) -> RecallBatch:
+    """Pairs at random places in a context of noise, then the queries, side by side.
+
+    Answers are not shown, so an earlier one cannot be copied. Arguments as in :func:`mqar`.
+    """
+    rng = np.random.default_rng([seed, index])
+    keys, values, hay = _pairs_and_hay(rng, config, num_sequences)
+    pairs = config.num_pairs
+    items = _distinct(rng, num_sequences, np.zeros(pairs + hay.shape[1]), pairs)
+    slots = np.sort(items, axis=1) - np.arange(pairs)
+    context = _hide(hay, slots, keys, values)
+    if config.replacement:
+        asked = rng.integers(pairs, size=(num_sequences, config.num_queries))
+    else:
+        asked = _distinct(rng, num_sequences, np.zeros(pairs), config.num_queries)
+    return _ask(context, keys, values, asked)
+
+
+def multi_needle(
+    config: MultiNeedleConfig, num_sequences: int, *, seed: int, index: int = 0
+) -> RecallBatch:
+    """Needles in a haystack, the first query's at a fixed depth; depths take turns by row.
+
+    Depth 0 is the first place, depth 1 the last before the question mark. Arguments as in
+    :func:`mqar`.
+    """
+    rng = np.random.default_rng([seed, index])
+    keys, values, hay = _pairs_and_hay(rng, config, num_sequences)
+    depths = np.array(DEPTHS)[np.arange(num_sequences) % len(DEPTHS)]
+    first = np.rint(depths * hay.shape[1]).astype(np.int64)[:, None]
+    others = _distinct(rng, num_sequences, np.zeros(hay.shape[1]), config.num_pairs - 1)
+    slots = np.hstack([first, others + (others >= first)])  # all places but the first needle's
+    context = _hide(hay, slots, keys, values)
+    context = np.hstack([context, np.zeros((num_sequences, 1), dtype=np.int64)])
+    others = 1 + _distinct(
+        rng, num_sequences, np.zeros(config.num_pairs - 1), config.num_queries - 1
+    )
+    asked = np.hstack([np.zeros_like(first), others])
+    batch = _ask(context, keys, values, asked)
+    return RecallBatch(batch.input_ids, batch.labels, batch.queries, torch.from_numpy(depths))
+
+
+def generate(config: TaskConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
+    """A batch of the task that ``config`` belongs to. Arguments as in :func:`mqar`."""
+    if isinstance(config, MqarConfig):
+        return mqar(config, num_sequences, seed=seed, index=index)
+    if isinstance(config, NoisyRecallConfig):
+        return noisy_recall(config, num_sequences, seed=seed, index=index)
+    return multi_needle(config, num_sequences, seed=seed, index=index)
+
+
+def _distinct(
+    rng: np.random.Generator, num_rows: int, log_weights: np.ndarray, count: int
+) -> np.ndarray:
+    """``[num_rows, count]`` indices, drawn one after the other without replacement."""
+    if count == 0:
+        return np.zeros((num_rows, 0), dtype=np.int64)
+    # The largest of log w + Gumbel noise, in falling order, follow the law of successive draws.
+    scores = -(log_weights + rng.gumbel(size=(num_rows, len(log_weights))))
+    best = np.argpartition(scores, count - 1, axis=1)[:, :count]
+    order = np.take_along_axis(scores, best, axis=1).argsort(axis=1)
+    return np.take_along_axis(best, order, axis=1)
+
+
+def _filler_without(
+    rng: np.random.Generator, shape: tuple[int, ...], vocab_size: int, taken: np.ndarray
+) -> np.ndarray:
+    """Tokens drawn from all but those ``taken`` in the same row."""
+    drawn = rng.integers(vocab_size - taken.shape[1], size=shape)
+    for token in np.sort(taken, axis=1).T:  # ascending: each moves what stands at or above it
+        drawn += drawn >= token[:, None]
+    return drawn
+
+
+def _pairs_and_hay(
+    rng: np.random.Generator, config: NoisyRecallConfig | MultiNeedleConfig, num_rows: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Keys and values ``[B, P]``, and the noise tokens around them."""
+    keys = 1 + _distinct(rng, num_rows, np.zeros(config.num_keys), config.num_pairs)
+    first_value = 1 + config.num_keys
+    values = first_value + _distinct(rng, num_rows, np.zeros(config.num_values), config.num_pairs)
+    hay_len = config.context_len - 2 * config.num_pairs
+    hay = rng.integers(config.num_noise, size=(num_rows, hay_len))
+    return keys, values, first_value + config.num_values + hay
+
+
+def _hide(hay: np.ndarray, slots: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The hay with each pair in it, after the first ``slots`` tokens of hay."""
+    num_rows, pairs = slots.shape
+    rank = slots.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    starts = slots + 2 * rank
+    context = np.zeros((num_rows, hay.shape[1] + 2 * pairs), dtype=np.int64)
+    is_hay = np.ones(context.shape, dtype=bool)
+    for offset, tokens in enumerate((keys, values)):
+        np.put_along_axis(context, starts + offset, tokens, axis=1)
+        np.put_along_axis(is_hay, starts + offset, False, axis=1)
+    context[is_hay] = hay.ravel()
+    return context
+
+
+def _ask(
+    context: np.ndarray, keys: np.ndarray, values: np.ndarray, asked: np.ndarray
+) -> RecallBatch:
+    """The context followed by the keys of the pairs ``asked``."""
+    ids = np.hstack([context, np.take_along_axis(keys, asked, axis=1)])
+    queries = np.broadcast_to(np.arange(context.shape[1], ids.shape[1]), asked.shape)
+    return _batch(ids, queries, np.take_along_axis(values, asked, axis=1))
+
+
+def _batch(ids: np.ndarray, queries: np.ndarray, answers: np.ndarray) -> RecallBatch:
+    labels = np.full_like(ids, IGNORED)
+    np.put_along_axis(labels, queries, answers, axis=1)
+    return RecallBatch(
+        torch.from_numpy(ids), torch.from_numpy(labels), torch.from_numpy(queries.copy())
+    )

@@ -1,0 +1,167 @@
+"""Packed token files: written once, memory-mapped, cut into windows for training."""
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.checksum import file_hash
+from diffattn.lab.data.sidecar import DTYPES, OLD_SCHEMA, advised, read_sidecar
+from diffattn.lab.data.split_writer import OFFSET_DTYPE
+from diffattn.lab.data.splits import SPLITS
+
+
+class PackedTokens:
+    """One split of a packing, memory-mapped and read-only.
+
+    Args:
+        out: The folder that ``pack`` wrote.
+        split: ``"train"`` or ``"validation"``.
+        verify: Whether to compare the files with their hashes in the sidecar: about a second per
+            gigabyte, once for every time that a process opens them. A copy that is unpickled, as
+            in a data-loading worker, never does.
+
+    Attributes:
+        tokens: ``[num_tokens]``, uint16 or uint32, on disk until read.
+        document_offsets: int64 ``[num_documents + 1]``, the first token of each document, then
+            ``num_tokens``; on disk until read.
+        num_tokens: Tokens in the split, end tokens included.
+        num_bytes: UTF-8 bytes of the text they encode.
+        metadata: The whole sidecar, see ``pack``.
+
+    Raises:
+        ConfigError: There is no such split.
+        CheckpointError: A file is missing, foreign, or not as it was packed.
+    """
+
+    tokens: np.memmap[Any, Any]
+    document_offsets: np.ndarray
+    num_tokens: int
+    num_bytes: int
+    metadata: dict[str, Any]
+
+    def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:
+        if split not in SPLITS:
+            raise ConfigError(
+                f"PackedTokens: split must be one of {', '.join(SPLITS)}, got {split!r}."
+            )
+        self._source = (Path(out), split)
+        path = Path(out) / f"{split}.bin"
+        with advised(Path(out)):
+            self.metadata = read_sidecar(path.with_suffix(".json"), split)
+            dtype = DTYPES[self.metadata["dtype"]]
+            _check(path, verify, self.metadata["num_tokens"] * dtype.itemsize,
+                   self.metadata["token_hash"])  # fmt: skip
+            if not self._has_lists:
+                offsets = (self.metadata["num_documents"] + 1) * OFFSET_DTYPE.itemsize
+                _check(path.with_suffix(".idx"), verify, offsets, self.metadata["index_hash"])
+                names = self.metadata.get("names_bytes")  # older packings do not say it
+                _check(path.with_suffix(".names"), verify, names, self.metadata["names_hash"])
+        self.num_tokens = self.metadata["num_tokens"]
+        self.num_bytes = self.metadata["num_bytes"]
+        self.tokens = np.memmap(path, dtype=dtype, mode="r")
+        self.document_offsets = (
+            np.array(self.metadata["document_offsets"], dtype=OFFSET_DTYPE)
+            if self._has_lists
+            else np.memmap(path.with_suffix(".idx"), dtype=OFFSET_DTYPE, mode="r")
+        )
+
+    @property
+    def _has_lists(self) -> bool:
+        return self.metadata["schema"] == OLD_SCHEMA
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens from ``start`` to ``stop``."""
+        return self.tokens[start:stop]
+
+    def document_names(self) -> Iterator[str]:
+        """Names of the documents, in order."""
+        if self._has_lists:
+            yield from self.metadata["documents"]
+            return
+        folder, split = self._source
+        with (folder / f"{split}.names").open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickled memmap carries its whole content to every data-loading worker.
+        return functools.partial(PackedTokens, verify=False), self._source
+
+
+class TokenStream(Protocol):
+    """Documents one after the other: a split as it was packed, or drawn from it."""
+
+    num_tokens: int
+    document_offsets: np.ndarray
+    metadata: dict[str, Any]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens from ``start`` to ``stop``."""
+
+
+class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Windows of ``seq_len`` tokens, one after the other; a shorter rest is left out.
+
+    Item i is ``{"input_ids": [seq_len], "labels": [seq_len]}``, both int64 and equal: the model
+    shifts the labels. Windows run across the ends of documents. With ``apart`` an item also has
+    ``position_ids`` ``[seq_len]``, int64, which begin again at 0 with each document, as the model
+    takes them; and the label of a document's first token, which nothing predicts, is -100.
+
+    Args:
+        packed: A split, or documents drawn from it.
+        seq_len: Tokens per window, at least 1.
+        apart: Whether documents are kept apart.
+
+    Raises:
+        ConfigError: ``seq_len`` is below 1 or above the number of tokens in the split.
+    """
+
+    def __init__(self, packed: TokenStream, seq_len: int, *, apart: bool = False) -> None:
+        if not 1 <= seq_len <= packed.num_tokens:
+            raise ConfigError(
+                f"TokenDataset: seq_len must be between 1 and the {packed.num_tokens} tokens of "
+                f"split '{packed.metadata['split']}', got {seq_len}."
+            )
+        self.packed = packed
+        self.seq_len = seq_len
+        self.apart = apart
+
+    def __len__(self) -> int:
+        return self.packed.num_tokens // self.seq_len
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        # A range counts -1 from the end and raises the IndexError that ends a loop.
+        start = range(len(self))[index] * self.seq_len
+        window = self.packed.read(start, start + self.seq_len).astype(np.int64)
+        input_ids = torch.from_numpy(window)  # [seq_len]
+        item = {"input_ids": input_ids, "labels": input_ids.clone()}
+        if self.apart:
+            starts = self._document_starts(start)
+            lengths = np.diff(starts, append=self.seq_len)
+            positions = np.arange(self.seq_len) - np.repeat(starts, lengths)
+            item["position_ids"] = torch.from_numpy(positions)
+            item["labels"][starts] = -100
+        return item
+
+    def _document_starts(self, start: int) -> np.ndarray:
+        """Where documents begin in the window from a token on; the first one perhaps before."""
+        offsets = self.packed.document_offsets
+        first, last = np.searchsorted(offsets, [start, start + self.seq_len])
+        inside = offsets[first:last] - start
+        return np.unique(np.concatenate([[0], inside]))
+
+
+def _check(path: Path, verify: bool, size: int | None, recorded_hash: str) -> None:
+    """Refuse a file that is not as it was packed, by its size or also by its content."""
+    got = path.stat().st_size if path.is_file() else "no file"
+    if got == "no file" or (size is not None and got != size):
+        must = "be there" if size is None else f"have the {size} bytes its sidecar says"
+        raise CheckpointError(f"{path}: must {must}, got {got}.")
+    if verify and file_hash(path) != recorded_hash:
+        raise CheckpointError(f"{path}: must be as it was packed, got other content.")

@@ -1,0 +1,221 @@
+"""Documents with questions and references, from files, the hub, or made up."""
+
+import hashlib
+import itertools
+import os
+import random
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError, did_you_mean, first_line
+from diffattn.lab.data import files
+from diffattn.lab.evaluation.hallucination.tasks import Columns, Task
+
+_LONG_BENCH = "zai-org/LongBench"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One document to be summarised or asked about."""
+
+    id: str
+    """Row number and a hash of document and question: equal for equal texts only."""
+    document: str
+    question: str
+    references: tuple[str, ...]
+
+
+def load_examples(
+    task: Task, data: str, samples: int, seed: int, columns: Mapping[str, str] = {}
+) -> list[Example]:
+    """The first rows of a data set.
+
+    Args:
+        task: Which data set.
+        data: A ``.jsonl`` file in the data set's own or LongBench's columns, a folder that holds
+            ``<task>.jsonl``, ``"hub"`` for the published data set, ``"hub:NAME[:CONFIG[:SPLIT]]"``
+            for another copy, or ``"generated"`` for made-up articles.
+        samples: Rows wanted, in file order; fewer if there are no more.
+        seed: Of the made-up articles.
+        columns: ``document``, ``question`` and ``references`` to what the rows call them, where
+            they do otherwise.
+
+    Raises:
+        ConfigError: Nothing is there, a column is missing, or a value has the wrong type.
+    """
+    name, rows = _rows(task, data, samples, seed)
+    examples: list[Example] = []
+    for number, row in enumerate(itertools.islice(rows, samples), start=1):
+        row = files.normalise_line_ends(row)  # of the hub; those of files are
+        examples.append(_example(task, row, number, f"{name}:{number}", columns))
+    if not examples:
+        raise ConfigError(f"{name}: must hold one row or more, got none.")
+    return examples
+
+
+def _rows(
+    task: Task, data: str, samples: int, seed: int
+) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    """A name for messages, and the rows."""
+    if data == "generated":
+        return "generated", iter(generated_rows(task, samples, seed))
+    if data == "hub":
+        if task.hub is None:
+            return _LONG_BENCH, _archive_rows(task)
+        return task.hub[0], _hub_rows(*task.hub)
+    if data.startswith("hub:"):
+        name, _, rest = data.removeprefix("hub:").partition(":")
+        config, _, split = rest.partition(":")
+        return data, _hub_rows(name, config or None, split or "test")
+    path = Path(os.path.expanduser(data))
+    files.require_path(path)
+    if path.is_dir():
+        path = path / f"{task.name}.jsonl"
+        files.require_path(path)
+    return str(path), _json_rows(files.require_text(path), str(path))
+
+
+def _json_rows(text: str, name: str) -> Iterator[Mapping[str, Any]]:
+    return (row for _, row in files.json_objects(text.split("\n"), name))
+
+
+def _hub_rows(name: str, config: str | None, split: str) -> Iterator[Mapping[str, Any]]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            "hallucination: data from the hub needs the package 'datasets', got none installed. "
+            "Run: pip install 'diffattn[data]'"
+        ) from error
+    try:
+        yield from datasets.load_dataset(name, config, split=split, streaming=True)
+    except (OSError, ValueError, RuntimeError, StopIteration) as error:
+        raise _unreadable(name, error) from error
+
+
+def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
+    """LongBench lies on the hub as one archive of JSON lines."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        path = hf_hub_download(_LONG_BENCH, "data.zip", repo_type="dataset")
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read(f"data/{task.name}.jsonl").decode()
+    except (OSError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
+        raise _unreadable(_LONG_BENCH, error) from error
+    yield from _json_rows(files.normalise_line_ends(text), f"{_LONG_BENCH}/{task.name}.jsonl")
+
+
+def _unreadable(name: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{name}: must be a data set that can be opened, got: {first_line(error)}.")
+
+
+def _example(
+    task: Task, row: Mapping[str, Any], number: int, where: str, named: Mapping[str, str]
+) -> Example:
+    if named:  # the layout's own names for what was not renamed
+        layout = task.columns[0]
+        known = {getattr(layout, ours): theirs for ours, theirs in named.items()}
+        known.pop(None, None)  # summaries have no question
+        row = files.with_known_names(row, known, where)
+    columns = _columns(task, row, where)
+    document = _text(row, columns.document, where)
+    question = _text(row, columns.question, where) if columns.question else ""
+    value = row[columns.references]
+    references = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(references, list | tuple)
+        or not references
+        or not all(isinstance(text, str) for text in references)
+    ):
+        raise ConfigError(
+            f"{where}: column {columns.references!r} must be a text or a list of texts, "
+            f"got {str(value)[:40]!r}."
+        )
+    digest = hashlib.sha256(f"{document}\0{question}".encode("utf-8", "surrogatepass"))
+    return Example(
+        id=f"{number}-{digest.hexdigest()[:8]}",
+        document=document,
+        question=question,
+        references=tuple(references),
+    )
+
+
+def _columns(task: Task, row: Mapping[str, Any], where: str) -> Columns:
+    for columns in task.columns:
+        if all(name in row for name in _names(columns)):
+            return columns
+    missing = [name for name in _names(task.columns[0]) if name not in row]
+    layouts = " or ".join(", ".join(_names(columns)) for columns in task.columns)
+    raise ConfigError(
+        f"{where}: a row of {task.name} must have the columns {layouts}, got "
+        f"{', '.join(sorted(map(str, row))) or 'none'}.{did_you_mean(missing[0], map(str, row))}"
+    )
+
+
+def _names(columns: Columns) -> list[str]:
+    return [n for n in (columns.document, columns.question, columns.references) if n is not None]
+
+
+def _text(row: Mapping[str, Any], column: str, where: str) -> str:
+    value = row[column]
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: column {column!r} must be a text, got {type(value).__name__}.")
+    return value
+
+
+_TOWNS = ("Marlow", "Esker", "Tidewell", "Norvale", "Quill", "Hathern", "Lindow", "Overby")
+_FIRST = ("Anna", "Peter", "Maria", "Tom", "Ines", "Karl", "Ruth", "Omar")
+_LAST = ("Keller", "Brandt", "Okafor", "Silva", "Novak", "Hughes", "Tanaka", "Moreau")
+_BUILDINGS = ("bridge", "library", "school", "station", "theatre", "harbour", "museum", "market")
+_ASIDES = (
+    "Many people came to see the {building} on the first morning.",
+    "The old road to {town} had been closed for {number} days.",
+    "The mayor said that the work would bring {number} visitors a year.",
+    "A letter from {year} had asked for the same thing.",
+    "It was a long winter, and the river stood high in {town}.",
+    "Some of the older people remembered the plans of {year}.",
+)
+
+
+def generated_rows(task: Task, count: int, seed: int) -> list[dict[str, Any]]:
+    """Rows in the first layout of a task.
+
+    Args:
+        task: Which data set is stood in for.
+        count: Rows.
+        seed: Equal seeds make equal rows.
+    """
+    columns = task.columns[0]
+    rows: list[dict[str, Any]] = []
+    for i in range(count):
+        generator = random.Random(f"{seed}-{task.name}-{i}")
+        document, summary, question, answer = _article(generator)
+        row: dict[str, Any] = {columns.document: document}
+        if columns.question is not None:
+            row[columns.question] = question
+        reference = summary if task.kind == "summary" else answer
+        row[columns.references] = [reference] if columns.references == "answers" else reference
+        rows.append(row)
+    return rows
+
+
+def _article(generator: random.Random) -> tuple[str, str, str, str]:
+    """Document, summary, question and answer."""
+    town, building = generator.choice(_TOWNS), generator.choice(_BUILDINGS)
+    person = f"{generator.choice(_FIRST)} {generator.choice(_LAST)}"
+    year, cost = generator.randrange(1850, 2000), generator.randrange(10, 990) * 1000
+    summary = f"In {year} the town of {town} opened a {building} built by {person}."
+    facts = [summary, f"The {building} was paid for by the town and cost {cost:,} pounds."]
+    for _ in range(generator.randint(6, 40)):
+        aside = generator.choice(_ASIDES)
+        facts.append(
+            aside.format(
+                building=building, town=town, year=generator.randrange(1800, 1850),
+                number=generator.randrange(2, 900),
+            )
+        )  # fmt: skip
+    return " ".join(facts), summary, f"Who built the {building} of {town}?", person

@@ -1,0 +1,247 @@
+"""Contextual hallucination: summaries and answers, and how well the document supports them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.hallucination import answer_metrics
+from diffattn.lab.evaluation.hallucination.data import Example, load_examples
+from diffattn.lab.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
+from diffattn.lab.evaluation.hallucination.source_overlap import (
+    bigram_support,
+    entity_support,
+    first_sentences,
+    number_support,
+)
+from diffattn.lab.evaluation.hallucination.tasks import TASKS, Task
+from diffattn.lab.evaluation.hallucination.truncation import cut
+from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
+from diffattn.lab.inference.decoding import Generation
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
+from diffattn.lab.stats.clusters import cluster_mean
+from diffattn.lab.stats.proportions import share_interval
+from diffattn.models.config.known_names import check_known
+
+_BATCH = 8
+_HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found", "empty"}
+LEAD = 3
+"""Sentences of the document that are scored as if a model had copied them."""
+_NEITHER = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
+"""Not better when higher: faithful texts may be copied or reworded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hallucination(Protocol):
+    """Summaries or answers by one data set's prompt, scored without a judge.
+
+    The paper's number, the share that a judge model finds free of hallucination, needs that
+    judge: ``diffattn judge`` adds it to the evaluation folder, from what is recorded here.
+
+    Source: arXiv:2410.05258v2, section 3.5 (Table 4); arXiv:2407.07071; arXiv:2308.14508.
+    """
+
+    name = JUDGED_PROTOCOL
+    choices = {
+        "rows": "the first 100 in file order; the paper names none",
+        "cut": "XSum, CNN/DM: words off the end until prompt and cue fit 2,033 of the model's own "
+        "tokens (the reference counts another tokenizer's); the instruction is never cut",
+        "long contexts": "LongBench tasks: the middle of the context goes, half of the token "
+        "budget stays at either end, whole words; prompt and answer together take 4,096 tokens",
+        "stop": "XSum, CNN/DM: the reference's five strings; LongBench tasks: none, as there",
+        "decoding": "greedy, no chat template",
+        "empty output": "scores 0 against references; has no share of entities, numbers, bigrams",
+        "found": "looked up in the part of the document that the model has read",
+        "entities": "runs of capitalised words, first words of sentences left out; no tagger",
+        "references": "best of several",
+        "lead": "beside summaries the scores of the first three sentences of what was read, copied",
+        "span_match": "the reference as a substring, as the source does: 'no' stands in 'know'",
+        "lookback": "context ends before the answer's cue, BOS included, as in the reference code; "
+        "rows of the steps that wrote a token, stop string included; of the signed difference "
+        "context / (|context| + |new|), which has no pole",
+    }
+    quick = {
+        "data": "generated", "samples": 6, "prompt_tokens": 768, "max_new_tokens": 24,
+        "rouge": False,
+    }  # fmt: skip
+
+    dataset: str = "xsum"
+    """A name from ``TASKS``."""
+    data: str | None = None
+    """File, folder with ``<dataset>.jsonl``, ``"hub"``, ``"hub:NAME[:CONFIG[:SPLIT]]"``, or
+    ``"generated"``. Must be given: no data set is bundled and nothing is fetched unasked."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """``document``, ``question`` and ``references`` to what the rows call them. Default: the
+    columns of the data set, or of LongBench."""
+    samples: int = 100
+    prompt_tokens: int | None = None
+    """Limit of the prompt. Default: the data set's, 2,033 or 4,096 less the answer's."""
+    max_new_tokens: int | None = None
+    """Default: the data set's."""
+    stop: tuple[str, ...] | None = None
+    """Strings that end an output. Default: the data set's."""
+    rouge: bool = True
+    """Needs the package ``rouge_score``; summaries only."""
+    lookback: bool = True
+    """Reads every output a second time, with attention weights."""
+    seed: int = 1234
+    """Of the made-up articles; everything else is deterministic."""
+
+    def __post_init__(self) -> None:
+        check_known(self.name, "dataset", self.dataset, TASKS)
+        self.require_columns(("document", "question", "references"))
+        self.require_at_least(1, "samples", "prompt_tokens", "max_new_tokens")
+
+    @property
+    def task(self) -> Task:
+        """Prompt, limits and columns of the data set."""
+        return TASKS[self.dataset]
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Items in file order, eight at a time."""
+        if self.data is None:
+            raise ConfigError(
+                f"hallucination: data must name a file or a folder with {self.dataset}.jsonl, "
+                "'hub' or 'generated', got none. Set hallucination.data=PATH."
+            )
+        prompt, new = self._limits()
+        if prompt + new > model.max_length:
+            raise ConfigError(
+                f"hallucination: prompt_tokens and max_new_tokens must fit the {model.max_length} "
+                f"tokens of {model.label}, got {prompt} + {new}. Set hallucination.prompt_tokens."
+            )
+        bare = len(model.encode_prompt(self.task.prompt("", "")))
+        if bare > prompt:
+            raise ConfigError(
+                f"hallucination: prompt_tokens must hold the instruction of {self.dataset}, "
+                f"{bare} tokens, got {prompt}."
+            )
+        if self.rouge and self.task.kind == "summary":
+            answer_metrics.rouge_scorer()
+        examples = load_examples(self.task, self.data, self.samples, self.seed, self.columns)
+        items = [Item(id=f"{self.dataset}-{example.id}", payload=example) for example in examples]
+        return [items[i : i + _BATCH] for i in range(0, len(items), _BATCH)]
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Generate together, then score one by one."""
+        stop = self.task.stop if self.stop is None else self.stop
+        asked = [self._prompt(model, item.payload) for item in items]
+        ids = [model.encode_prompt(prompt) for prompt, _ in asked]
+        written = model.generate(ids, max_new_tokens=self._limits()[1], stop=stop)
+        return [
+            self._row(model, item.payload, *pair, tokens, output)
+            for item, pair, tokens, output in zip(items, asked, ids, written, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Mean of every score over the rows that have it; lookback ratios by layer and head."""
+        names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
+        metrics = []
+        for name in names:
+            values = [row["scores"][name] for row in rows if name in row["scores"]]
+            signed = name.startswith("lookback_")  # parts of a signed map are no shares
+            interval = (cluster_mean if signed else share_interval)(values)
+            better = None if name in _NEITHER else name != "empty"
+            headline = name in _HEADLINES
+            metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
+        for name in dict.fromkeys(name for row in rows for name in row.get("lead", {})):
+            interval = share_interval([row["lead"][name] for row in rows if name in row["lead"]])
+            headline = name in _HEADLINES
+            metrics.append(
+                metric(f"lead_{name}", interval, headline=headline, higher_is_better=None)
+            )
+        counts = {
+            "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
+            "finished": dict(Counter(row["finished"] for row in rows)),
+        }
+        tables = {"counts": counts, "lookback": _mean_ratios(rows)}
+        return Summary(
+            metrics=metrics, tables=tables | used_of("examples", self.samples, len(rows))
+        )
+
+    def _limits(self) -> tuple[int, int]:
+        """Tokens of the prompt and of the output."""
+        new = self.max_new_tokens or self.task.max_new_tokens
+        return self.prompt_tokens or self.task.prompt_tokens, new
+
+    def _prompt(self, model: LanguageModel, example: Example) -> tuple[str, tuple[int, int]]:
+        """The prompt, and the characters of the document that stand in it, begin and end."""
+        if not example.document.strip():
+            raise ItemError(f"{self.dataset}: the document must hold text, got none.")
+        read = cut(
+            model, example.document, lambda text: self.task.prompt(text, example.question),
+            limit=self._limits()[0], where=self.task.cut,
+        )  # fmt: skip
+        return self.task.prompt(text_read(example.document, read), example.question), read
+
+    def _row(
+        self, model: LanguageModel, example: Example, prompt: str, read: tuple[int, int],
+        ids: list[int], output: Generation,
+    ) -> dict[str, Any]:  # fmt: skip
+        text = output.text.strip()
+        row: dict[str, Any] = {
+            "dataset": self.dataset, "kind": self.task.kind, "question": example.question,
+            "references": list(example.references), "output": text,
+            "finished": output.finished, "prompt_tokens": len(ids), "new_tokens": len(output.ids),
+            "read": list(read), "document": example.document, "prompt": prompt_facts(prompt),
+        }  # fmt: skip
+        scores = {"empty": float(not text)}
+        if self.task.kind == "answer":
+            scores["span_match"] = answer_metrics.span_match(text, example.references)
+            scores["word_f1"] = answer_metrics.word_f1(text, example.references)
+        elif self.rouge:
+            scores |= answer_metrics.rouge(text, example.references)
+        source = text_read(example.document, read)
+        if self.task.kind == "summary":
+            row["lead"] = self._lead(source, example.references)
+        for name, support in (
+            ("entities", entity_support(text, source)),
+            ("numbers", number_support(text, source)),
+            ("bigrams", bigram_support(text, source)),
+        ):
+            if support.share is None:
+                continue
+            if name == "bigrams":
+                scores["novel_bigrams"] = 1 - support.share
+            else:
+                scores[f"{name}_found"] = support.share
+                row[f"{name}_missing"] = list(support.missing)
+        if self.lookback and output.ids:
+            context = len(model.encode_prompt(prompt.removesuffix(self.task.cue)))
+            num_context = max(1, min(context, len(ids) - 1))
+            row["lookback"] = lookback_ratios(model, ids, output.ids, num_context)
+            for name, layers in row["lookback"].items():
+                known = [x for layer in layers for x in layer if x is not None]
+                if known:
+                    scores[f"lookback_{name}"] = float(np.mean(known))
+        return row | {"scores": scores}
+
+    def _lead(self, source: str, references: Sequence[str]) -> dict[str, float]:
+        """What copying the first sentences of the document scores, whatever a summary needs."""
+        copied = first_sentences(source.strip(), LEAD)
+        scores = answer_metrics.rouge(copied, references) if self.rouge else {}
+        share = entity_support(copied, source).share
+        return scores if share is None else scores | {"entities_found": share}
+
+
+def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean over the rows, ``[layers][heads]`` by map; ``None`` where no row has a value."""
+    ratios: dict[str, Any] = {}
+    for name in MAPS:
+        values = [row["lookback"][name] for row in rows if "lookback" in row]
+        if not values:
+            continue
+        stacked = np.array(values, dtype=float)  # [rows, layers, heads], None becomes NaN
+        counts = (~np.isnan(stacked)).sum(0)
+        means = np.nansum(stacked, axis=0) / np.maximum(counts, 1)
+        ratios[name] = [
+            [round(float(mean), 6) if count else None for mean, count in zip(*layer, strict=True)]
+            for layer in zip(means, counts, strict=True)
+        ]
+    return ratios

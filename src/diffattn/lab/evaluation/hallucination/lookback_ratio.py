@@ -1,0 +1,73 @@
+"""The lookback ratio: how much of a generated token's attention lies on the context."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.probes.attention_rows import attention_rows
+
+MAPS = ("a1", "difference", "absolute")
+_ROWS = 16
+"""Tokens whose rows are held together."""
+
+Ratios = dict[str, list[list[float | None]]]
+"""Per map, layer and output head."""
+
+
+def lookback_ratios(
+    model: LanguageModel, prompt: Sequence[int], written: Sequence[int], num_context: int
+) -> Ratios:
+    r"""Lookback ratio of every layer and head, mean over the steps that wrote a token.
+
+    .. math:: r = \frac{\bar a_\mathrm{context}}{\bar a_\mathrm{context} + \bar a_\mathrm{new}}
+
+    The means run over the keys of either part, so a uniform map has r = 1/2. ``"a1"`` takes A1
+    and ``"absolute"`` the size of what acts on the values, |A1 − λA2|. ``"difference"`` takes
+    A1 − λA2 with its sign; where a mean is negative, r has a pole, so the denominator holds the
+    sizes of both means, which changes nothing where they are positive and keeps r within [−1, 1].
+    For softmax attention all three are equal.
+
+    Source: arXiv:2407.07071, section 2.
+
+    Args:
+        model: The model.
+        prompt: Tokens of the prompt, two or more.
+        written: Tokens that were generated, one or more.
+        num_context: Tokens of the prompt that are context, from 1 to ``len(prompt) - 1``; the
+            rest of it (the answer's cue) counts as new.
+
+    Returns:
+        Ratios by map, ``[layers][heads]``; ``None`` where all weights of a step are 0.
+    """
+    before = model.read(prompt[:-1])
+    cache, seen = before.rows(1), before.length
+    tokens = [prompt[-1], *written[:-1]]
+    steps: list[Tensor] = []
+    for start in range(0, len(tokens), _ROWS):
+        ids = torch.tensor([tokens[start : start + _ROWS]], device=model.device)
+        layers = attention_rows(model.network, ids, cache)
+        counts = torch.arange(1, ids.shape[1] + 1, device=model.device) + seen - num_context
+        seen += ids.shape[1]
+        kinds = ((layer.maps[:, 0], layer.signed, layer.signed.abs()) for layer in layers)
+        means = [torch.stack([_means(x, num_context, counts) for x in maps]) for maps in kinds]
+        steps.append(torch.stack(means))
+    return _ratios(torch.cat(steps, dim=-1))
+
+
+def _means(rows: Tensor, num_context: int, num_new: Tensor) -> Tensor:
+    """Means over context and over new keys: ``[H, T, S]`` to ``[2, H, T]``."""
+    context = rows[..., :num_context].mean(-1)
+    return torch.stack([context, rows[..., num_context:].sum(-1) / num_new])
+
+
+def _ratios(means: Tensor) -> Ratios:
+    """From means ``[layers, maps, 2, H, steps]``, maps in the order of ``MAPS``."""
+    means = means.double()
+    ratios = (means[:, :, 0] / means.abs().sum(2)).mean(-1)  # [layers, maps, H]
+    return {name: [_plain(x) for x in ratios[:, i]] for i, name in enumerate(MAPS)}
+
+
+def _plain(values: Tensor) -> list[float | None]:
+    return [round(x, 6) if x == x else None for x in values.tolist()]

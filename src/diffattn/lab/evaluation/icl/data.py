@@ -1,0 +1,347 @@
+"""Classification data sets for in-context learning: original files, the hub, or made up."""
+
+import csv
+import io
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError, first_line
+from diffattn.lab.data import files
+from diffattn.models.config.known_names import check_known
+
+_WORDS = {
+    "animal": "horse dog cat bird fish wolf bear fox",
+    "building": "house church tower bridge castle school barn mill",
+    "colour": "red green blue white black brown yellow grey",
+    "food": "bread cheese apple soup cake rice fruit meat",
+    "weather": "rain snow wind storm sun cloud frost fog",
+    "weather report": "forecast warning bulletin barometer outlook almanac chart gauge",
+}
+_FRAMES = (
+    "what do you know of {a} and {b}",
+    "tell me of the {a} before the {b}",
+    "is there any {a} or {b} in the town",
+    "he spoke of {a} , and then of {b}",
+)
+
+
+def generated_questions(per_class: int, seed: int) -> list[tuple[str, str]]:
+    """Texts and labels; every class has words of its own, and one label begins as another.
+
+    Args:
+        per_class: Texts of every class.
+        seed: Of the words.
+    """
+    generator = random.Random(f"questions-{seed}")
+    questions = []
+    for _ in range(per_class):
+        for label, words in _WORDS.items():
+            a, b = generator.sample(words.split(), 2)
+            questions.append((generator.choice(_FRAMES).format(a=a, b=b), label))
+    return questions
+
+
+_JSON_LINES = ("train.jsonl", "test.jsonl")
+"""In place of a data set's own files."""
+_COARSE = {
+    "ABBR": "abbreviation", "ENTY": "entity", "DESC": "description", "HUM": "human",
+    "LOC": "location", "NUM": "numeric",
+}  # fmt: skip
+# What the reference writes for codes that are no words; the others stand for themselves.
+_FINE = {
+    "abb": "abbreviation", "exp": "expansion", "def": "definition", "desc": "description",
+    "cremat": "creation", "dismed": "disease", "instru": "instrument", "lang": "language",
+    "techmeth": "technique", "termeq": "term", "veh": "vehicle", "gr": "group",
+    "ind": "individual", "mount": "mountain", "dist": "distance", "ord": "order",
+    "perc": "percent", "temp": "temperature", "volsize": "size",
+}  # fmt: skip
+
+
+OVERLAP_CHOICE = {
+    "overlap": "training texts that stand in the test part too, compared by letters and digits, "
+    "are no demonstrations"
+}
+"""Of every protocol that reads these data sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A text and its class."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IclData:
+    """One data set."""
+
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes, sorted."""
+        return tuple(sorted({example.label for example in self.train}))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IclDataset:
+    """How one data set is found, prompted and asked."""
+
+    folder: str
+    files: tuple[str, ...]
+    read: Callable[..., IclData]
+    hub: str
+    x_prefix: str
+    y_prefix: str
+    num_classes: int
+    shots: tuple[int, ...]
+    """The numbers of demonstrations of Fig. 6."""
+    stable_from: int
+    """Where the dashed lines of Fig. 6 begin."""
+
+
+def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) -> IclData:
+    """Open a data set.
+
+    Args:
+        dataset: A name from :data:`ICL_DATASETS`.
+        source: The folder that holds the original files, or one above it with the usual name of
+            the data set (``trec``, ``banking77``, ``clinc150``), or with ``train.jsonl`` and
+            ``test.jsonl`` in their place; or ``"hub"``; or ``"generated"``: made-up questions that
+            stand in for any of them, to see a protocol work.
+        columns: ``text`` and ``label`` to what CSV files and JSON lines call them. Default: those
+            names, and ``category`` for the label of a CSV file.
+
+    Returns:
+        Train and test examples, in the order of the files, of train those of
+        :func:`without_test_texts`.
+
+    Raises:
+        ConfigError: An unknown name, files that are missing or of another form, or a label all of
+            whose training texts are test texts.
+    """
+    check_known("load_icl_data", "dataset", dataset, ICL_DATASETS)
+    known = ICL_DATASETS[dataset]
+    if source == "generated":
+        return _generated()
+    data = _from_hub(dataset, known) if source == "hub" else _local(source, known, columns)
+    for part, examples in (("train", data.train), ("test", data.test)):
+        if not examples:
+            raise ConfigError(f"{dataset}: {part} must hold one example or more, got none.")
+    unknown = sorted({example.label for example in data.test} - set(data.labels))
+    if unknown:
+        raise ConfigError(f"{dataset}: test labels must occur in train, got {unknown[0]!r}.")
+    kept = without_test_texts(data)
+    gone = sorted(set(data.labels) - set(kept.labels))
+    if gone:
+        raise ConfigError(
+            f"{dataset}: every label must have a train text that is no test text, "
+            f"got none of {gone[0]!r}."
+        )
+    return kept
+
+
+def without_test_texts(data: IclData) -> IclData:
+    """The same data without training texts that stand in the test part too, whatever their label.
+
+    As demonstrations they would hold the answer. Letters and digits alone are compared, case
+    ignored.
+    """
+    asked = {_letters(example.text) for example in data.test}
+    train = tuple(example for example in data.train if _letters(example.text) not in asked)
+    return replace(data, train=train)
+
+
+def _letters(text: str) -> str:
+    """What two spellings of a text share; of a text without letters and digits all of it."""
+    return "".join(filter(str.isalnum, text.lower())) or text
+
+
+def _generated() -> IclData:
+    train, test = (
+        tuple(_example(text, label, "generated") for text, label in generated_questions(n, seed))
+        for n, seed in ((50, 0), (10, 1))
+    )
+    return IclData(train=train, test=test)
+
+
+def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclData:
+    """A data set from files in the folder itself or below it."""
+    root = Path(source).expanduser()
+    for folder in (root / known.folder, root):
+        paths = [folder / name for name in known.files]
+        if all(path.is_file() for path in paths):
+            return _banking(paths, columns) if known.read is _banking else known.read(paths)
+        paths = [folder / name for name in _JSON_LINES]
+        if all(path.is_file() for path in paths):
+            return _json_lines(paths, columns)
+    wanted = ", ".join(known.files)
+    raise ConfigError(
+        f"{source}: must be 'hub', 'generated' or a folder with {wanted} (or "
+        f"{' and '.join(_JSON_LINES)}), or with {known.folder}/ that holds them, got neither."
+    )
+
+
+def _json_lines(paths: list[Path], columns: Mapping[str, str]) -> IclData:
+    """One object per line with ``text`` and ``label``, or what ``columns`` calls them."""
+    named = {"text": "text", "label": "label", **columns}
+    parts = []
+    for path in paths:
+        examples = []
+        lines = files.require_text(path).split("\n")
+        for number, record in files.json_objects(lines, str(path)):
+            where = f"{path}:{number}"
+            row = files.with_known_names(record, named, where)
+            examples.append(_example(row["text"], row["label"], where))
+        parts.append(tuple(examples))
+    return IclData(train=parts[0], test=parts[1])
+
+
+def _example(text: Any, label: Any, where: str) -> Example:
+    """One example, its text on one line."""
+    one_line = " ".join(text.split()) if isinstance(text, str) else ""
+    name = " ".join(label.replace("_", " ").split()) if isinstance(label, str) else ""
+    if not one_line or not name:
+        raise ConfigError(f"{where}: text and label must not be empty, got {text!r}, {label!r}.")
+    return Example(one_line, name)
+
+
+def _trec_label(code: str, fine: bool, where: str) -> str:
+    coarse, _, kind = code.partition(":")
+    if coarse not in _COARSE or not kind:
+        raise ConfigError(f"{where}: labels must be like 'NUM:date', got {code!r}.")
+    return f"{_COARSE[coarse]} {_FINE.get(kind, kind)}" if fine else _COARSE[coarse]
+
+
+def _trec(paths: list[Path], *, fine: bool) -> IclData:
+    """``NUM:date When did ...`` in Latin-1, one question per line."""
+    parts = []
+    for path in paths:
+        examples = []
+        for number, line in enumerate(files.require_text(path, "latin-1").split("\n"), start=1):
+            if line.strip():
+                code, _, question = line.strip().partition(" ")
+                where = f"{path}:{number}"
+                examples.append(_example(question, _trec_label(code, fine, where), where))
+        parts.append(tuple(examples))
+    return IclData(train=parts[0], test=parts[1])
+
+
+def _banking(paths: list[Path], columns: Mapping[str, str] = {}) -> IclData:
+    """CSV with the columns ``text`` and ``category``, or what ``columns`` calls them."""
+    parts = []
+    text, label = columns.get("text", "text"), columns.get("label", "category")
+    for path in paths:
+        reader = csv.DictReader(io.StringIO(files.require_text(path), newline=""))
+        names = list(reader.fieldnames or [])
+        if not {text, label} <= set(names):
+            raise ConfigError(f"{path}: columns must be {text} and {label}, got {names}.")
+        rows = enumerate(reader, start=2)
+        parts.append(tuple(_example(r[text], r[label], f"{path}:row {i}") for i, r in rows))
+    return IclData(train=parts[0], test=parts[1])
+
+
+def _clinic(paths: list[Path], *, out_of_scope: bool) -> IclData:
+    """JSON with ``train`` and ``test``, lists of pairs; with ``oos_*`` it has 151 classes."""
+    (path,) = paths
+    try:
+        value = files.parse_json(files.require_text(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: must be JSON, got: {error}.") from error
+    parts = []
+    for part in ("train", "test"):
+        names = [part, f"oos_{part}"] if out_of_scope else [part]
+        examples = []
+        for name in names:
+            pairs = value.get(name) if isinstance(value, Mapping) else None
+            if not isinstance(pairs, list):
+                raise ConfigError(f"{path}: must hold a list {name!r}, got none.")
+            for number, pair in enumerate(pairs):
+                where = f"{path}:{name}[{number}]"
+                if not isinstance(pair, list) or len(pair) != 2:
+                    raise ConfigError(f"{where}: must be a text and a label, got {pair!r}.")
+                examples.append(_example(pair[0], pair[1], where))
+        parts.append(tuple(examples))
+    return IclData(train=parts[0], test=parts[1])
+
+
+def _from_hub(name: str, known: IclDataset) -> IclData:
+    """The same data from the hub, by way of the optional package ``datasets``."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            f"{name}: 'hub' needs the package 'datasets', got none installed. "
+            "Run: pip install 'diffattn[data]', or give a folder with the original files."
+        ) from error
+    repository, _, config = known.hub.partition(":")
+    parts = []
+    for split in ("train", "test"):
+        try:
+            rows = datasets.load_dataset(repository, config or None, split=split)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{name}: {known.hub!r} must be a data set that can be opened, "
+                f"got: {first_line(error)}. Or give a folder with {', '.join(known.files)}."
+            ) from error
+        parts.append(tuple(_hub_examples(name, rows)))
+    return IclData(train=parts[0], test=parts[1])
+
+
+def _hub_examples(name: str, rows: Any) -> Iterable[Example]:
+    column = {"banking77": "label", "clinic150": "intent", "clinic151": "intent"}.get(
+        name, "fine_label"
+    )
+    if not {"text", column} <= set(rows.column_names):
+        raise ConfigError(
+            f"{name}: columns must be text and {column}, got {sorted(rows.column_names)}."
+        )
+    names = rows.features[column].names
+    for number, row in enumerate(rows):
+        where, label = f"{name}[{number}]", names[row[column]]
+        if name == "clinic150" and label == "oos":
+            continue
+        if column == "fine_label":
+            label = _trec_label(label, name == "trec_fine", where)
+        yield _example(row["text"], label, where)
+
+
+_TREC: dict[str, Any] = {
+    "folder": "trec", "files": ("train_5500.label", "TREC_10.label"), "hub": "CogComp/trec",
+    "x_prefix": "Question: ", "y_prefix": "Type: ",
+}  # fmt: skip
+_CLINIC: dict[str, Any] = {
+    "folder": "clinc150", "files": ("data_full.json",), "hub": "clinc/clinc_oos:plus",
+    "x_prefix": "utterance: ", "y_prefix": "intent: ",
+}  # fmt: skip
+
+ICL_DATASETS: dict[str, IclDataset] = {
+    "trec": IclDataset(
+        **_TREC, read=partial(_trec, fine=False), num_classes=6,
+        shots=(6, 12, *range(30, 3_541, 90)), stable_from=30,
+    ),
+    "trec_fine": IclDataset(
+        **_TREC, read=partial(_trec, fine=True), num_classes=50,
+        shots=(50, *range(100, 3_201, 100)), stable_from=800,
+    ),
+    "banking77": IclDataset(
+        folder="banking77", files=("train.csv", "test.csv"), hub="PolyAI/banking77",
+        x_prefix="query: ", y_prefix="intent: ", read=_banking, num_classes=77,
+        shots=tuple(range(77, 77 * 34 + 1, 77)), stable_from=616,
+    ),
+    "clinic150": IclDataset(
+        **_CLINIC, read=partial(_clinic, out_of_scope=False), num_classes=150,
+        shots=tuple(range(150, 150 * 21 + 1, 150)), stable_from=1_950,
+    ),
+    "clinic151": IclDataset(
+        **_CLINIC, read=partial(_clinic, out_of_scope=True), num_classes=151,
+        shots=tuple(range(151, 151 * 21 + 1, 151)), stable_from=1_963,
+    ),
+}  # fmt: skip
+"""By name. ``clinic151`` adds the class ``oos``, which the paper leaves out."""

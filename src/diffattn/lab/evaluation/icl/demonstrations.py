@@ -1,0 +1,234 @@
+"""Demonstrations for in-context learning: which, in what order, and read once."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.icl.data import ICL_DATASETS, Example, load_icl_data
+from diffattn.lab.inference.label_trie import LabelTrie
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import Prefix
+
+SEPARATOR = "\n==\n"
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class IclTask:
+    """A data set as one model reads it: prompts, labels and test items.
+
+    A prompt is ``{x_prefix}{text}\\n{y_prefix}{label}`` per demonstration, joined by ``\\n==\\n``,
+    and the same of the question up to ``y_prefix`` without its last space. Every demonstration is
+    encoded as it follows a separator, so that one token list serves every prompt it occurs in.
+
+    Args:
+        model: Its tokenizer is used.
+        dataset: A name from ``ICL_DATASETS``.
+        source: See :func:`load_icl_data`.
+        test_items: Drawn from the test set.
+        seed: Of the draw: fewer items are a part of more.
+        columns: See :func:`load_icl_data`.
+
+    Raises:
+        ConfigError: The data is missing or wrong, or has too few test items.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        dataset: str,
+        source: str,
+        test_items: int,
+        seed: int,
+        columns: Mapping[str, str] = {},
+    ) -> None:
+        data = load_icl_data(dataset, source, columns)
+        self.known = ICL_DATASETS[dataset]
+        longest = longest_kept(data.train)
+        self.train = [example for example in data.train if len(example.text) <= longest]
+        usable = [i for i, example in enumerate(data.test) if len(example.text) <= longest]
+        if len(usable) < test_items:
+            raise ConfigError(
+                f"{dataset}: test_items must be at most {len(usable)}, got {test_items}."
+            )
+        chosen = random.Random(f"test-{seed}").sample(usable, len(usable))[:test_items]
+        self.test = {i: data.test[i] for i in sorted(chosen)}
+        self.trie = LabelTrie(model, data.labels, f"{SEPARATOR}{self._question('x')}")
+        self.questions = {i: self.question(model, example.text) for i, example in self.test.items()}
+
+    def rounds(self, seed: int) -> list[Example]:
+        """All training examples in balanced rounds; see :func:`balanced_rounds`."""
+        return balanced_rounds(self.train, seed)
+
+    def encode(self, model: LanguageModel, examples: Sequence[Example]) -> list[list[int]]:
+        """Tokens of every demonstration and the separator after it, the first behind BOS."""
+        texts = [
+            f"{self._question(example.text)} {example.label}{SEPARATOR}" for example in examples
+        ]
+        pieces = [encode_after(model, SEPARATOR, text) for text in texts[1:]]
+        return [model.encode_prompt(texts[0]), *pieces] if texts else []
+
+    def question(self, model: LanguageModel, text: str) -> list[int]:
+        """Tokens of a question that follows demonstrations, without what belongs to the labels."""
+        return self.trie.cut(encode_after(model, SEPARATOR, self._question(text)))
+
+    @property
+    def room(self) -> int:
+        """Tokens that the longest question and label take."""
+        return max(map(len, self.questions.values())) + self.trie.longest
+
+    def how_many_fit(self, model: LanguageModel, pieces: Sequence[Sequence[int]]) -> int:
+        """How many demonstrations fit the model with any question and label."""
+        left, fit = model.max_length - self.room, 0
+        for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                break
+            fit += 1
+        return fit
+
+    def _question(self, text: str) -> str:
+        return f"{self.known.x_prefix}{text}\n{self.known.y_prefix.rstrip()}"
+
+
+class DemonstrationReader:
+    """Demonstrations read in steps: a larger number continues what a smaller one has read.
+
+    The steps are always the same, so an interrupted evaluation reads to the same rounding.
+    """
+
+    def __init__(self, pieces: Sequence[Sequence[int]], steps: Sequence[int]) -> None:
+        self.pieces, self.steps = pieces, sorted(steps)
+        self._read: tuple[int, Prefix] | None = None
+
+    def prefix(self, model: LanguageModel, count: int) -> Prefix:
+        """The first ``count`` demonstrations, one of the steps."""
+        done, prefix = self._read if self._read and self._read[0] <= count else (0, None)
+        for step in self.steps:
+            if done < step <= count:
+                prefix = model.read([t for piece in self.pieces[done:step] for t in piece], prefix)
+                done = step
+        assert prefix is not None, "count is one of the steps"
+        self._read = (done, prefix)
+        return prefix
+
+    def text(self, model: LanguageModel, count: int) -> str:
+        """The first ``count`` demonstrations as they are read."""
+        return model.decode([token for piece in self.pieces[:count] for token in piece])
+
+
+def balanced_rounds(
+    examples: Iterable[Example], seed: int, limit: int | None = None
+) -> list[Example]:
+    """Rounds that hold every class once, without replacement; an exhausted class is left out.
+
+    The first n of the list are the n demonstrations of a prompt, so a longer prompt begins as a
+    shorter one. Within a round the classes stand in random order.
+
+    Args:
+        examples: Of a training set.
+        seed: Of both orders.
+        limit: How many are wanted. Default: all.
+    """
+    generator = random.Random(f"rounds-{seed}")
+    left = _by_class(examples, generator)
+    chosen: list[Example] = []
+    while left and (limit is None or len(chosen) < limit):
+        order = list(left)
+        generator.shuffle(order)
+        for label in order:
+            chosen.append(left[label].pop())
+            if not left[label]:
+                del left[label]
+    return chosen[:limit]
+
+
+def skipped_classes(order: Sequence[Example], count: int) -> int:
+    """Classes that balanced rounds have left out of the rounds that are complete after ``count``.
+
+    Args:
+        order: All examples, from :func:`balanced_rounds`.
+        count: Demonstrations taken from its beginning.
+    """
+    sizes = Counter(example.label for example in order).values()
+    complete, left = 0, count
+    while (width := sum(size > complete for size in sizes)) and width <= left:
+        complete, left = complete + 1, left - width
+    return sum(size < complete for size in sizes)
+
+
+def random_order(examples: Sequence[Example], seed: int) -> list[Example]:
+    """The same examples in random order."""
+    return random.Random(f"random-{seed}").sample(list(examples), len(examples))
+
+
+def alternating_order(examples: Sequence[Example], seed: int) -> list[Example]:
+    """The same examples class by class in turn, in one random order of the classes."""
+    generator = random.Random(f"alternating-{seed}")
+    left = _by_class(examples, generator)
+    order = list(left)
+    generator.shuffle(order)
+    longest = max(map(len, left.values()), default=0)
+    return [left[name][i] for i in range(longest) for name in order if i < len(left[name])]
+
+
+def numbers_that_fit(
+    protocol: Any, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
+) -> list[int]:
+    """Those of the wanted numbers of demonstrations, ascending, that are at most ``fit``.
+
+    Raises:
+        ConfigError: None is; ``hint`` says what to do. Default: choose other ``shots``.
+    """
+    numbers = [n for n in wanted if n <= fit]
+    if not numbers:
+        raise ConfigError(
+            f"{protocol.name}: {protocol.dataset} examples must be at most {fit}, "
+            f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
+            + (hint or f"Choose others: --set {protocol.name}.shots=[...].")
+        )
+    return numbers
+
+
+def longest_kept(examples: Iterable[Example]) -> int:
+    """The 99th percentile of the texts' lengths, in characters."""
+    lengths = sorted(len(example.text) for example in examples)
+    return lengths[max(0, -(-len(lengths) * 99 // 100) - 1)]
+
+
+def encode_after(model: LanguageModel, before: str, text: str) -> list[int]:
+    """Tokens of ``text`` as it follows ``before``, cut where ``before`` alone ends."""
+    return model.encode(before + text)[len(model.encode(before)) :]
+
+
+def kept_per_model(
+    prepare: Callable[[P, LanguageModel], T],
+) -> Callable[[P, LanguageModel], T]:
+    """What a protocol has made ready for a model, kept until it is asked with other settings.
+
+    It goes with the model, and so do keys and values that it holds.
+    """
+    kept: WeakKeyDictionary[LanguageModel, tuple[P, T]] = WeakKeyDictionary()
+
+    @wraps(prepare)
+    def ready(protocol: P, model: LanguageModel) -> T:
+        entry = kept.get(model)
+        if entry is None or entry[0] != protocol:
+            entry = kept[model] = (protocol, prepare(protocol, model))
+        return entry[1]
+
+    return ready
+
+
+def _by_class(examples: Iterable[Example], generator: random.Random) -> dict[str, list[Example]]:
+    """Examples of every class in random order; the classes sorted."""
+    classes: dict[str, list[Example]] = {}
+    for example in examples:
+        classes.setdefault(example.label, []).append(example)
+    for members in classes.values():
+        generator.shuffle(members)
+    return dict(sorted(classes.items()))

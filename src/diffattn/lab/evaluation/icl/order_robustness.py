@@ -1,0 +1,204 @@
+"""How much does the order of the demonstrations matter?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from diffattn.lab.evaluation.icl.data import ICL_DATASETS, Example
+from diffattn.lab.evaluation.icl.demonstrations import (
+    DemonstrationReader,
+    IclTask,
+    alternating_order,
+    kept_per_model,
+    numbers_that_fit,
+    random_order,
+)
+from diffattn.lab.evaluation.icl.many_shot import (
+    DECODINGS,
+    PROMPT_CHOICES,
+    label_rows,
+    mean_accuracy,
+    most_frequent_answer,
+)
+from diffattn.lab.evaluation.metrics import score_metric
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.records.evaluations import Metric
+from diffattn.lab.stats.proportions import expected_range
+from diffattn.models.config.known_names import check_known
+
+ORDERS = {"random": random_order, "alternating": alternating_order}
+_REPEATS = 2_000
+
+
+@dataclass(kw_only=True, slots=True)
+class _Ready:
+    task: IclTask
+    examples: list[Example]
+    readers: dict[int, DemonstrationReader]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderRobustness(Protocol):
+    """The same demonstrations in several orders: best minus worst accuracy.
+
+    Source: arXiv:2410.05258v2, section 3.4, Fig. 7 and 11.
+    """
+
+    name = "order_robustness"
+    choices = PROMPT_CHOICES | {
+        "number": "the paper does not tell it; per_class times the classes, or by default the "
+        "largest number of Fig. 6 that fits the model",
+        "demonstrations": "the first of the balanced rounds of many_shot; orders permute them all",
+        "alternating": "one of every class in turn, in an order of the classes drawn per seed; "
+        "an exhausted class is skipped",
+        "range by chance": "of independent binomial draws; and of the measured answers with each "
+        "test item's right answers shuffled over the orders, which keeps the items' difficulty",
+    }
+    quick = {"data": "generated", "per_class": 2, "orders": 3, "test_items": 12}
+
+    dataset: str = "trec"
+    """As in ``many_shot``."""
+    data: str = "hub"
+    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
+    format: str = "random"
+    """``random`` or ``alternating``."""
+    per_class: int | None = None
+    """Demonstrations per class. Default: as many as fit; see ``choices``."""
+    orders: int = 10
+    """Permutations. The paper has 10 in format ``random`` and 30 in ``alternating``."""
+    test_items: int = 100
+    """The paper has 100 in format ``random`` and 30 in ``alternating``."""
+    decoding: str = "greedy_trie"
+    """``greedy_trie`` or ``loglik``. Both are recorded."""
+    seed: int = 43
+
+    def __post_init__(self) -> None:
+        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
+        check_known(self.name, "format", self.format, ORDERS)
+        check_known(self.name, "decoding", self.decoding, DECODINGS)
+        self.require_columns(("text", "label"))
+        self.require_at_least(1, "per_class", "test_items")
+        self.require_at_least(2, "orders")
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One batch per order, which all its items follow."""
+        test = self._ready(model).task.test
+        items = [
+            [Item(id=f"{order}-{i}", payload=(order, i), cluster=str(i)) for i in test]
+            for order in range(self.orders)
+        ]
+        return split_long_batches(items, 50)
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The examples."""
+        task = self._ready(model).task
+        return task.train, task.test
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Both predictions of every item after one order."""
+        ready = self._ready(model)
+        (order,) = {item.payload[0] for item in items}
+        if order not in ready.readers:  # one order's keys and values at a time
+            examples = ORDERS[self.format](ready.examples, self.seed + order)
+            pieces = ready.task.encode(model, examples)
+            ready.readers = {order: DemonstrationReader(pieces, [len(pieces)])}
+        reader = ready.readers[order]
+        prefix = reader.prefix(model, len(ready.examples))
+        facts = {"order": order, "shots": len(ready.examples)}
+        chosen, shown = [item.payload[1] for item in items], reader.text(model, facts["shots"])
+        return label_rows(model, ready.task, chosen, prefix, facts, shown)
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Mean, spread and range over the orders, and the range that chance brings."""
+        metrics: list[Metric] = []
+        tables: dict[str, Any] = {
+            "shots": rows[0]["shots"],
+            "most_frequent_answer": most_frequent_answer(rows),
+        }
+        for decoding in DECODINGS:
+            name, chosen = f"accuracy_{decoding}", decoding == self.decoding
+            orders = sorted({row["order"] for row in rows})
+            by_order = {n: [row for row in rows if row["order"] == n] for n in orders}
+            each = [x for n in orders for x in score_metric(name, by_order[n], {"order": n})]
+            metrics.append(mean_accuracy(name, rows, {}, headline=chosen))
+            metrics += each
+            ranges, facts = _ranges(_grid(rows, name), decoding, headline=chosen)
+            metrics += ranges
+            tables[name] = {"by_order": [m.value for m in each]} | facts
+        return Summary(metrics=metrics, tables=tables)
+
+    @kept_per_model
+    def _ready(self, model: LanguageModel) -> _Ready:
+        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
+        known, order = ICL_DATASETS[self.dataset], task.rounds(self.seed)
+        wanted = known.shots
+        if self.per_class is not None:
+            wanted = (self.per_class * known.num_classes,)
+        pieces = task.encode(model, order[: wanted[-1]])
+        fit = task.how_many_fit(model, pieces)
+        usable = numbers_that_fit(self, model, wanted, fit, "Choose a smaller per_class.")
+        return _Ready(task=task, examples=order[: usable[-1]], readers={})
+
+
+def _grid(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Scores ``[orders, test items]`` of the items that were scored in every order."""
+    orders = sorted({row["order"] for row in rows})
+    by_item: dict[str, dict[int, float]] = {}
+    for row in rows:
+        by_item.setdefault(str(row["cluster"]), {})[row["order"]] = row["scores"][name]
+    whole = [scores for scores in by_item.values() if len(scores) == len(orders)]
+    return np.array([[scores[order] for scores in whole] for order in orders])
+
+
+def _ranges(
+    scores: np.ndarray, decoding: str, *, headline: bool
+) -> tuple[list[Metric], dict[str, float]]:
+    """The margin over the orders with its interval, and what chance brings."""
+    num_orders, n = scores.shape
+    if n == 0:
+        return [], {}
+    generator = np.random.default_rng(0)
+    means = scores.mean(1)
+    margin = float(np.ptp(means))
+    drawn = generator.integers(0, n, size=(_REPEATS, n))
+    spread = np.ptp(scores[:, drawn].mean(2), axis=0)
+    shuffled = np.array(
+        [np.ptp(generator.permuted(scores, axis=0).mean(1)) for _ in range(_REPEATS)]
+    )
+    low, high = np.quantile(spread, [0.025, 0.975])
+    facts = {
+        "standard_deviation": float(means.std(ddof=1)),
+        "best": float(means.max()),
+        "worst": float(means.min()),
+        "margin_expected_binomial": expected_range(float(means.mean()), n, num_orders),
+        "margin_expected_dealt": float(shuffled.mean()),
+        # Counted with the measured one, so that p is never 0; sums in another order may differ.
+        "margin_p_value": (1 + int((shuffled >= margin - 1e-12).sum())) / (1 + _REPEATS),
+    }
+    interval: dict[str, Any] = {"method": "none: no answer changed with the order"}
+    if np.ptp(scores, axis=0).any():
+        interval = {
+            "low": min(margin, float(low)), "high": max(margin, float(high)),
+            "method": "bootstrap over test items",
+        }  # fmt: skip
+    chance = [
+        Metric(
+            name=f"margin_{decoding}", value=margin, n=n, headline=headline,
+            higher_is_better=False, **interval,
+        ),
+        *(
+            Metric(name=f"{key}_{decoding}", value=facts[key], n=n, headline=headline,
+                   higher_is_better=None)
+            for key in ("margin_expected_binomial", "margin_expected_dealt")
+        ),
+        Metric(
+            name=f"standard_deviation_{decoding}", value=facts["standard_deviation"],
+            n=num_orders, headline=headline, higher_is_better=False,
+        ),
+    ]  # fmt: skip
+    return chance, facts

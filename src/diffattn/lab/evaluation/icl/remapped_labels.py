@@ -1,0 +1,228 @@
+"""In-context learning of labels that carry no meaning: classes renamed to random numbers."""
+
+import hashlib
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.icl.data import (
+    ICL_DATASETS,
+    OVERLAP_CHOICE,
+    Example,
+    IclData,
+    load_icl_data,
+)
+from diffattn.lab.evaluation.icl.demonstrations import (
+    balanced_rounds,
+    encode_after,
+    kept_per_model,
+    numbers_that_fit,
+)
+from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics, score_metric
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.inference.label_trie import LabelTrie
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.records.evaluations import Metric
+from diffattn.models.config.known_names import check_known
+
+_INSTRUCTION = (
+    "Use the provided mapping from the text to label to assign a label to the text. "
+    'Only output "label: {label}" and nothing else. '
+)
+_SHOTS = {
+    "trec": (400, 800, 1_600, 3_300, 6_600),
+    "trec_fine": (400, 800, 1_600, 3_200, 6_400),
+    "banking77": (360, 720, 1_450, 2_900, 5_900),
+    "clinic150": (440, 880, 1_750, 3_525, 7_050),
+    "clinic151": (440, 880, 1_750, 3_525, 7_050),
+}
+_NEW_TOKENS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ready:
+    data: IclData
+    trie: LabelTrie
+    test: dict[int, Example]
+    shots: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemappedLabels(Protocol):
+    """Classification by demonstrations whose labels are random numbers, new for every question.
+
+    Source: H. Yen et al., arXiv:2410.02694 (HELMET), section on many-shot ICL.
+    """
+
+    name = "remapped_labels"
+    choices = {
+        **OVERLAP_CHOICE,
+        "demonstrations": "balanced rounds, drawn per question from a hash of its text and the "
+        "seed; unlike the reference, an exhausted class is drawn again in rounds of its own",
+        "test items": "balanced rounds over the test set, the same for every number and model",
+        "score": "exact match of the line after 'label:', after decoding freely; beside it the "
+        "number that greedy decoding writes if only the numbers can be written",
+        "guess": "one of the classes; and the number that most demonstrations have, of several the "
+        "one shown last",
+        "sets": "TREC, TREC-fine, Banking-77, Clinic-150; the reference's NLU has no files here, "
+        "and its Clinic test is the validation part (here: test)",
+        "chat": "completion, no chat template",
+    }
+    quick = {"data": "generated", "shots": (12,), "test_items": 8}
+
+    dataset: str = "trec"
+    """As in ``many_shot``; the reference takes ``clinic151``."""
+    data: str = "hub"
+    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
+    shots: tuple[int, ...] | None = None
+    """Numbers of demonstrations. Default: the reference's for 8K to 128K tokens."""
+    test_items: int = 500
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
+        self.require_columns(("text", "label"))
+        self.require_at_least(1, "shots", "test_items")
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The numbers of demonstrations that are wanted, ascending."""
+        return tuple(sorted(set(self.shots or _SHOTS[self.dataset])))
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Every item alone: no two share demonstrations."""
+        ready = self._ready(model)
+        return [
+            [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i))]
+            for n in ready.shots
+            for i in ready.test
+        ]
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The examples."""
+        return self._ready(model).data
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """The prompt is read once, for free decoding and for the numbers."""
+        ready = self._ready(model)
+        rows = []
+        for item in items:
+            count, i = item.payload
+            example = ready.test[i]
+            prompt, number = self.prompt(ready.data, example, count)
+            whole = model.encode_prompt(prompt)
+            tokens = ready.trie.cut(whole)
+            prefix = model.read(tokens[:-1])
+            (free,) = model.generate(
+                [whole[prefix.length :]], max_new_tokens=_NEW_TOKENS, stop=("\n",),
+                before=prefix,
+            )  # fmt: skip
+            (reading,) = model.read_labels(ready.trie, [tokens[-1:]], before=prefix)
+            guesses = (1 / len(ready.trie.labels), float(number == most_shown(prompt)))
+            answer = free.text.rpartition("label:")[2].strip()
+            at = ready.trie.labels.index(number)
+            rows.append(
+                {
+                    "shots": count,
+                    "text": example.text,
+                    "expected": number,
+                    "output": free.text,
+                    "among_numbers": ready.trie.labels[reading.greedy],
+                    "prompt_tokens": len(tokens),
+                    "prompt": prompt_facts(prompt),
+                    **dict(zip(GUESSES, guesses, strict=True)),
+                    "scores": {
+                        "exact_match": float(answer == number),
+                        "accuracy_among_numbers": float(reading.greedy == at),
+                        "expected_logprob": reading.logprobs[at],
+                    },
+                }
+            )
+        return rows
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Exact match per number of demonstrations."""
+        metrics: list[Metric] = []
+        asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
+        for n in asked:
+            of_number = [row for row in rows if row["shots"] == n]
+            metrics += score_metric("exact_match", of_number, {"shots": n}, headline=True)
+            metrics += score_metric("accuracy_among_numbers", of_number, {"shots": n})
+            metrics += guess_metrics(of_number, {"shots": n})
+        cut = [n for n in self.grid if n not in asked]
+        return Summary(metrics=metrics, tables={"shots_not_asked": cut})
+
+    def prompt(self, data: IclData, example: Example, count: int) -> tuple[str, str]:
+        """The prompt with ``count`` demonstrations, and the number that is right."""
+        generator = random.Random(f"numbers-{self._own_seed(example)}")
+        numbers = generator.sample(range(len(data.labels)), len(data.labels))
+        renamed = {label: str(number) for label, number in zip(data.labels, numbers, strict=True)}
+        context = "\n\n".join(
+            f"{shown.text}\nlabel: {renamed[shown.label]}"
+            for shown in self._demonstrations(data, example, count)
+        )
+        return f"{_INSTRUCTION}\n\n{context}\n\n{example.text}\nlabel:", renamed[example.label]
+
+    def _demonstrations(self, data: IclData, example: Example, count: int) -> list[Example]:
+        """The first ``count`` of the question's rounds; an exhausted set starts again."""
+        seed, chosen = self._own_seed(example), list[Example]()
+        while len(chosen) < count:
+            again = _hashed(f"{seed}-{len(chosen)}")
+            chosen += balanced_rounds(data.train, again, count - len(chosen))
+        return chosen
+
+    def _own_seed(self, example: Example) -> int:
+        return _hashed(f"{self.seed}\n{example.text}")
+
+    @kept_per_model
+    def _ready(self, model: LanguageModel) -> _Ready:
+        data = load_icl_data(self.dataset, self.data, self.columns)
+        if len(data.test) < self.test_items:
+            raise ConfigError(
+                f"{self.name}: test_items must be at most {len(data.test)}, got {self.test_items}."
+            )
+        place = {id(example): i for i, example in enumerate(data.test)}  # texts may occur twice
+        chosen = balanced_rounds(data.test, self.seed, self.test_items)
+        test = dict(sorted((place[id(example)], example) for example in chosen))
+        trie = LabelTrie(model, [str(i) for i in range(len(data.labels))], "x\nlabel:")
+        shots = self._that_fit(model, data, trie, list(test.values()))
+        return _Ready(data=data, trie=trie, test=test, shots=shots)
+
+    def _that_fit(
+        self, model: LanguageModel, data: IclData, trie: LabelTrie, test: Sequence[Example]
+    ) -> list[int]:
+        """The numbers of demonstrations with which every question fits the model."""
+        number = max(trie.labels, key=lambda label: len(model.encode(f"x\nlabel: {label}")))
+        size = {
+            example: len(encode_after(model, "\n\n", f"{example.text}\nlabel: {number}\n\n"))
+            for example in dict.fromkeys([*data.train, *test])
+        }
+        rest = len(model.encode_prompt(_INSTRUCTION + "\n\n")) + max(_NEW_TOKENS, trie.longest)
+        fit = max(self.grid)
+        for example in test:
+            left, fitting = model.max_length - rest - size[example], 0
+            for demonstration in self._demonstrations(data, example, fit):
+                left -= size[demonstration]
+                if left < 0:
+                    break
+                fitting += 1
+            fit = min(fit, fitting)
+        return numbers_that_fit(self, model, self.grid, fit)
+
+
+def most_shown(prompt: str) -> str:
+    """The number that most demonstrations of a prompt have; of several the one shown last."""
+    shown = re.findall(r"^label: (\d+)$", prompt, re.MULTILINE)
+    counts = Counter(reversed(shown))  # of equal counts the first that was met comes first
+    return counts.most_common(1)[0][0]
+
+
+def _hashed(text: str) -> int:
+    """A number below 2^63 that depends on every letter, on every system the same."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,194 @@
+"""What a judge is: how it is asked, what it answers, and how it fails."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from threading import Event
+from typing import Any, ClassVar, Protocol
+from urllib.parse import SplitResult
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.lab.evaluation.judge.address import checked_url
+from diffattn.lab.evaluation.judge.prompt import PROMPT_VERSION, Messages
+from diffattn.lab.records.settings import parse_value, read_settings
+
+_LIMITS = {
+    "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
+    "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),
+    "first_wait_seconds": (0.0, 86_400.0), "longest_wait_seconds": (0.0, 86_400.0),
+    "give_up_after": (1, 10**9),
+}  # fmt: skip
+"""Whole numbers where the limits are."""
+_LEAST_TEMPERATURE = 1e-6
+"""A server divides by it."""
+_LONGEST_NAME = 150
+"""Bytes; file systems allow 255, of which the name of the data set needs some."""
+
+
+class JudgeFailure(DiffAttnError):
+    """No reply to one request. It is recorded, and asked for again by the next call."""
+
+
+class JudgeUnreachable(JudgeFailure):
+    """No reply after all attempts: the next request may fare no better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a judge wrote."""
+
+    text: str
+    details: dict[str, Any] = field(default_factory=dict)
+    """For the log: model named by the endpoint, attempts, usage."""
+
+
+class Judge(Protocol):
+    """Messages to text."""
+
+    workers: int
+    """Requests that may run in parallel."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a record says of the judge. Never a key."""
+        ...
+
+    def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
+        """Answer one request.
+
+        Args:
+            name: Of the request, unique within an evaluation folder.
+            messages: ``role`` and ``content``.
+            stop: Set when the caller gives up; long waits end early.
+
+        Raises:
+            JudgeFailure: There is no reply to this request.
+            DiffAttnError: There will be none to any.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeSettings:
+    """How a judge is asked."""
+
+    who: ClassVar[str] = "judge"
+    """First in messages."""
+    model: str
+    """Name of the model at the endpoint; without one, a local model folder or hub name."""
+    endpoint: str | None = field(default=None, repr=False)
+    """Base URL of an OpenAI-compatible server, for example ``https://api.openai.com/v1``."""
+    key_variable: str | None = None
+    """Name of the environment variable that holds the key. The key itself is never recorded.
+    Default: no key is sent."""
+    name: str | None = None
+    """Names the result folders. Default: the model's name, of a local folder its last part."""
+    document: str = "whole"
+    """Check against the ``"whole"`` document, as the reference does, or the part ``"read"``."""
+    temperature: float | None = None
+    """Default: not sent, so the server's own, as in the reference. Local models are greedy."""
+    max_tokens: int | None = None
+    """Of a reply. Default: not sent; 512 for a local model."""
+    workers: int = 4
+    """Requests in parallel."""
+    timeout_seconds: float = 120.0
+    """For one whole attempt."""
+    max_attempts: int = 6
+    """Per request, for failures that may pass: no connection, time-outs, 408, 409, 429, 5xx,
+    replies that are no chat completion."""
+    first_wait_seconds: float = 1.0
+    """Before the second attempt; doubles each time. A server's Retry-After is kept to."""
+    longest_wait_seconds: float = 120.0
+    """No wait is longer, whatever a server asks for."""
+    give_up_after: int = 8
+    """Requests in a row whose attempts all failed, after which the rest is left for the next
+    call."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _LIMITS.items():
+            self._require_number(name, low, high)
+        if 0 < (self.temperature or 0) < _LEAST_TEMPERATURE:
+            raise ConfigError(
+                f"{self.who}: temperature must be 0 or at least {_LEAST_TEMPERATURE}, "
+                f"got {self.temperature}."
+            )
+        for name in ("model", "name", "key_variable"):
+            value = getattr(self, name)
+            if value is None and name != "model":
+                continue
+            if not isinstance(value, str) or not 0 < len(value) <= 1000 or not value.isprintable():
+                raise ConfigError(
+                    f"{self.who}: {name} must be printable text of 1 to 1000 characters, "
+                    "got something else."
+                )
+        if self.document not in ("whole", "read"):
+            raise ConfigError("judge: document must be 'whole' or 'read', got something else.")
+        if len(self.folder_name.encode()) > _LONGEST_NAME:
+            raise ConfigError(
+                f"{self.who}: name must be set to one of at most {_LONGEST_NAME} bytes, "
+                f"got {len(self.folder_name.encode())}."
+            )
+        self.url()
+
+    def _require_number(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        if value is None and name in ("temperature", "max_tokens"):
+            return
+        kinds = int if isinstance(high, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+            what = "a whole number" if kinds is int else "a number"
+            raise ConfigError(
+                f"{self.who}: {name} must be {what} from {low} to {high}, got {_shown(value)}."
+            )
+
+    def url(self) -> SplitResult | None:
+        """The endpoint's parts."""
+        if self.endpoint is None:
+            return None
+        url = checked_url(f"{self.who}: endpoint", self.endpoint, "http", "https")
+        if "@" in url.netloc or url.fragment:
+            raise ConfigError(
+                f"{self.who}: endpoint must be without user, password and fragment, got one. "
+                "Use key_variable."
+            )
+        return url
+
+    @property
+    def folder_name(self) -> str:
+        """Names the result folders: as set, else the model, of a local folder its last part."""
+        name = self.name
+        if name is None:
+            is_folder = self.endpoint is None and os.path.isdir(self.model)
+            name = Path(self.model).resolve().name if is_folder else self.model
+        return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "judge"
+
+    def facts(self) -> dict[str, Any]:
+        """What decides a verdict: pace and key are left out, and so is the endpoint's query, in
+        which some servers take keys."""
+        kept = ("model", "document", "temperature", "max_tokens")
+        url = self.url()
+        place = url and f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
+        values = {name: getattr(self, name) for name in kept} | {"prompt": PROMPT_VERSION}
+        return values | {"endpoint": place and place.removesuffix("/chat/completions")}
+
+
+def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> JudgeSettings:
+    """Settings from what a user types.
+
+    Args:
+        model: Name of the judge.
+        endpoint: Its server, or ``None`` for a local model.
+        changes: ``KEY=VALUE``; values are JSON, else text.
+
+    Raises:
+        ConfigError: An unknown key or a value that cannot be.
+    """
+    known = [f.name for f in fields(JudgeSettings) if f.name not in ("model", "endpoint")]
+    values = {key: parse_value(key, text) for key, text in read_settings(changes, known).items()}
+    return JudgeSettings(model=model, endpoint=endpoint, **values)
+
+
+def _shown(value: Any) -> str:
+    too_long = isinstance(value, int) and abs(value) >= 10**40
+    return "a longer number" if too_long else repr(value)[:40]

@@ -1,0 +1,88 @@
+"""What of an evaluation folder is to be judged, and the words in which it is asked."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.judge.prompt import Messages, judge_messages
+from diffattn.lab.records.evaluations import EvalResult, evaluation_marker
+from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
+
+BEGINNING = '{"request": "'
+"""Of every file of requests."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One output to be judged."""
+
+    name: str
+    """``<label>/<variant>/<item>``."""
+    item: str
+    messages: Messages
+    digest: str
+    """Of the messages: a reply counts for these words only."""
+
+    def plain(self) -> dict[str, Any]:
+        """As a line of JSON, which starts like :data:`BEGINNING`."""
+        return {"request": self.digest, "id": self.name, "messages": self.messages}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outputs:
+    """The recorded outputs of one model on one data set."""
+
+    label: str
+    variant: str
+    folder: Path
+    result: EvalResult
+
+    def requests(self, document: str) -> list[Request]:
+        """One per output that is not empty.
+
+        Args:
+            document: ``"whole"`` or ``"read"``.
+        """
+        requests = []
+        for row in self.rows():
+            if not row["output"]:
+                continue
+            text = row["document"]
+            if document == "read":
+                text = text_read(text, row["read"])
+            messages = judge_messages(row, text)
+            digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
+            name = f"{self.label}/{self.variant}/{row['id']}"
+            requests.append(Request(name=name, item=row["id"], messages=messages, digest=digest))
+        return requests
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of the items that were asked without failure."""
+        return [row for row in self.result.read_items(self.folder) if "error" not in row]
+
+
+def recorded_outputs(folder: Path) -> list[Outputs]:
+    """What of an evaluation folder can be judged: finished parts of ``JUDGED_PROTOCOL``.
+
+    Raises:
+        CheckpointError: ``folder`` is no evaluation folder, or a record is damaged.
+        ConfigError: Nothing in it can be judged.
+    """
+    marker = evaluation_marker(folder)
+    recorded = []
+    for label in marker["models"]:
+        for variant in marker["variants"]:
+            part = folder / label / variant
+            if not (part / "result.json").exists():
+                continue
+            result = EvalResult.read(part)
+            if result.protocol == JUDGED_PROTOCOL:
+                recorded.append(Outputs(label=label, variant=variant, folder=part, result=result))
+    if not recorded:
+        raise ConfigError(
+            f"{folder}: must hold a finished evaluation by {JUDGED_PROTOCOL!r}, got none."
+        )
+    return recorded

@@ -1,0 +1,267 @@
+"""Put the recorded outputs of an evaluation folder to a judge; resumable, without the models."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.files.io import append_jsonl, is_empty_folder, log_facts, recover_jsonl, write_jsonl
+from diffattn.lab.evaluation.judge.interface import (
+    Judge,
+    JudgeFailure,
+    JudgeSettings,
+    JudgeUnreachable,
+    Reply,
+)
+from diffattn.lab.evaluation.judge.prompt import read_verdict
+from diffattn.lab.evaluation.judge.requests import Outputs, Request, recorded_outputs
+from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.records.evaluations import ITEMS, EvalResult, register
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.stats.proportions import wilson_interval
+
+PROTOCOL = "hallucination_judge"
+VERSION = 3
+"""Raised with any change of how replies are read."""
+SOURCE = "arXiv:2410.05258v2, Table 4; arXiv:2407.07071"
+CHOICES = {
+    "document": "the whole document, as the reference; or the part the model has read",
+    "prompt": "the reference's parts in its order, in our words; problematic spans as JSON",
+    "reading": "the last conclusion that is not quoted in the problematic spans, in bold or not, "
+    "in any case, up to '**' or the line's end: True or False; else not correct and counted as "
+    "unparsable",
+    "empty output": "not correct, without asking",
+    "temperature": "not sent unless set, as in the reference: verdicts vary from call to call",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What one call of :func:`judge_folder` found."""
+
+    results: list[EvalResult]
+    missing: list[str]
+    """One sentence for every part that has no verdict at all."""
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How many requests in a row may go unanswered, over all parts."""
+
+    limit: int
+    in_a_row: int = 0
+
+    def count(self, answer: Reply | JudgeFailure) -> None:
+        self.in_a_row = self.in_a_row + 1 if isinstance(answer, JudgeUnreachable) else 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.in_a_row >= self.limit
+
+
+class _NoVerdict(DiffAttnError):
+    """A part has nothing to report."""
+
+
+def judge_folder(
+    folder: Path,
+    judge: Judge,
+    settings: JudgeSettings,
+    *,
+    on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> Judged:
+    """Judge all recorded outputs that have no reply yet, and write results beside them.
+
+    For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
+    ``requests.jsonl``, ``replies.jsonl`` (a line per request asked, written as it comes),
+    and, rewritten by every call, ``items.jsonl`` and ``result.json``. Models are not compared
+    here: see :func:`diffattn.lab.evaluation.compare.compare_folder`.
+
+    Args:
+        folder: Evaluation folder.
+        judge: Whom to ask.
+        settings: How.
+        on_progress: Given the name of each part, and its requests answered and in all.
+
+    Returns:
+        Results by model and data set, and what is missing.
+
+    Raises:
+        CheckpointError: A folder holds other records, or those of another judge.
+        ConfigError: Nothing can be judged.
+        DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
+    """
+    results, missing = [], []
+    patience = _Patience(settings.give_up_after)
+    for outputs in recorded_outputs(folder):
+        variant = f"{outputs.variant}.judged-{settings.folder_name}"
+        shown = partial(on_progress, f"{outputs.label}/{variant}")
+        try:
+            results.append(_judge_outputs(outputs, variant, judge, settings, patience, shown))
+        except _NoVerdict as error:
+            missing.append(str(error))
+            continue
+        register(folder, outputs.label, variant)
+    if not results:
+        raise DiffAttnError(missing[0])
+    return Judged(results=results, missing=missing)
+
+
+def _judge_outputs(
+    outputs: Outputs,
+    variant: str,
+    judge: Judge,
+    settings: JudgeSettings,
+    patience: _Patience,
+    on_progress: Callable[[int, int], None],
+) -> EvalResult:
+    folder = outputs.folder.parent / variant
+    with sole_writer(folder):
+        _claim(folder, f"{outputs.label}/{variant}", judge)
+        requests = outputs.requests(settings.document)
+        write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
+        replies = _known_replies(folder / "replies.jsonl")
+        left = [request for request in requests if (request.name, request.digest) not in replies]
+        done = len(requests) - len(left)
+        on_progress(done, len(requests))
+        reasons: dict[str, str] = {}
+        for request, reply in _ask_all(judge, left, patience):
+            line: dict[str, Any] = {"id": request.name, "request": request.digest}
+            if isinstance(reply, Reply):
+                replies[request.name, request.digest] = reply.text
+                line |= {"reply": reply.text, **reply.details}
+            else:
+                reasons[request.name] = str(reply)
+                line["error"] = str(reply)
+            append_jsonl(folder / "replies.jsonl", line)
+            done += 1
+            on_progress(done, len(requests))
+        by_item = {request.item: request for request in requests}
+        rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
+        write_jsonl(folder / ITEMS, rows)
+        result = _result(outputs, variant, judge, rows, log_facts(folder / ITEMS))
+        result.write(folder)
+    return result
+
+
+def _ask_all(
+    judge: Judge, requests: Sequence[Request], patience: _Patience
+) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
+    """Replies and failures as they come, while there is patience."""
+    if patience.is_over:
+        return
+    stop, left = Event(), iter(requests)
+    with ThreadPoolExecutor(judge.workers) as pool:
+        running: dict[Future[Reply], Request] = {}
+
+        def start(count: int) -> None:
+            for request in islice(left, count):
+                running[pool.submit(judge.reply, request.name, request.messages, stop)] = request
+
+        try:
+            start(judge.workers)
+            while running:
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    request = running.pop(future)
+                    try:
+                        answer: Reply | JudgeFailure = future.result()
+                    except JudgeFailure as failure:
+                        answer = failure
+                    patience.count(answer)
+                    yield request, answer
+                    if patience.is_over:
+                        stop.set()
+                    if not stop.is_set():
+                        start(1)
+        finally:
+            stop.set()  # also when the caller was interrupted: nobody waits for a server
+
+
+def _row(
+    row: Mapping[str, Any],
+    request: Request | None,
+    replies: Mapping[tuple[str, str], str],
+    reasons: Mapping[str, str],
+) -> dict[str, Any]:
+    """The verdict on one output, as a line of ``items.jsonl``."""
+    known = {"id": row["id"]}
+    if request is None:
+        return known | {"output": "", "verdict": None, "empty": True, "scores": {"accuracy": 0.0}}
+    reply = replies.get((request.name, request.digest))
+    if reply is None:
+        reason = reasons.get(request.name, "not asked: the judge had failed too often before")
+        return known | {"error": reason}
+    verdict = read_verdict(reply)
+    return known | {
+        "output": row["output"],
+        "verdict": verdict.correct,
+        "problematic_spans": list(verdict.problematic_spans),
+        "empty": False,
+        "scores": {"accuracy": float(verdict.correct is True)},
+    }
+
+
+def _result(
+    outputs: Outputs,
+    variant: str,
+    judge: Judge,
+    rows: Sequence[Mapping[str, Any]],
+    items: dict[str, Any],
+) -> EvalResult:
+    scored = [row for row in rows if "error" not in row]
+    failed = [row for row in rows if "error" in row]
+    if all(row["empty"] for row in scored) and (failed or not rows):
+        raise _NoVerdict(
+            f"{outputs.label}/{variant}: one verdict or more is needed, got {len(failed)} "
+            f"failures, first: {failed[0]['error'] if failed else 'no output'}"
+        )
+    unparsable = [row for row in scored if row["verdict"] is None and not row["empty"]]
+    counts = {
+        "accuracy": sum(row["verdict"] is True for row in scored),
+        "unparsable": len(unparsable),
+        "empty": sum(row["empty"] for row in scored),
+    }
+    metrics = []
+    for name, count in counts.items():
+        interval = wilson_interval(count, len(scored))
+        headline = name == "accuracy" or (name == "unparsable" and count > 0)
+        better = name == "accuracy"
+        metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
+    return EvalResult(
+        protocol=PROTOCOL, version=VERSION, source=SOURCE, variant=variant,
+        model=outputs.result.model,
+        parameters={"judge": judge.facts(), "hallucination": outputs.result.parameters},
+        choices=CHOICES, metrics=metrics,
+        tables={"unparsable": [row["id"] for row in unparsable]},
+        num_items=len(rows), num_failed=len(failed), items=items,
+        selection=outputs.result.selection,
+    )  # fmt: skip
+
+
+def _claim(folder: Path, name: str, judge: Judge) -> None:
+    """Write ``run.json``, or check that the folder holds verdicts of this very judge."""
+    config = {"protocol": PROTOCOL, "version": VERSION, "judge": judge.facts()}
+    if (folder / "run.json").exists():
+        if RunRecord.read(folder).config != config:
+            raise CheckpointError(
+                f"{folder}: must hold verdicts of the same judge and settings to be continued, "
+                "got others. Choose another name (--set name=...)."
+            )
+    elif not is_empty_folder(folder):
+        raise CheckpointError(
+            f"{folder}: must be empty or hold verdicts (run.json), got other files."
+        )
+    else:
+        RunRecord(name=name, config=config, seed=0).write(folder)
+
+
+def _known_replies(path: Path) -> dict[tuple[str, str], str]:
+    rows, _ = recover_jsonl(path)  # a damaged reply is asked for again
+    return {(row["id"], row["request"]): row["reply"] for row in rows if "reply" in row}

@@ -1,0 +1,229 @@
+"""Local files of the seven tasks of Tables 1 and 8, in the fields that the harness's prompts read.
+
+Three forms of a document are read: the fields of the dataset on the hub, those of the original
+distribution where they differ, and finished prompts (``query``, ``choices``, ``gold``), from which
+the fields are taken back.
+"""
+
+import re
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data import files
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "arc_challenge": ("question", "choices", "answerKey"),
+    "arc_easy": ("question", "choices", "answerKey"),
+    "boolq": ("passage", "question", "answer"),
+    "hellaswag": ("activity_label", "ctx_a", "ctx_b", "endings", "label"),
+    "openbookqa": ("question_stem", "choices", "answerKey"),
+    "piqa": ("goal", "sol1", "sol2", "label"),
+    "winogrande": ("sentence", "option1", "option2", "answer"),
+}
+"""What a document of each task must have."""
+TASKS = tuple(FIELDS)
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDocuments:
+    """The documents of one task."""
+
+    evaluated: list[Document]
+    training: list[Document] | None
+    """Where few-shot examples come from; ``None`` without a training file."""
+    paths: tuple[Path, ...]
+
+
+def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> LocalDocuments:
+    """Documents of a task: ``TASK.jsonl`` (also ``TASK_test``, ``TASK_val``, ...), and its
+    ``TASK_train.jsonl`` if there is one; a number after the split is allowed.
+
+    Args:
+        folder: Where the files lie.
+        task: One of :data:`TASKS`.
+        columns: Fields that the files call otherwise: ours (``goal``, or ``piqa.goal`` for one task
+            alone) to theirs.
+
+    Raises:
+        ConfigError: No file or several, or a line that is no document of the task.
+    """
+    files.require_path(folder)
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: must be a folder with {task}.jsonl, got a file.")
+    evaluated = _only(folder, task, rf"{task}(_(test|val|valid|validation|dev)(_\d+)?)?\.jsonl")
+    if evaluated is None:
+        wanted = folder / f"{task}.jsonl"
+        raise ConfigError(f"{wanted}: file must exist, got none.{files.near_path(wanted)}")
+    training = _only(folder, task, rf"{task}_train(_\d+)?\.jsonl")
+    paths = tuple(path for path in (evaluated, training) if path is not None)
+    of_task = {
+        name.rpartition(".")[2]: theirs
+        for name, theirs in columns.items()
+        if name.rpartition(".")[0] in ("", task) and name.rpartition(".")[2] in FIELDS[task]
+    }
+    read = [_read(path, task, of_task) for path in paths]
+    forms = {tuple(sorted(documents[0])) for documents in read}
+    if len(forms) > 1:
+        raise ConfigError(
+            f"{folder}: {' and '.join(path.name for path in paths)} must hold the same fields, "
+            f"got {' and '.join(str(sorted(form)) for form in sorted(forms))}."
+        )
+    return LocalDocuments(read[0], read[1] if training is not None else None, paths)
+
+
+def read_document(task: str, record: Mapping[str, Any]) -> Document:
+    """One document in any of the three forms, in the fields that prompts read.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError, ValueError: A field holds something else.
+    """
+    return _READERS[task](record)
+
+
+def _only(folder: Path, task: str, pattern: str) -> Path | None:
+    paths = sorted(path for path in folder.iterdir() if re.fullmatch(pattern, path.name))
+    if len(paths) > 1:
+        raise ConfigError(
+            f"{folder}: one file must hold the documents of {task}, "
+            f"got {', '.join(path.name for path in paths)}."
+        )
+    return paths[0] if paths else None
+
+
+def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
+    documents: list[Document] = []
+    lines = files.require_text(path).split("\n")
+    for number, record in files.json_objects(lines, str(path)):
+        where = f"{path}:{number}"
+        try:
+            document = read_document(task, files.with_known_names(record, columns, where))
+        except KeyError as error:
+            raise ConfigError(
+                f"{where}: a document of {task} must have field {error}, got {sorted(record)}."
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}: {error}") from error
+        if documents and document.keys() != documents[0].keys():
+            raise ConfigError(
+                f"{where}: must have the fields of the lines before, {sorted(documents[0])}, "
+                f"got {sorted(document)}."
+            )
+        documents.append(document)
+    if not documents:
+        raise ConfigError(f"{path}: must hold one document or more, got an empty file.")
+    return documents
+
+
+def _science(stem: str) -> Callable[[Mapping[str, Any]], Document]:
+    """ARC and OpenBookQA, which differ in the name of the question's field."""
+
+    def read(record: Mapping[str, Any]) -> Document:
+        if _is_prompt(record):
+            texts, gold = _prompt_choices(record)
+            labels = list(string.ascii_uppercase[: len(texts)])
+            question, answer = _between(record["query"], "Question: ", "\nAnswer:"), labels[gold]
+        else:
+            if isinstance(record.get("question"), Mapping):  # as first distributed
+                question, listed = _text(record["question"], "stem"), record["question"]["choices"]
+                texts = [_text(choice, "text") for choice in listed]
+                labels = [_text(choice, "label") for choice in listed]
+            else:
+                question, listed = _text(record, stem), record["choices"]
+                texts, labels = _texts(listed, "text"), _texts(listed, "label")
+            answer = _text(record, "answerKey").strip()
+        if answer not in labels or len(labels) != len(texts):
+            raise ValueError(f"answerKey must be one of {labels}, got {answer!r}.")
+        return {stem: question, "choices": {"text": texts, "label": labels}, "answerKey": answer}
+
+    return read
+
+
+def _boolq(record: Mapping[str, Any]) -> Document:
+    if _is_prompt(record):
+        texts, gold = _prompt_choices(record)
+        passage, separator, rest = record["query"].rpartition("\nQuestion: ")
+        if not separator or sorted(texts) != ["no", "yes"]:
+            raise ValueError("query and choices must be a prompt of BoolQ, got another.")
+        question, label = _between(rest, "", "?\nAnswer:"), int(texts[gold] == "yes")
+    else:
+        passage, question = _text(record, "passage"), _text(record, "question")
+        label = _index(record["answer"] if "answer" in record else record["label"], 2)
+    return {"passage": passage, "question": question, "label": label}
+
+
+def _hellaswag(record: Mapping[str, Any]) -> Document:
+    if _is_prompt(record):  # cleaned already, and cleaning twice would change it
+        texts, gold = _prompt_choices(record)
+        return {"query": record["query"], "choices": texts, "gold": gold, "label": str(gold)}
+    endings = _texts(record, "endings")
+    fields = {name: _text(record, name) for name in ("activity_label", "ctx_a", "ctx_b")}
+    return fields | {"endings": endings, "label": str(_index(record["label"], len(endings)))}
+
+
+def _piqa(record: Mapping[str, Any]) -> Document:
+    fields: Document = {name: _text(record, name) for name in ("goal", "sol1", "sol2")}
+    return fields | {"label": _index(record["label"], 2)}
+
+
+def _winogrande(record: Mapping[str, Any]) -> Document:
+    names = ("sentence", "option1", "option2", "answer")
+    fields: Document = {name: _text(record, name) for name in names}
+    if "_" not in fields["sentence"]:
+        raise ValueError(f"sentence must hold a '_', got {fields['sentence']!r}.")
+    if fields["answer"] not in ("1", "2"):
+        raise ValueError(f"answer must be '1' or '2', got {fields['answer']!r}.")
+    return fields
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], Document]] = {
+    "arc_challenge": _science("question"),
+    "arc_easy": _science("question"),
+    "boolq": _boolq,
+    "hellaswag": _hellaswag,
+    "openbookqa": _science("question_stem"),
+    "piqa": _piqa,
+    "winogrande": _winogrande,
+}
+
+
+def _is_prompt(record: Mapping[str, Any]) -> bool:
+    return {"query", "choices", "gold"} <= record.keys()
+
+
+def _prompt_choices(record: Mapping[str, Any]) -> tuple[list[str], int]:
+    _text(record, "query")
+    texts = _texts(record, "choices")
+    return texts, _index(record["gold"], len(texts))
+
+
+def _between(text: str, before: str, after: str) -> str:
+    if not (text.startswith(before) and text.endswith(after)):
+        raise ValueError(f"query must be {before!r} ... {after!r}, got {text[:60]!r}.")
+    return text[len(before) : len(text) - len(after)]
+
+
+def _text(record: Mapping[str, Any], name: str) -> str:
+    if not isinstance(record[name], str):
+        raise TypeError(f"{name} must be text, got {type(record[name]).__name__}.")
+    return str(record[name])
+
+
+def _texts(record: Mapping[str, Any], name: str) -> list[str]:
+    texts = record[name]
+    if not isinstance(texts, list) or len(texts) < 2 or not all(isinstance(x, str) for x in texts):
+        raise TypeError(f"{name} must be a list of two texts or more, got {texts!r:.60}.")
+    return texts
+
+
+def _index(value: Any, count: int) -> int:
+    """A label as a number; JSON has it as a number, as text or, with two choices, as a truth."""
+    if not isinstance(value, int | str) or not str(int(value)).isdigit() or int(value) >= count:
+        raise ValueError(f"label must be from 0 to {count - 1}, got {value!r}.")
+    return int(value)

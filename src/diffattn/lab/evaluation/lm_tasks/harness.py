@@ -1,0 +1,286 @@
+"""lm-evaluation-harness: its tasks for our models, and our models for its tasks."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError, first_line
+from diffattn.lab.data.files import normalise_line_ends
+from diffattn.lab.evaluation.lm_tasks.documents import LocalDocuments
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.scoring import Continuation
+
+_FOLDERS = ("arc", "super_glue", "hellaswag", "openbookqa", "piqa", "winogrande")
+"""Of the harness's tasks: its whole index takes seconds to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One document as the harness asks it: the likeliest of several continuations is the answer."""
+
+    pairs: tuple[tuple[str, str], ...]
+    """Context and continuation of each choice."""
+    choices: tuple[str, ...]
+    """What is scored, without the space before it; normalised scores divide by its length."""
+    gold: int
+
+    def text(self) -> str:
+        """All that is read of it: every context once, then the choices."""
+        contexts = dict.fromkeys(context for context, _ in self.pairs)
+        return "\n".join([*contexts, *(f"[{i}] {text}" for i, text in enumerate(self.choices))])
+
+
+def harness_questions(
+    task: str,
+    documents: LocalDocuments | None = None,
+    *,
+    num_fewshot: int = 0,
+    limit: int | None = None,
+    seed: int = 1234,
+) -> tuple[list[Question], str]:
+    """Questions of a multiple-choice task, by the harness's own prompts.
+
+    Args:
+        task: Its name in the harness.
+        documents: Default: the task's dataset on the hub.
+        num_fewshot: Solved examples before each question.
+        limit: Only so many documents, from the first. Default: all.
+        seed: Of the examples.
+
+    Returns:
+        The questions in order of the documents, and where examples came from: ``"training"``, or
+        ``"evaluated"``, the question itself left out.
+
+    Raises:
+        ConfigError: lm-eval is not installed, the dataset cannot be opened, or it has too few
+            documents for the examples.
+    """
+    _require_harness()
+    with _quiet():
+        built = harness_task(task, documents, num_fewshot=num_fewshot, seed=seed)
+        source = "training" if built.has_training_docs() else "evaluated"
+        have = len(built.sampler.df)
+        if num_fewshot and have < num_fewshot + 1:
+            raise ConfigError(
+                f"{task}: {num_fewshot}-shot needs {num_fewshot + 1} documents to draw from, "
+                f"got {have}."
+            )
+        return [
+            _question(built, document, num_fewshot)
+            for _, document in built.doc_iterator(limit=limit)
+        ], source
+
+
+def harness_task(
+    task: str, documents: LocalDocuments | None = None, *, num_fewshot: int = 0, seed: int = 1234
+) -> Any:
+    """The harness's task object, over local documents if given; nothing is downloaded then.
+
+    The arguments are those of :func:`harness_questions`.
+
+    Raises:
+        ConfigError: lm-eval is not installed, or the dataset cannot be opened.
+    """
+    _require_harness()
+    import lm_eval.tasks
+    from lm_eval.tasks import TaskManager
+
+    root = Path(lm_eval.tasks.__file__).parent
+    manager = TaskManager(include_defaults=False, include_path=[root / name for name in _FOLDERS])
+    changes: dict[str, Any] = {"task": task}
+    if num_fewshot:  # a 0 would forbid the harness's own loop any other number
+        changes["num_fewshot"] = num_fewshot
+    if documents is not None:
+        changes |= _local_changes(documents, has_test=task.startswith(("arc", "openbook")))
+    # A group is the harness's way to load a task with changes.
+    group = {"group": "diffattn", "task": [changes]}
+    try:
+        (built,) = manager.load(group)["tasks"].values()
+    except (OSError, ValueError, RuntimeError) as error:
+        if documents is not None:
+            raise
+        raise ConfigError(
+            f"{task}: its dataset must be on the hub or in the hub's cache, "
+            f"got: {first_line(error)}. Name a folder of local files: data=FOLDER."
+        ) from error
+    built.set_fewshot_seed(seed=seed)
+    return built
+
+
+def harness_model(model: LanguageModel) -> Any:
+    """A model as ``lm_eval.simple_evaluate(model=...)`` takes it, for any of the harness's tasks.
+
+    Log-likelihoods, rolling log-likelihoods and greedy generation; contexts that are too long
+    lose their beginning, as with the harness's own models. BOS begins them where the tokenizer puts
+    it, or where the model was told to.
+
+    Args:
+        model: Any model.
+
+    Raises:
+        ConfigError: lm-eval is not installed.
+    """
+    _require_harness()
+    from lm_eval.api.model import LM
+
+    adapter: Any = type("DiffAttnHarnessModel", (_Answers, LM), {})
+    return adapter(model)
+
+
+def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continuation, int]:
+    """Tokens of ``text`` after ``context``; a context that is too long loses its beginning.
+
+    Where a token would reach across the border, the context keeps the tokens it has alone, as in
+    the harness; :meth:`LanguageModel.encode_pair` takes those of the whole.
+
+    Args:
+        model: The model; its ``max_length`` tokens are the input, the last token is only predicted.
+        context: May be empty.
+        text: What is scored.
+
+    Returns:
+        The continuation, and how many tokens were cut.
+
+    Raises:
+        ItemError: No token is left to score, or they alone are longer than the model.
+    """
+    given, target = model.encode_pair(context, text, special=True)
+    alone = model.encode_prompt(context.rstrip(), special=True)
+    given = alone or given  # an empty context has something to stand for it
+    if not target:
+        raise ItemError(f"harness: a continuation must have a token or more, got none of {text!r}.")
+    if len(target) > model.max_length:
+        raise ItemError(
+            f"harness: a continuation must fit the model's {model.max_length} tokens, "
+            f"got {len(target)}."
+        )
+    cut = max(0, len(given) + len(target) - (model.max_length + 1))
+    return Continuation(tuple(given[cut:]), tuple(target)), cut
+
+
+class _Answers:
+    """What the harness asks of a model."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model.as_its_tokenizer_begins()
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(self.model.facts()["vocabulary"])
+
+    def loglikelihood(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Log-probability of each continuation, and whether greedy decoding writes it."""
+        asked = [continuation(self.model, *request.args)[0] for request in requests]
+        return [(score.logprob, score.is_greedy) for score in self.model.score(asked)]
+
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Log-probability of each text, in windows that fill the model."""
+        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+        (prefix,) = self.model.start(required=True)
+        logprobs = []
+        for request in requests:
+            windows = get_rolling_token_windows(
+                self.model.encode(request.args[0], special=True),
+                prefix,
+                self.model.max_length,
+                context_len=1,
+            )
+            parts = [
+                Continuation(tuple(given), tuple(target))
+                for given, target in map(make_disjoint_window, windows)
+            ]
+            logprobs.append(sum(score.logprob for score in self.model.score(parts)))
+        return logprobs
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Greedy text up to a stop string; each request has its own."""
+        return [self._generate(*request.args) for request in requests]
+
+    def _generate(self, context: str, settings: dict[str, Any]) -> str:
+        if settings.get("do_sample") or settings.get("temperature"):
+            raise ConfigError(f"harness: generation must be greedy, got {settings}.")
+        stop = settings.get("until") or []
+        room = int(settings.get("max_gen_toks", 256))
+        if room >= self.model.max_length:
+            raise ConfigError(
+                f"harness: max_gen_toks must be below the model's {self.model.max_length} tokens, "
+                f"got {room}."
+            )
+        prompt = self.model.encode_prompt(context, special=True) or self.model.start(required=True)
+        prompt = prompt[-(self.model.max_length - room) :]
+        stop = [stop] if isinstance(stop, str) else stop
+        return self.model.generate([prompt], max_new_tokens=room, stop=stop)[0].text
+
+
+def _question(task: Any, document: Any, num_fewshot: int) -> Question:
+    context = task.fewshot_context(document, num_fewshot=num_fewshot)
+    requests = task.construct_requests(doc=document, ctx=context, metadata=(task.task_name, 0, 1))
+    pairs = tuple(
+        (normalise_line_ends(str(given)), normalise_line_ends(str(text)))  # of the hub
+        for given, text in (request.args for request in requests)
+    )
+    gold = (task.doc_to_text if task.multiple_input else task.doc_to_target)(document)
+    delimiter = task.config.target_delimiter
+    return Question(pairs, tuple(text.removeprefix(delimiter) for _, text in pairs), int(gold))
+
+
+def _local_changes(documents: LocalDocuments, has_test: bool) -> dict[str, Any]:
+    """Changes to a task's configuration that put local documents in place of its dataset."""
+    import datasets
+
+    evaluated = "test" if has_test else "validation"
+    splits = {evaluated: datasets.Dataset.from_list(documents.evaluated)}
+    if documents.training is not None:
+        splits["train"] = datasets.Dataset.from_list(documents.training)
+
+    def load(**ignored: Any) -> dict[str, Any]:
+        return splits
+
+    changes: dict[str, Any] = {
+        "custom_dataset": load,
+        "dataset_path": "local",
+        "training_split": "train" if "train" in splits else None,
+        "validation_split": None if has_test else evaluated,
+    }
+    if has_test and documents.training is None:
+        changes["fewshot_split"] = evaluated  # else a question could be its own example
+    if "query" in documents.evaluated[0]:
+        changes["process_docs"] = None  # cleaned already
+    return changes
+
+
+def _require_harness() -> None:
+    try:
+        import lm_eval.tasks  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "lm_tasks: needs the package 'lm-eval', got none installed. "
+            "Run: pip install 'diffattn[eval]'"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the harness's remarks on its own defaults, and without bars of other packages."""
+    import datasets
+
+    logger = logging.getLogger("lm_eval")
+    level, bars = logger.level, not datasets.are_progress_bars_disabled()
+    logger.setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars:
+            datasets.enable_progress_bars()

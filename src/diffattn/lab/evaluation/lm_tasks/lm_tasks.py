@@ -1,0 +1,199 @@
+"""The seven tasks of Tables 1 and 8, asked as lm-evaluation-harness asks them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.lm_tasks.documents import FIELDS, TASKS, LocalDocuments, read_task
+from diffattn.lab.evaluation.lm_tasks.generated import generated_documents
+from diffattn.lab.evaluation.lm_tasks.harness import Question, continuation, harness_questions
+from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.protocol import (
+    Item,
+    Protocol,
+    Summary,
+    prompt_facts,
+    split_long_batches,
+)
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.scoring import Score
+from diffattn.lab.stats.proportions import mean_of_shares, wilson_interval
+
+_METRICS = ("acc", "acc_norm", "acc_bytes")
+_GENERATED = 100
+"""Made-up documents of a task, if no limit is set."""
+_ASKED_TOGETHER = 16
+"""Documents per batch: an interruption loses no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What an item carries; the texts are shared between items."""
+
+    task: str
+    document: int
+    weight: float
+    """With it the mean over all items is the unweighted mean of the tasks."""
+    question: Question
+    examples_from: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LmTasks(Protocol):
+    """Accuracy by the log-likelihood of each choice.
+
+    Source: arXiv:2410.05258v2, Tables 1 and 8; EleutherAI/lm-evaluation-harness.
+    """
+
+    name = "lm_tasks"
+    choices = {
+        "metric": "headline acc, and acc_norm for hellaswag, as in the paper's baseline rows; "
+        "acc, acc_norm and acc_bytes are always stored",
+        "acc_norm": "divides by characters, as the harness does; for winogrande, whose choices "
+        "share one text, it equals acc",
+        "prompts": "those of the installed lm-eval; the paper's baselines come from an older one",
+        "examples": "drawn by the harness with seed 1234, which the paper does not state; from "
+        "the training split, else from the evaluated one without the question",
+        "BOS": "begins every sequence where the tokenizer puts it by its own settings, as in the "
+        "harness; --bos and --no-bos say otherwise; an empty context is BOS, else EOS",
+        "truncation": "from the left to max_length inputs, as the harness does, and counted",
+        "boolq": "title and passage as in SuperGLUE",
+        "average": "unweighted mean of the tasks; interval within tasks",
+    }
+    quick = {"limit": 4, "data": "generated"}
+
+    tasks: tuple[str, ...] = TASKS
+    num_fewshot: int = 0
+    """Solved examples before each question."""
+    data: str = "hub"
+    """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), ``"hub"``, or ``"generated"``: made
+    up, to see it work."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Fields that the local files call otherwise: the name above, or ``TASK.FIELD``, to theirs."""
+    limit: int | None = None
+    """Only the first so many documents of each task. Default: all."""
+    seed: int = 1234
+    """Of the examples."""
+
+    def __post_init__(self) -> None:
+        self.require_names("tasks", TASKS)
+        names = dict.fromkeys(name for task in self.tasks for name in FIELDS[task])
+        self.require_columns([*names, *(f"{t}.{name}" for t in self.tasks for name in FIELDS[t])])
+        self.require_at_least(0, "num_fewshot")
+        self.require_at_least(1, "limit")
+        if not isinstance(self.seed, int):
+            raise ConfigError(f"lm_tasks: seed must be a whole number, got {self.seed!r}.")
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Documents of a task in order; every file is read before the first is asked."""
+        local = {task: self._documents(task) for task in self.tasks}
+        read = {
+            task: harness_questions(
+                task, documents, num_fewshot=self.num_fewshot, limit=self.limit, seed=self.seed
+            )
+            for task, documents in local.items()
+        }
+        total = sum(len(questions) for questions, _ in read.values())
+        batches: list[list[Item]] = []
+        for task, (questions, examples_from) in read.items():
+            weight = total / (len(read) * len(questions))
+            source = examples_from if self.num_fewshot else None
+            items = [
+                Item(id=f"{task}-{i}", payload=_Asked(task, i, weight, question, source))
+                for i, question in enumerate(questions)
+            ]
+            batches += split_long_batches([items], _ASKED_TOGETHER)
+        return batches
+
+    def _documents(self, task: str) -> LocalDocuments | None:
+        """Of a task; ``None``: those of the hub."""
+        if self.data == "hub":
+            return None
+        if self.data == "generated":
+            return generated_documents(task, self.limit or _GENERATED, self.seed)
+        return read_task(Path(self.data).expanduser(), task, self.columns)
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Score every choice of every document; contexts are read once."""
+        asked: list[_Asked] = [item.payload for item in items]
+        for entry in asked:
+            if not all(entry.question.choices):
+                raise ItemError(
+                    f"lm_tasks: {entry.task} document {entry.document}: choices must not be empty, "
+                    f"got {list(entry.question.choices)}."
+                )
+        model = model.as_its_tokenizer_begins()
+        pairs = [continuation(model, *pair) for entry in asked for pair in entry.question.pairs]
+        scores = iter(model.score([pair for pair, _ in pairs]))
+        cuts = iter([cut for _, cut in pairs])
+        return [
+            {"bos": model.bos is not None}
+            | self._row(
+                entry,
+                [next(scores) for _ in entry.question.pairs],
+                max(next(cuts) for _ in entry.question.pairs),
+            )
+            for entry in asked
+        ]
+
+    def _row(self, asked: _Asked, scores: Sequence[Score], cut: int) -> dict[str, Any]:
+        question = asked.question
+        logprobs = np.array([score.logprob for score in scores])
+        sizes = {
+            "acc": np.ones(len(logprobs)),
+            "acc_norm": np.array([len(text) for text in question.choices], float),
+            "acc_bytes": np.array([len(text.encode()) for text in question.choices], float),
+        }
+        chosen = {name: int(np.argmax(logprobs / sizes[name])) for name in _METRICS}
+        right = {name: float(choice == question.gold) for name, choice in chosen.items()}
+        share = np.exp(logprobs - np.logaddexp.reduce(logprobs))[question.gold]
+        scored = {f"{asked.task} {name}": right[name] for name in ("acc", "acc_norm")}
+        scored[f"{asked.task} share of the gold choice"] = float(share)
+        if len(self.tasks) > 1:
+            scored["average"] = right[headline_metric(asked.task)]
+        return {
+            "task": asked.task,
+            "document": asked.document,
+            "prompt": prompt_facts(question.text()),
+            "gold": question.gold,
+            "logprobs": logprobs.tolist(),
+            "tokens": [len(score.token_logprobs) for score in scores],
+            "greedy": [score.is_greedy for score in scores],
+            "cut_tokens": cut,
+            "chosen": chosen,
+            **right,
+            **({"examples_from": asked.examples_from} if asked.examples_from else {}),
+            "scores": scored,
+            **({"weights": {"average": asked.weight}} if "average" in scored else {}),
+        }
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Every metric of every task, and the mean of the paper's columns."""
+        metrics, columns = [], []
+        counts = {}
+        for task in self.tasks:
+            of_task = [row for row in rows if row["task"] == task]
+            if not of_task:
+                continue
+            counts[task] = {
+                "documents": len(of_task),
+                "cut_contexts": sum(row["cut_tokens"] > 0 for row in of_task),
+            }
+            for name in _METRICS:
+                interval = wilson_interval(sum(int(row[name]) for row in of_task), len(of_task))
+                headline = name == headline_metric(task)
+                metrics.append(metric(name, interval, where={"task": task}, headline=headline))
+            columns.append([float(row[headline_metric(task)]) for row in of_task])
+        if len(columns) > 1:
+            metrics.append(metric("average", mean_of_shares(columns), headline=True))
+        return Summary(metrics=metrics, tables={"documents": counts, "bos": rows[0]["bos"]})
+
+
+def headline_metric(task: str) -> str:
+    """The metric of the paper's column: ``acc_norm`` for HellaSwag, ``acc`` for the others."""
+    return "acc_norm" if task == "hellaswag" else "acc"

@@ -1,0 +1,242 @@
+"""How much attention goes to the answer and how much to noise, in multi-needle retrieval."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.long_context.haystack import corpus_text, encode_within
+from diffattn.lab.evaluation.long_context.lengths import require_grid
+from diffattn.lab.evaluation.long_context.magic_numbers import (
+    CITIES,
+    STANDARD_DEPTHS,
+    MagicPrompt,
+    MagicTask,
+    answer,
+    before_digits,
+    build_prompts,
+    needle,
+)
+from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.records.evaluations import Metric
+from diffattn.lab.stats.clusters import cluster_mean
+from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
+
+SEGMENTS = ("bos", "before", "answer", "after", "query")
+"""They cover the prompt once, in this order."""
+_COMPARED = ("signed", "clipped", "absolute")
+"""Weights whose answer and noise become metrics and are compared between models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSegments(Protocol):
+    """Where the token that predicts the answer's first digit looks.
+
+    Per layer and head its attention over all keys is summed over five segments: BOS, the context
+    before the answer needle, that needle, the context after it, and the query. Differential maps
+    have signed weights A1 − λ A2, so that noise may cancel to nearly 0 by sign: the same shares of
+    their absolute values, and of A1 and A2, stand beside them.
+
+    Source: arXiv:2410.05258v2, Table 3 and Figure 1.
+    """
+
+    name = "attention_segments"
+    choices = {
+        "query row": "the last prompt token, after 'Answer: The special magic CITY number is:' and "
+        "the space where the tokenizer makes it a token: what comes next is the first digit",
+        "answer": "the whole needle with its line ends; 'number' counts its digits alone",
+        "noise": "context before and after together, other needles included; BOS and query are "
+        "neither",
+        "normalisation": "global: summed over each segment, averaged over layers and heads, then "
+        "divided by the sum of the five; row: divided per head before averaging",
+        "weights": "signed A1 − λ A2 as printed by the paper (inferred); clipped at 0, absolute, "
+        "A1 and A2 beside it, and 'uniform', what evenly spread attention would give",
+        "haystack": "as in protocol needle: one text per sample for all depths; 8 needles, one "
+        "asked for, as in Figure 5; the paper gives neither number nor length",
+        "bos": "EOS where the tokenizer has no BOS",
+        "intervals": "Student t over samples",
+    }
+    quick = {"length": 512, "num_needles": 3, "samples": 2}
+
+    length: int = 4_096
+    """Tokens of the prompt, exact."""
+    num_needles: int = 8
+    depths: tuple[float, ...] = STANDARD_DEPTHS
+    """Of the answer, in percent."""
+    samples: int = 50
+    """Haystacks."""
+    haystack: str = "stdlib"
+    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
+    per_head: bool = False
+    """Record the sums of every layer and head as well: about 10 kB per 100 heads and item."""
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_needles <= len(CITIES):
+            raise ConfigError(
+                f"attention_segments: num_needles must be from 1 to {len(CITIES)} cities, "
+                f"got {self.num_needles}."
+            )
+        require_grid(self.name, (self.length,), self.depths)
+        self.require_at_least(1, "samples")
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One haystack per batch: its depths share what they begin with."""
+        self.require_fit(model, "length", self.length)
+        try:
+            build_prompts(model, self.task(0), self.depths[:1])
+        except ItemError as error:
+            raise ConfigError(f"attention_segments: {error}") from error
+        return [
+            [
+                Item(id=f"{sample}/{depth:g}", payload=(sample, depth), cluster=str(sample))
+                for depth in self.depths
+            ]
+            for sample in range(self.samples)
+        ]
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack."""
+        return corpus_text(self.haystack, self.text_field)
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Read each prompt up to its last token, then look at that token's attention."""
+        task = self.task(items[0].payload[0])
+        prompts = build_prompts(model, task, [item.payload[-1] for item in items])
+        rows: dict[int, dict[str, Any]] = {}
+        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
+            last = torch.tensor([prompts[i].ids[-1:]], device=model.device)
+            layers = attention_rows(model.network, last, prefix.rows(1))
+            del prefix  # the next prompt is read only now: one less in memory
+            rows[i] = self._row(model, prompts[i], layers) | {"sample": task.sample}
+        return [rows[i] for i in range(len(items))]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Answer and noise per depth; every part, weight and normalisation as a table."""
+        metrics: list[Metric] = []
+        table = []
+        for depth in self.depths:
+            at_depth = [row for row in rows if row["depth"] == depth]
+            for normalised, weights, part in _keys(at_depth[0]["shares"]) if at_depth else ():
+                interval = cluster_mean([r["shares"][normalised][weights][part] for r in at_depth])
+                where = {"weights": weights, "normalised": normalised, "depth": depth}
+                table.append(
+                    {
+                        **where, "part": part, "mean": interval.mean,
+                        "low": interval.low, "high": interval.high, "n": interval.n,
+                    }
+                )  # fmt: skip
+                printed = part in ("answer", "noise")
+                printed |= len(self.depths) == 1 and part in SEGMENTS  # Figure 1 has all five
+                if printed and weights in _COMPARED:
+                    better = {"answer": True, "noise": False}.get(part)
+                    headline = weights == "signed" and normalised == "global"
+                    metrics.append(
+                        metric(
+                            part, interval, where=where, headline=headline, higher_is_better=better
+                        )
+                    )
+        factors = [row["one_minus_lambda"] for row in rows]
+        tables: dict[str, Any] = {
+            "segments": table,
+            "one_minus_lambda": [sum(x) / len(x) for x in zip(*factors, strict=True)],
+        }
+        if self.per_head:
+            tables["heads"] = {
+                f"{depth:g}": _mean_heads([row["heads"] for row in rows if row["depth"] == depth])
+                for depth in dict.fromkeys(row["depth"] for row in rows)
+            }
+        return Summary(metrics=metrics, tables=tables)
+
+    def task(self, sample: int) -> MagicTask:
+        """What is hidden in one haystack, and where."""
+        return MagicTask(
+            source=self.haystack, text_field=self.text_field, length=self.length,
+            num_needles=self.num_needles, num_asked=1,
+            sample=sample, seed=self.seed, template="completion", room=0, needs_start=True,
+            depths=tuple(self.depths), ending=f" {answer('{city}')}",
+        )  # fmt: skip
+
+    def _row(
+        self, model: LanguageModel, prompt: MagicPrompt, layers: Sequence[LayerRows]
+    ) -> dict[str, Any]:
+        """Shares of one prompt, and the sums they come from if asked for."""
+        spans = dict(zip(SEGMENTS, segment_spans(prompt), strict=True))
+        spans["number"] = _number(model, prompt)
+        sums = segment_sums(layers, list(spans.values()))
+        shares: dict[str, dict[str, dict[str, float]]] = {}
+        tokens = torch.tensor([[[b - a for a, b in spans.values()]]], dtype=torch.float64)
+        for weights, weighted in [*sums.items(), ("uniform", tokens)]:
+            for normalised, values in segment_shares(weighted, len(SEGMENTS)).items():
+                parts = dict(zip(spans, values, strict=True))
+                parts["noise"] = parts["before"] + parts["after"]
+                shares.setdefault(normalised, {})[weights] = parts
+        row: dict[str, Any] = {
+            "depth": prompt.depth,
+            "city": prompt.cities[0],
+            "number": prompt.numbers[0],
+            "spans": spans,
+            "realised": [round(x, 3) for x in prompt.realised],
+            "prompt_tokens": len(prompt.ids),
+            "prompt": prompt_facts(model.decode(prompt.ids)),
+            "haystack": prompt.haystack,
+            "shares": shares,
+            # Rows of the signed map sum to 1 − λ, whatever the kind of λ; 1 for softmax.
+            "one_minus_lambda": sums["signed"][..., : len(SEGMENTS)].sum(-1).mean(-1).tolist(),
+            "scores": {
+                f"{part}_{weights}": shares["global"][weights][part]
+                for weights in _COMPARED
+                for part in ("answer", "noise")
+            },
+        }
+        if self.per_head:
+            row["heads"] = {
+                "spans": list(spans),
+                **{weights: _rounded(weighted.tolist()) for weights, weighted in sums.items()},
+            }
+        return row
+
+
+def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
+    """First token of each segment and the one after its last."""
+    (start, end), (first, last) = prompt.context, prompt.spans[0]
+    return [(0, start), (start, first), (first, last), (last, end), (end, len(prompt.ids))]
+
+
+def _number(model: LanguageModel, prompt: MagicPrompt) -> tuple[int, int]:
+    """Where the digits of the answer stand, with the space before them if a token holds both."""
+    first = prompt.spans[0][0] + len(before_digits(model, prompt.cities[0], prompt.numbers[0]))
+    sentence = needle(prompt.cities[0], prompt.numbers[0]).removesuffix("\n")
+    given = len(encode_within(model, f"\n{answer(prompt.cities[0])}"))
+    return first + given, prompt.spans[0][0] + len(encode_within(model, sentence))
+
+
+def _keys(shares: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[tuple[str, str, str]]:
+    """Normalisation, weights and part of every share."""
+    return [
+        (n, w, part) for n, kinds in shares.items() for w, parts in kinds.items() for part in parts
+    ]
+
+
+def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sums per weight, ``[layers, H, spans]``, averaged over prompts."""
+    means: dict[str, Any] = {"spans": rows[0]["spans"]}
+    for weights in rows[0]:
+        if weights != "spans":
+            mean = torch.tensor([row[weights] for row in rows], dtype=torch.float64).mean(0)
+            means[weights] = _rounded(mean.tolist())
+    return means
+
+
+def _rounded(values: Any) -> Any:
+    """Nested lists with six digits per number."""
+    if isinstance(values, list):
+        return [_rounded(value) for value in values]
+    return float(f"{values:.6g}")

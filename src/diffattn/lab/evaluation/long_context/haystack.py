@@ -1,0 +1,356 @@
+"""Long texts that something is hidden in, opened at sentence ends only: as tokens or as words.
+
+A sentence ends at ``.``, ``!`` or ``?`` (also ``。！？``) with closing quotes and brackets, before
+white space or at the end of the text. Tokens keep line ends, and those end a sentence, too;
+words have lost them, and a sentence of words ends after 60 at the latest.
+"""
+
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.corpora import load_corpus
+from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+
+_MAX_CHARACTERS = 20_000_000
+"""Of a corpus; what comes later is not read. About 5 million tokens."""
+_BETWEEN_DOCUMENTS = "\n\n"
+_SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")
+"""Of a text before white space."""
+_NEXT_SENTENCE = re.compile(r"[.!?][\"'”’»)\]]*\s+|\n\s*")
+_LAST_CHARACTERS = frozenset(".!?。！？\"'”’»)] \t\n")
+_LONGEST_END = 16
+"""Characters before a border that decide whether a sentence ends there."""
+_CHARACTERS_PER_TOKEN = 16
+"""More than any tokenizer packs into one token on average."""
+_LEAST_CHARACTERS = 2_000_000
+"""Read of large corpora also for short contexts, so that the passages differ."""
+_LONGEST_SENTENCE = 60
+"""Words; code and tables may go on without a full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class HaystackTokens:
+    """Consecutive tokens of a text, and the places where something may be put between them."""
+
+    ids: tuple[int, ...]
+    text: str
+    """Of these tokens; a character cut by the end stands in it whole."""
+    sentence_ends: tuple[int, ...]
+    """How many leading tokens make whole sentences; ascending, from 1 to ``len(ids) - 1``."""
+    start: int
+    """First character, counted in the corpus."""
+
+    def slot(self, depth: float) -> int:
+        """Tokens before something hidden at ``depth`` percent: back to the last sentence end.
+
+        Depth 0 is before everything and depth 100 after everything.
+        """
+        if depth >= 100:
+            return len(self.ids)
+        return self._back(int(len(self.ids) * depth / 100))
+
+    def random_slots(self, generator: Random, count: int, taken: Collection[int]) -> list[int]:
+        """Distinct slots at uniformly random depths, none of them in ``taken``.
+
+        A uniform depth goes back to a sentence's start, so a slot is as likely as the sentence
+        after it is long; depths whose slot is taken are drawn again.
+
+        Raises:
+            ItemError: The text has too few sentences.
+        """
+        slots = [0, *self.sentence_ends]
+        ends = [*self.sentence_ends, len(self.ids)]
+        weights = {a: b - a for a, b in zip(slots, ends, strict=True) if a not in taken}
+        if len(weights) < count:
+            raise ItemError(
+                f"haystack: {len(self.ids)} tokens of text must have {count} free sentence ends, "
+                f"got {len(weights)}. Choose a longer text or fewer needles."
+            )
+        chosen = []
+        for _ in range(count):
+            (slot,) = generator.choices(list(weights), list(weights.values()))
+            chosen.append(slot)
+            del weights[slot]
+        return chosen
+
+    def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 of the text: equal for equal haystacks."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    def _back(self, place: int) -> int:
+        index = bisect_right(self.sentence_ends, place)
+        return self.sentence_ends[index - 1] if index else 0
+
+
+def _documents(source: str, num_characters: int, text_field: str) -> Iterator[str]:
+    """Documents without Project Gutenberg's frames, until there are so many characters."""
+    size = 0
+    for document in load_corpus(source, text_field=text_field):
+        text = strip_gutenberg(document.text).strip()
+        yield text
+        size += len(text) + len(_BETWEEN_DOCUMENTS)
+        if size > num_characters:
+            return
+
+
+@lru_cache(maxsize=2)
+def corpus_text(source: str, text_field: str = "text") -> str:
+    """All documents of a corpus as one text, without Project Gutenberg's frames.
+
+    Documents follow each other after a blank line, in the corpus's order, up to 20 million
+    characters.
+
+    Args:
+        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
+        text_field: Key or column of the text.
+
+    Raises:
+        ConfigError: The source cannot be read.
+    """
+    return _BETWEEN_DOCUMENTS.join(_documents(source, _MAX_CHARACTERS, text_field))
+
+
+def random_start(text: str, generator: Random) -> int:
+    """The first sentence or line that begins after a random character; 0 if none does."""
+    match = _NEXT_SENTENCE.search(text, generator.randrange(max(1, len(text))))
+    return match.end() % len(text) if match else 0
+
+
+def read_haystack_tokens(
+    model: LanguageModel, source: str, start: int, num_tokens: int, text_field: str = "text"
+) -> HaystackTokens:
+    """Exactly ``num_tokens`` tokens of a corpus from a character on.
+
+    After its last document a corpus goes on with its first; no text is used twice.
+
+    Args:
+        model: Whose tokens are counted. Equal tokenizers get equal tokens.
+        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
+        start: Character to begin at.
+        num_tokens: 1 or more.
+        text_field: Key or column of the text.
+
+    Raises:
+        ConfigError: The whole corpus has fewer tokens, or the tokenizer tells no characters.
+    """
+    text = corpus_text(source, text_field)
+    longest = len(text) + len(_BETWEEN_DOCUMENTS)
+    size = 5 * num_tokens + 64  # characters: enough for most texts and tokenizers
+    while True:
+        piece = text[start : start + size]
+        if len(piece) < size:  # the corpus ends here
+            piece = (piece + _BETWEEN_DOCUMENTS + text[:start])[:size]
+        ids, spans = _encode(model, piece)
+        # The last token of a cut text may differ from the one in the whole text.
+        if len(ids) > num_tokens or (size >= longest and len(ids) == num_tokens):
+            break
+        if size >= longest:
+            raise ConfigError(
+                f"haystack: {source!r} must hold {num_tokens} tokens of {model.label}'s "
+                f"tokenizer, got {len(ids)}. Name a longer text."
+            )
+        size *= 2
+    end = spans[num_tokens - 1][1]
+    ends = tuple(sentence_ends(piece, spans[:num_tokens]))
+    return HaystackTokens(tuple(ids[:num_tokens]), piece[:end], ends, start)
+
+
+def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """How many leading tokens make whole sentences.
+
+    Marks count before white space only (so not within ``3.14`` or ``os.path``). A token may hold
+    the mark and the white space after it. Between two places lies more than white space.
+
+    Args:
+        text: What was encoded.
+        spans: First character of every token and the one after its last.
+    """
+    last = 0
+    for i in range(len(spans) - 1):
+        end, following = spans[i][1], spans[i + 1][0]
+        if following < end:
+            continue  # both are bytes of one character
+        if text[end - 1] not in _LAST_CHARACTERS and following == end:
+            continue
+        before = text[max(0, end - _LONGEST_END) : end]
+        # Some tokenizers count white space to no token: then it lies between the two.
+        gap = text[end:following]
+        inner = before.rstrip(" \t")
+        is_line_end = inner.endswith("\n") or "\n" in gap
+        is_followed = inner != before or text[end : end + 1].isspace()
+        is_end = is_line_end or (is_followed and _SENTENCE_END.search(inner))
+        if is_end:
+            if text[last:end].strip():
+                yield i + 1
+            last = end
+
+
+def insert_tokens(
+    ids: Sequence[int], pieces: Sequence[tuple[int, Sequence[int]]]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Put pieces into a sequence, at places counted in the sequence without them.
+
+    Args:
+        ids: The sequence.
+        pieces: Place (tokens before it, from 0 to ``len(ids)``; distinct) and tokens of each.
+
+    Returns:
+        The new sequence, and where each piece begins and ends in it, in the order given.
+    """
+    whole = list(ids)
+    spans: list[tuple[int, int]] = [(0, 0)] * len(pieces)
+    for slot, piece in sorted(pieces, key=lambda pair: pair[0], reverse=True):
+        whole[slot:slot] = piece  # from right to left: places further left stay right
+    moved = 0
+    for i in sorted(range(len(pieces)), key=lambda i: pieces[i][0]):
+        slot, piece = pieces[i]
+        spans[i] = (slot + moved, slot + moved + len(piece))
+        moved += len(piece)
+    return whole, spans
+
+
+def encode_within(model: LanguageModel, text: str) -> list[int]:
+    """Tokens of ``text`` as it stands inside a longer one.
+
+    Tokenizers of the SentencePiece kind put a space before the first word of what they encode;
+    so a letter goes first, and its tokens are left out again.
+    """
+    carrier = model.encode("a")
+    whole = model.encode("a" + text)
+    return whole[len(carrier) :] if whole[: len(carrier)] == carrier else model.encode(text)
+
+
+def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Tokens and their characters; as :meth:`LanguageModel.encode`, special ones stay text."""
+    tokenizer: Any = model.tokenizer
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(
+            f"haystack: sentences need a tokenizer that tells the characters of its tokens (a "
+            f"fast one), got {type(tokenizer).__name__} of {model.label}."
+        )
+    encoded = tokenizer(
+        text, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True,
+        verbose=False,
+    )  # fmt: skip
+    return encoded["input_ids"], encoded["offset_mapping"]
+
+
+@dataclass(frozen=True)
+class HaystackWords:
+    """Text as words, white space collapsed, with the places where sentences begin."""
+
+    source: str
+    words: tuple[str, ...]
+    starts: tuple[int, ...]
+    """Index of the first word of each sentence, rising from 0."""
+
+    @cached_property
+    def text(self) -> str:
+        """All of it on one line."""
+        return " ".join(self.words)
+
+    def passage(self, first: int, num_words: int) -> list[str]:
+        """Sentences from one on, the last one cut so that the words are exactly so many.
+
+        Args:
+            first: Number of the first sentence, counted round the text.
+            num_words: From 0 to the length of the text, at whose end it goes on at the beginning.
+
+        Raises:
+            ConfigError: More words are wanted than there are.
+        """
+        if num_words > len(self.words):
+            raise ConfigError(
+                f"{self.source}: must hold {num_words} words for a passage, got {len(self.words)}."
+            )
+        borders = (*self.starts, len(self.words))
+        sentences: list[str] = []
+        at = first % len(self.starts)
+        while num_words > 0:
+            start, stop = borders[at], borders[at + 1]
+            sentences.append(" ".join(self.words[start : min(stop, start + num_words)]))
+            num_words -= stop - start
+            at = (at + 1) % len(self.starts)
+        return sentences
+
+    def require_tokens(self, model: LanguageModel, tokens: int, where: str) -> None:
+        """Raise unless the text fills so many tokens without repeating itself.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        if len(self.text) >= _CHARACTERS_PER_TOKEN * tokens:
+            return
+        held = len(model.encode(self.text))
+        if held < tokens:
+            raise ConfigError(
+                f"{where}: the haystack {self.source!r} must hold {tokens} tokens, the longest "
+                f"context, got {held}. Name a longer text or set shorter lengths."
+            )
+
+    @cached_property
+    def sha256(self) -> str:
+        """First 16 hex digits of the hash of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """All runs of digits in the text."""
+        return frozenset(re.findall(r"\d+", self.text))
+
+
+@lru_cache(maxsize=4)
+def read_haystack_words(source: str, tokens: int, text_field: str = "text") -> HaystackWords:
+    """The beginning of a corpus as words, enough for contexts of ``tokens`` tokens.
+
+    Args:
+        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
+        tokens: Longest context.
+        text_field: Key or column of the text.
+
+    Raises:
+        ConfigError: The corpus cannot be read.
+    """
+    words: list[str] = []
+    starts: list[int] = []
+    size = max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * tokens)
+    for text in _documents(source, size, text_field):
+        for sentence in _sentences(text.split()):
+            starts.append(len(words))
+            words += sentence
+    return HaystackWords(source, tuple(words), tuple(starts))
+
+
+def _sentences(words: list[str]) -> Iterator[list[str]]:
+    start = 0
+    for i, word in enumerate(words, start=1):
+        if _SENTENCE_END.search(word) or i - start == _LONGEST_SENTENCE or i == len(words):
+            yield words[start:i]
+            start = i
+
+
+def insert_sentences(sentences: list[str], additions: list[tuple[int, str]]) -> list[str]:
+    """Sentences with others put before given places, several at one place in their order.
+
+    Args:
+        sentences: Any number.
+        additions: ``(place, sentence)``, places rising within [0, len(sentences)].
+    """
+    places = [0, *(place for place, _ in additions), len(sentences)]
+    assert all(a <= b for a, b in pairwise(places)), "places must rise"
+    merged: list[str] = []
+    done = 0
+    for place, sentence in additions:
+        merged += [*sentences[done:place], sentence]
+        done = place
+    return merged + sentences[done:]

@@ -1,0 +1,268 @@
+"""Needles that a question finds by meaning, not by its words."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.long_context.fitting import most_that_fits
+from diffattn.lab.evaluation.long_context.haystack import (
+    HaystackWords,
+    insert_sentences,
+    read_haystack_words,
+)
+from diffattn.lab.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
+from diffattn.lab.evaluation.long_context.lengths import (
+    length_metric,
+    lengths_that_fit,
+    require_lengths,
+)
+from diffattn.lab.evaluation.metrics import guess_shares, metric
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.prompting import prompt_text, require_chat_template
+from diffattn.lab.records.evaluations import Metric
+from diffattn.lab.stats.proportions import share_interval
+
+BASE_LENGTHS = (250, 500, 1_000)
+"""Their mean is the base score."""
+KEPT = 0.85
+"""Share of the base score that a length must keep to be effective."""
+_STANDARD = (*BASE_LENGTHS, 2_000, 4_000, 8_000, 16_000, 32_000)
+_QUESTION = (
+    "Read the text and answer the question below it.\n\n{text}\n\nThe text does not say the answer "
+    "outright; it follows from what is said of someone. Answer with a name.\nQuestion: {question}"
+)
+_SCORE = {"one_hop": "contains", "two_hop": "contains", "literal": "contains_literal"}
+_LOGPROB = {kind: name.replace("contains", "logprob_per_token") for kind, name in _SCORE.items()}
+"""The control has scores of its own: models are compared on either."""
+_SPARE = 8
+"""Tokens by which joining text and prompt may differ from their sum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenNeedleSearch(Protocol):
+    """Who is it? One sentence tells, without sharing a word with the question.
+
+    Source: A. Modarressi et al., arXiv:2502.05167 (NoLiMa): depths, score, effective length.
+    """
+
+    name = "hidden_needle"
+    choices = {
+        "needles": "10 sentences written for this project (NoLiMa's may not be passed on), so "
+        "scores cannot be compared with published ones; only their fall with length can",
+        "questions": "one hop and two hops of world knowledge; a literal question about the same "
+        "sentence is a control and not part of the score",
+        "names": "one of 12, drawn per text, that does not occur in it",
+        "length": "tokens of the text with the needle; prompt and answer come on top",
+        "haystack": "the corpus named, from a random sentence on per text, filled word by word "
+        "(NoLiMa: snippets of open books, shuffled)",
+        "place": "the end of a sentence nearest to the depth, counted in words",
+        "prompt": "completion after 'Answer:', or the chat template by chat=true; no reasoning",
+        "guess": "of a text with several of the 12 names: one of them, and as many as the output "
+        "names; of one with the answer alone, none",
+        "score": "the name occurs, as a word, in the first line of the output; log-probability "
+        "of the name beside it",
+        "base": "mean over 250, 500 and 1,000 tokens; a length is effective that keeps 0.85 of it",
+    }
+    quick = {"lengths": (250, 500), "depths": 2, "needles": 3}
+
+    lengths: tuple[int, ...] | None = None
+    """Tokens of text. Default: those of 250, 500, 1K, 2K, ... 32K that fit with the prompt."""
+    depths: int = 26
+    """Places of the needle, evenly from the beginning to the end."""
+    needles: int = len(NEEDLES)
+    """How many of the needles, from the first on."""
+    haystack: str = "stdlib"
+    """Corpus of the text; see :func:`diffattn.lab.data.corpora.load_corpus`."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
+    max_new_tokens: int = 16
+    chat: bool = False
+    """Ask through the tokenizer's chat template."""
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        require_lengths(self.name, self.lengths)
+        self.require_at_least(2, "depths")
+        self.require_at_least(1, "max_new_tokens", "needles")
+        if self.needles > len(NEEDLES):
+            raise ConfigError(
+                f"{self.name}: needles must be at most {len(NEEDLES)}, got {self.needles}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One text per batch: its questions share the reading."""
+        if self.chat:
+            require_chat_template(model)
+        prompts = [
+            self._prompt(model, "", needle.question(kind))
+            for needle in NEEDLES[: self.needles]
+            for kind in KINDS
+        ]
+        sizes = [len(model.encode_prompt(p, special=self.chat)) for p in prompts]
+        overhead = max(sizes) + self.max_new_tokens + _SPARE
+        lengths = lengths_that_fit(self.name, self.lengths, model, _STANDARD, overhead=overhead)
+        least = max(
+            len(model.encode(needle.text.format(name=name)))
+            for needle in NEEDLES[: self.needles]
+            for name in NAMES
+        )
+        if min(lengths) < 2 * least:
+            raise ConfigError(
+                f"hidden_needle: lengths must be {2 * least} tokens or more, twice the longest "
+                f"needle with this tokenizer, got {min(lengths)}."
+            )
+        longest = max(lengths)
+        read_haystack_words(self.haystack, longest, self.text_field).require_tokens(
+            model, longest, self.name
+        )
+        return [
+            [
+                Item(
+                    id=f"{length}-{number}-{step}-{kind}",
+                    payload=(length, number, step, kind, longest),
+                    cluster=str(number),  # a fact that is known is known in every text
+                )
+                for kind in KINDS
+            ]
+            for length in lengths
+            for number in range(self.needles)
+            for step in range(self.depths)
+        ]
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack, as far as the longest length reads it."""
+        longest = items[0].payload[-1]
+        return read_haystack_words(self.haystack, longest, self.text_field).sha256
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Ask all questions about one text."""
+        length, number, step, _, longest = items[0].payload
+        needle, background = (
+            NEEDLES[number],
+            read_haystack_words(self.haystack, longest, self.text_field),
+        )
+        text, name, tokens, place = self._text(model, background, length, number, step)
+        present = [one for one in NAMES if names(text, one)]
+        kinds = [item.payload[3] for item in items]
+        texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]
+        done = model.complete(
+            texts, [name] * len(texts), max_new_tokens=self.max_new_tokens, chat=self.chat
+        )
+        return [
+            {
+                "length": length,
+                "depth": self._depth(step),
+                "kind": kind,
+                "needle": needle.text.format(name=name),
+                "question": needle.question(kind),
+                "expected": name,
+                "output": completion.text,
+                "text_tokens": tokens,
+                "prompt_tokens": completion.prompt_tokens,
+                "prompt": prompt_facts(completion.prompt),
+                "place": place,
+                "haystack": background.sha256,
+                "names_in_text": present,
+                **guess_shares(
+                    1, len(present), int(sum(names(completion.text, one) for one in present))
+                ),
+                "scores": {
+                    _SCORE[kind]: names(completion.text, name),
+                    _LOGPROB[kind]: completion.logprob_per_token,
+                },
+            }
+            for kind, completion in zip(kinds, done, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Score by length, kind and depth, the base score, and the effective length."""
+        lengths = sorted({int(row["length"]) for row in rows})
+        hops = [row for row in rows if row["kind"] != "literal"]
+        metrics: list[Metric] = []
+        scores: dict[int, float] = {}
+        for length in lengths:
+            of_length = [row for row in hops if row["length"] == length]
+            if of_length:
+                metrics.append(_metric("contains", of_length, {"length": length}, headline=True))
+                scores[length] = metrics[-1].value
+            for kind in KINDS:
+                part = [r for r in rows if (r["length"], r["kind"]) == (length, kind)]
+                if part:
+                    metrics.append(_metric("contains", part, {"length": length, "kind": kind}))
+            for depth in sorted({row["depth"] for row in of_length}):
+                part = [row for row in of_length if row["depth"] == depth]
+                metrics.append(_metric("contains", part, {"length": length, "depth": depth}))
+        base_lengths = [length for length in BASE_LENGTHS if length in scores]
+        base = sum(scores[n] for n in base_lengths) / len(base_lengths) if base_lengths else None
+        if base is not None:
+            # A base over other lengths is another number, and says so.
+            where = {} if len(base_lengths) == len(BASE_LENGTHS) else {"over": str(base_lengths)}
+            n = len({row["cluster"] for row in hops if row["length"] in base_lengths})
+            metrics.append(Metric(name="base_score", value=base, n=n, where=where, headline=True))
+            # A model that finds nothing keeps all of nothing: no length is effective.
+            kept = scores if base > 0 else {}
+            metrics.append(length_metric("effective_length", kept, KEPT * base, len(hops), where))
+        tables = {
+            "base_lengths": base_lengths,
+            "share_of_base": {str(n): s / base for n, s in scores.items()} if base else {},
+            "threshold": KEPT,
+            "haystack_sha256": sorted({row["haystack"] for row in rows}),
+        }
+        return Summary(metrics=metrics, tables=tables)
+
+    def _depth(self, step: int) -> float:
+        """Percent of the text before the needle."""
+        return 100 * step / (self.depths - 1)
+
+    def _prompt(self, model: LanguageModel, text: str, question: str) -> str:
+        asked = _QUESTION.format(text=text, question=question)
+        return prompt_text(model, asked, "\nAnswer:", chat=self.chat)
+
+    def _text(
+        self, model: LanguageModel, background: HaystackWords, length: int, number: int, step: int
+    ) -> tuple[str, str, int, float]:
+        """Text with its needle, the name in it, its tokens, and the needle's place in percent."""
+        draw = Random(f"{self.seed}-{length}-{number}-{step}")
+        first = draw.randrange(len(background.starts))
+        # Every word takes a token or more, so no fitted text goes beyond these.
+        around = " ".join(background.passage(first, min(length, len(background.words))))
+        free = [name for name in draw.sample(NAMES, len(NAMES)) if not names(around, name)]
+        if not free:
+            raise ItemError(f"hidden_needle: text {length}-{number}-{step} has all names in it.")
+        needle = NEEDLES[number].text.format(name=free[0])
+
+        def hide(num_words: int) -> tuple[str, float]:
+            sentences = background.passage(first, num_words)
+            ends = [0, *itertools.accumulate(len(sentence.split()) for sentence in sentences)]
+            wanted = self._depth(step) / 100 * num_words
+            gap = min(range(len(ends)), key=lambda i: abs(ends[i] - wanted))
+            text = " ".join(insert_sentences(sentences, [(gap, needle)]))
+            return text, 100 * ends[gap] / max(1, num_words)
+
+        units = most_that_fits(
+            lambda n: len(model.encode(hide(n)[0])), length, least=0, most=len(background.words)
+        )
+        assert units is not None, "batches() has measured every needle"
+        text, place = hide(units)
+        return text, free[0], len(model.encode(text)), round(place, 1)
+
+
+def names(output: str, name: str) -> float:
+    """1 if the first line of the output has the name as a word, else 0."""
+    first = output.strip().split("\n", maxsplit=1)[0]
+    return float(re.search(rf"\b{re.escape(name)}\b", first) is not None)
+
+
+def _metric(
+    name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = False
+) -> Metric:
+    interval = share_interval(
+        [row["scores"][_SCORE[row["kind"]]] for row in rows], [row["cluster"] for row in rows]
+    )
+    return metric(name, interval, where=where, headline=headline)

@@ -1,0 +1,227 @@
+"""Retrieval from a JSON object of random keys and values."""
+
+import json
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.long_context.fitting import most_that_fits
+from diffattn.lab.evaluation.long_context.lengths import lengths_that_fit, require_lengths
+from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.records.evaluations import Metric
+
+_INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
+_MARGIN = 4
+"""Tokens written beyond those of the value: quotes, and the line end that stops the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Object:
+    """A JSON object and the questions about it."""
+
+    pairs: int
+    context: str
+    """Instruction, object and worked examples."""
+    asked: tuple[tuple[str, str, int], ...]
+    """Key, value and position of each question."""
+    unseen: tuple[str, ...]
+    """Values that no worked example shows."""
+
+    def prompts(self) -> list[str]:
+        return [f"{self.context}Key: {key}\nCorresponding value:" for key, _, _ in self.asked]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyValues(Protocol):
+    """Which value belongs to this key? Exact match of a UUID in a JSON object of UUIDs.
+
+    Source: N. Liu et al., arXiv:2307.03172, section 3.1; HELMET, arXiv:2410.02694.
+    """
+
+    name = "key_values"
+    choices = {
+        "prompt": "instruction, object, two worked examples from the same object, key; "
+        "completion (HELMET puts the instruction behind the object)",
+        "length": "BOS, prompt and generation budget; every object filled to its own largest "
+        "number of pairs (HELMET: one number of pairs per length, such as 440 for 32K)",
+        "questions": "5 about each object, which share its reading; intervals count objects "
+        "(HELMET: one object per question)",
+        "position": "the queried pairs lie evenly over the object, question by question and "
+        "object by object; examples are other pairs, at random",
+        "score": "the value is in the output up to the line end; teacher-forced log-probability "
+        "beside it",
+        "guess": "expected recall of naming any value that no worked example has shown, and of "
+        "naming as many as the output does",
+    }
+    quick = {"num_pairs": (8,), "samples": 4, "questions": 2}
+
+    lengths: tuple[int, ...] | None = None
+    """Tokens, generation included; one cell each. Default: those of 4K, 8K, ... 128K that fit."""
+    num_pairs: tuple[int, ...] | None = None
+    """Pairs in the object, one cell each, in place of lengths."""
+    samples: int = 100
+    """Questions per cell."""
+    questions: int = 5
+    """Per object; a divisor of ``samples``."""
+    examples: int = 2
+    """Worked examples before the key."""
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        require_lengths(self.name, self.lengths)
+        if self.lengths is not None and self.num_pairs is not None:
+            raise ConfigError(
+                "key_values: one of lengths and num_pairs must be null, got both: "
+                f"{self.lengths}, {self.num_pairs}. With --quick, num_pairs is set."
+            )
+        self.require_at_least(1, "samples", "questions")
+        self.require_at_least(0, "examples")
+        if self.samples % self.questions:
+            raise ConfigError(
+                f"key_values: samples must be a multiple of questions={self.questions}, "
+                f"got {self.samples}."
+            )
+        least, pairs = self.questions + self.examples, self.num_pairs
+        if pairs is not None and (not pairs or min(pairs) < least or len(set(pairs)) < len(pairs)):
+            raise ConfigError(
+                f"key_values: num_pairs must be different numbers from questions + examples = "
+                f"{least} on, got {pairs}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One object per batch: its questions share everything but the key."""
+        for cell in self._cells(model):
+            limit = model.max_length if self.num_pairs else cell
+            least = cell if self.num_pairs else self.questions + self.examples
+            needed = self._tokens(model, self._object(cell, 0, least))
+            if needed > limit:
+                what = f"{model.label}" if self.num_pairs else f"a length of {cell} tokens"
+                raise ConfigError(
+                    f"key_values: {what} is too short for {least} pairs; with this tokenizer they "
+                    f"need at least {needed} tokens, got {limit}."
+                )
+        return [
+            [
+                Item(
+                    id=f"{cell}-{number * self.questions + question}",
+                    payload=(cell, number, question),
+                    cluster=f"{cell}-object{number}",
+                )
+                for question in range(self.questions)
+            ]
+            for cell in self._cells(model)
+            for number in range(self.samples // self.questions)
+        ]
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Generate, and score the value as it would be written."""
+        cell, number, _ = items[0].payload
+        sample = self._fit(model, cell, number)
+        chosen = [item.payload[2] for item in items]
+        texts = [sample.prompts()[i] for i in chosen]
+        values = [sample.asked[i][1] for i in chosen]
+        budget = self._budget(model, sample)
+        done = model.complete(texts, values, max_new_tokens=budget, stop=("\n",))
+        return [
+            {
+                "pairs": sample.pairs,
+                **({} if self.num_pairs else {"length": cell}),
+                "position": sample.asked[i][2],
+                "depth": round(100 * sample.asked[i][2] / sample.pairs),
+                "expected": value,
+                "output": completion.text,
+                "prompt_tokens": completion.prompt_tokens,
+                "prompt": prompt_facts(completion.prompt),
+                **guess_shares(1, len(sample.unseen), _num_named(completion.text, sample.unseen)),
+                "scores": {
+                    "recall": float(_num_named(completion.text, [value])),
+                    "logprob_per_token": completion.logprob_per_token,
+                },
+            }
+            for i, value, completion in zip(chosen, values, done, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Recall per cell, per cell and fifth of the object, and over all."""
+        name = "pairs" if self.num_pairs else "length"
+        cells = sorted({int(row[name]) for row in rows})
+        groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = [({}, list(rows))]
+        for cell in cells:
+            of_cell = [row for row in rows if row[name] == cell]
+            groups.append(({name: cell}, of_cell))
+            for depth in range(0, 100, 20):
+                part = [row for row in of_cell if depth <= min(row["depth"], 99) < depth + 20]
+                groups.append(({name: cell, "depth": depth}, part))
+        metrics: list[Metric] = []
+        for where, group in groups:
+            metrics += score_metric("recall", group, where, headline="depth" not in where)
+            metrics += guess_metrics(group, where) if "depth" not in where else []
+        return Summary(metrics=metrics)
+
+    def _cells(self, model: LanguageModel) -> tuple[int, ...]:
+        return self.num_pairs or lengths_that_fit(self.name, self.lengths, model)
+
+    def _fit(self, model: LanguageModel, cell: int, number: int) -> _Object:
+        """The object with as many pairs as asked for, or as fit."""
+        if self.num_pairs:
+            return self._object(cell, number, cell)
+        least = self.questions + self.examples
+        pairs = most_that_fits(
+            lambda pairs: self._tokens(model, self._object(cell, number, pairs), first_only=True),
+            cell,
+            least=least,
+            most=cell,
+        )
+        fitting = self._object(cell, number, pairs or least)
+        # Keys differ by a few tokens; the longest question decides.
+        while pairs and pairs > least and self._tokens(model, fitting) > cell:
+            pairs -= 1
+            fitting = self._object(cell, number, pairs)
+        return fitting
+
+    def _tokens(self, model: LanguageModel, sample: _Object, *, first_only: bool = False) -> int:
+        """Tokens of the longest prompt, generation included."""
+        prompts = sample.prompts()[:1] if first_only else sample.prompts()
+        return max(len(model.encode_prompt(p)) for p in prompts) + self._budget(model, sample)
+
+    def _budget(self, model: LanguageModel, sample: _Object) -> int:
+        return max(len(model.encode(f" {value}")) for _, value, _ in sample.asked) + _MARGIN
+
+    def _object(self, cell: int, number: int, pairs: int) -> _Object:
+        """An object, by its number in the cell."""
+        draw = random.Random(f"{self.seed}-{cell}-{number}")
+        # Drawn pair by pair: more pairs only add to fewer.
+        entries = [(_uuid(draw), _uuid(draw)) for _ in range(pairs)]
+        objects = self.samples // self.questions
+        places = [
+            int(pairs * (question + (number + 0.5) / objects) / self.questions)
+            for question in range(self.questions)
+        ]
+        others = [i for i in range(pairs) if i not in set(places)]
+        shown = random.Random(f"{self.seed}-{cell}-{number}-examples").sample(others, self.examples)
+        body = json.dumps(dict(entries), indent=1)
+        examples = "".join(
+            f"Key: {key}\nCorresponding value: {value}\n\n"
+            for key, value in (entries[i] for i in shown)
+        )
+        return _Object(
+            pairs=pairs,
+            context=f"{_INSTRUCTION}\n\nJSON data:\n{body}\n\n{examples}",
+            asked=tuple((*entries[i], i) for i in places),
+            unseen=tuple(value for i, (_, value) in enumerate(entries) if i not in set(shown)),
+        )
+
+
+def _num_named(output: str, values: Sequence[str]) -> int:
+    """How many of the values stand in an output."""
+    written = output.lower()
+    return sum(value in written for value in values)
+
+
+def _uuid(draw: random.Random) -> str:
+    return str(uuid.UUID(int=draw.getrandbits(128), version=4))

@@ -1,0 +1,139 @@
+"""Context lengths and depths of a protocol: which are allowed, what fits, what is mastered."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.records.evaluations import Metric
+from diffattn.lab.stats.proportions import mean_of_shares, share_interval
+
+LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
+"""Tokens; what long-context tables print."""
+
+
+def lengths_that_fit(
+    name: str,
+    wanted: Sequence[int] | None,
+    model: LanguageModel,
+    standard: Sequence[int] = LENGTHS,
+    *,
+    overhead: int = 0,
+) -> tuple[int, ...]:
+    """The lengths that were asked for, or all standard ones that fit the model.
+
+    Args:
+        name: Of the protocol, for messages.
+        wanted: In tokens. Default: as many of ``standard`` as fit.
+        model: The model.
+        standard: Rising.
+        overhead: Tokens that come on top of a length. Default 0: lengths hold everything.
+
+    Raises:
+        ConfigError: A wanted length, or every standard one, is longer than the model takes.
+    """
+    room = model.max_length - overhead
+    lengths = tuple(wanted or (n for n in standard if n <= room))
+    besides = f" without the {overhead} of prompt and answer" if overhead else ""
+    if not lengths:
+        raise ConfigError(
+            f"{name}: {model.label} must take {min(standard)} tokens or more, got "
+            f"{room}{besides}. Set shorter lengths: --set {name}.lengths=[{max(1, room)}]"
+        )
+    if max(lengths) > room:
+        raise ConfigError(
+            f"{name}: lengths must fit the {room} tokens of {model.label}{besides}, "
+            f"got {max(lengths)}."
+        )
+    return lengths
+
+
+def require_lengths(name: str, lengths: Sequence[int] | None, least: int = 1) -> None:
+    """Raise unless lengths are ``None`` or different integers from ``least`` on.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    if lengths is None:
+        return
+    if (
+        not lengths
+        or not all(isinstance(n, int) and n >= least for n in lengths)
+        or len(set(lengths)) < len(lengths)
+    ):
+        raise ConfigError(
+            f"{name}: lengths must be different numbers of tokens from {least} on, got {lengths}."
+        )
+
+
+def require_grid(name: str, lengths: Sequence[int], depths: Sequence[float]) -> None:
+    """Raise unless lengths are as :func:`require_lengths` says and depths different percentages.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    require_lengths(name, lengths)
+    if not depths or not all(0 <= d <= 100 for d in depths) or len(set(depths)) < len(depths):
+        raise ConfigError(f"{name}: depths must be from 0 to 100 and distinct, got {depths}.")
+
+
+def effective_length(scores: Mapping[int, float], least: float) -> int:
+    """The longest length with a score of at least ``least``; 0 if none has it.
+
+    Args:
+        scores: Score by length in tokens.
+        least: Threshold, on the scale of the scores.
+    """
+    return max((length for length, score in scores.items() if score >= least), default=0)
+
+
+def length_metric(
+    name: str,
+    scores: Mapping[int, float],
+    least: float,
+    n: int,
+    where: dict[str, Any] | None = None,
+) -> Metric:
+    """:func:`effective_length` as a headline over ``n`` items."""
+    value = float(effective_length(scores, least))
+    return Metric(name=name, value=value, n=n, unit="tokens", where=where or {}, headline=True)
+
+
+def by_length_and_task(
+    rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], score: str, name: str
+) -> tuple[list[Metric], dict[int, float], list[list[float | None]]]:
+    """The mean over tasks of every length, and every task's own mean under ``name``.
+
+    Args:
+        rows: With ``length``, ``task`` and ``scores``, which are shares.
+        tasks: Tasks that count.
+        score: Name of the score in a row.
+        name: Of the metrics of one task.
+
+    Returns:
+        Metrics; the means over all tasks of lengths at which all were run; the table
+        ``[lengths][tasks]`` of means, ``None`` where a task was not run.
+    """
+    metrics: list[Metric] = []
+    means: dict[int, float] = {}
+    table: list[list[float | None]] = []
+    for length in sorted({int(row["length"]) for row in rows}):
+        of_length = [row for row in rows if row["length"] == length]
+        scores = {
+            task: [float(row["scores"][score]) for row in of_length if row["task"] == task]
+            for task in tasks
+        }
+        run = {task: of_task for task, of_task in scores.items() if of_task}
+        mean = mean_of_shares(list(run.values()))
+        # A mean over fewer tasks than elsewhere carries its own number of tasks.
+        where: dict[str, Any] = {"length": length}
+        metrics.append(metric(f"mean_of_{len(run)}_tasks", mean, where=where, headline=True))
+        metrics += [
+            metric(name, share_interval(of_task), where=where | {"task": task})
+            for task, of_task in run.items()
+        ]
+        if len(run) == len(tasks):
+            means[length] = mean.mean
+        table.append([sum(x) / len(x) if x else None for x in scores.values()])
+    return metrics, means, table

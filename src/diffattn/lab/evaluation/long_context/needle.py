@@ -1,0 +1,225 @@
+"""Multi-needle retrieval: magic numbers of cities, hidden in a long text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.long_context.haystack import corpus_text
+from diffattn.lab.evaluation.long_context.lengths import require_grid
+from diffattn.lab.evaluation.long_context.magic_numbers import (
+    CITIES,
+    STANDARD_DEPTHS,
+    TEMPLATES,
+    MagicPrompt,
+    MagicTask,
+    answer_room,
+    build_prompts,
+    forced_answer,
+)
+from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError, Prefix
+from diffattn.lab.records.evaluations import Metric
+from diffattn.models.config.known_names import check_known
+
+_GRID = ("recall", "all_correct")
+_SCORES = (*_GRID, "digits_greedy", "logprob_per_token")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needle(Protocol):
+    """Numbers of N cities are hidden in a text; those of R cities are asked for.
+
+    The first city asked for lies at fixed depths, the others anywhere. Every depth of one text
+    has the same other needles, so the prompts differ in the place of one sentence.
+
+    Source: arXiv:2410.05258v2, section 3.4, Table 2 and Figure 5.
+    """
+
+    name = "needle"
+    choices = {
+        "prompt": "completion: the text, then 'Question: ...' and 'Answer:' on lines of their "
+        "own; 'lwm' takes that script's chat frame",
+        "answer": "greedy, up to a line end or 8 R + 24 tokens",
+        "score": "recall per number (mean over R), and all R right beside it; a number counts if "
+        "it stands in the output and no digit touches it",
+        "guess": "expected recall of naming hidden numbers without regard to the question: R of "
+        "them, and as many as the output does; none where N = R",
+        "forced": "beside it the digits after 'The special magic CITY number is:', given: whether "
+        "the argmax writes them all, and their log-probability",
+        "depth": "of the first city asked for, in tokens of the text without needles, back to the "
+        "last sentence end; 0 is before the text, 100 right before the question",
+        "other needles": "uniformly random depths, each at a sentence end of its own; with R > 1 "
+        "the other cities asked for are among them",
+        "length": "tokens of BOS, text, needles, question and room for the answer together, exact; "
+        "8K is 8,192",
+        "haystack": "one text per length and sample, the same for all depths and all (N, R), from "
+        "a random sentence on; documents are joined, never repeated",
+        "intervals": "Wilson for a cell; over depths, of the effective number of haystacks",
+    }
+    quick = {
+        "tasks": ((1, 1), (4, 2)), "lengths": (1_024,), "depths": (0, 50, 100), "samples": 3,
+    }  # fmt: skip
+
+    tasks: tuple[tuple[int, int], ...] = ((1, 1), (2, 2), (4, 2), (6, 2))
+    """(N, R): cities hidden and cities asked for."""
+    lengths: tuple[int, ...] = (4_096,)
+    """In tokens."""
+    depths: tuple[float, ...] = STANDARD_DEPTHS
+    """Of the first city asked for, in percent."""
+    samples: int = 50
+    """Haystacks per length."""
+    haystack: str = "stdlib"
+    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
+    prompt: str = "completion"
+    """``"completion"`` or ``"lwm"``."""
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        if not self.tasks or any(not 1 <= r <= n <= len(CITIES) for n, r in self.tasks):
+            raise ConfigError(
+                f"needle: tasks must be (N, R) with 1 <= R <= N <= {len(CITIES)} cities, "
+                f"got {self.tasks}."
+            )
+        require_grid(self.name, self.lengths, self.depths)
+        self.require_at_least(1, "samples")
+        check_known(self.name, "prompt", self.prompt, TEMPLATES)
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One haystack and one (N, R) per batch: its depths share what they begin with."""
+        self.require_fit(model, "lengths", max(self.lengths))
+        for n, r in self.tasks:
+            for length in {min(self.lengths), max(self.lengths)}:
+                try:  # the first of each, so that a text that is too short is refused early
+                    build_prompts(model, self._task(model, n, r, length, 0), self.depths[:1])
+                except ItemError as error:
+                    raise ConfigError(f"needle: {error}") from error
+        return [
+            [
+                Item(
+                    id=f"{n}-{r}/{length}/{sample}/{depth:g}",
+                    payload=(n, r, length, sample, depth),
+                    cluster=f"{length}/{sample}",
+                )
+                for depth in self.depths
+            ]
+            for length in self.lengths
+            for n, r in self.tasks
+            for sample in range(self.samples)
+        ]
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack."""
+        return corpus_text(self.haystack, self.text_field)
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Read each prompt once; generate, and score the forced answers."""
+        n, r, length, sample, _ = items[0].payload
+        task = self._task(model, n, r, length, sample)
+        prompts = build_prompts(model, task, [item.payload[-1] for item in items])
+        rows: dict[int, dict[str, Any]] = {}
+        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
+            rows[i] = _row(model, task, prompts[i], prefix)
+            del prefix  # the next prompt is read only now: one less in memory
+        return [rows[i] for i in range(len(items))]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Per (N, R) and length the mean over depths, and every cell of the grid."""
+        metrics: list[Metric] = []
+        grids = []
+        for n, r in self.tasks:
+            grid: dict[str, Any] = {
+                "needles": n, "asked": r, "lengths": self.lengths, "depths": self.depths,
+                "recall": [], "all_correct": [], "n": [],
+            }  # fmt: skip
+            # With one number asked for, both are the same.
+            printed = {"recall", "all_correct"} if r > 1 else {"recall"}
+            for depth in self.depths:
+                for key in (*_GRID, "n"):
+                    grid[key].append([])
+                for length in self.lengths:
+                    chosen = _chosen(rows, needles=n, asked=r, length=length, depth=depth)
+                    where = {"task": f"N={n}, R={r}", "length": length, "depth": depth}
+                    cell = [mean for x in _GRID for mean in score_metric(x, chosen, where)]
+                    metrics += [mean for mean in cell if mean.name in printed]
+                    values = {mean.name: mean.value for mean in cell} | {"n": len(chosen)}
+                    for key in (*_GRID, "n"):
+                        grid[key][-1].append(values.get(key))  # None: no item was scored
+            grids.append(grid)
+            for length in self.lengths:
+                chosen = _chosen(rows, needles=n, asked=r, length=length)
+                where = {"task": f"N={n}, R={r}", "length": length}
+                names = [x for x in _SCORES if r > 1 or x != "all_correct"]
+                for name in names:
+                    metrics += score_metric(name, chosen, where, headline=name in printed)
+                metrics += guess_metrics(chosen, where)
+        return Summary(metrics=metrics, tables={"grids": grids})
+
+    def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
+        return MagicTask(
+            source=self.haystack, text_field=self.text_field, length=length, num_needles=n,
+            num_asked=r, sample=sample,
+            seed=self.seed, template=self.prompt, room=answer_room(model, new_tokens(r)),
+            depths=tuple(self.depths),
+        )  # fmt: skip
+
+
+def new_tokens(num_asked: int) -> int:
+    """Longest generated answer."""
+    return 8 * num_asked + 24
+
+
+def contains_number(text: str, number: str) -> bool:
+    """Whether the number stands in a text as a number of its own: no digit touches it."""
+    return re.search(rf"(?<!\d){number}(?!\d)", text) is not None
+
+
+def _row(
+    model: LanguageModel, task: MagicTask, prompt: MagicPrompt, prefix: Prefix
+) -> dict[str, Any]:
+    """What a model makes of a prompt that was read up to its last token."""
+    last = prompt.ids[-1:]
+    (written,) = model.generate(
+        [last], max_new_tokens=new_tokens(task.num_asked), stop=("\n",), before=prefix
+    )
+    asked = list(zip(prompt.cities, prompt.numbers, strict=True))[: task.num_asked]
+    forced = [forced_answer(model, city, number) for city, number in asked]
+    forced = [replace(given, context=(*last, *given.context)) for given in forced]
+    scores = model.score(forced, before=prefix)
+    recalled = [contains_number(written.text, number) for _, number in asked]
+    logprobs = [x for score in scores for x in score.token_logprobs]
+    named = sum(contains_number(written.text, number) for number in prompt.numbers)
+    return {
+        "needles": task.num_needles,
+        "asked": task.num_asked,
+        "length": task.length,
+        "depth": prompt.depth,
+        "sample": task.sample,
+        "cities": [city for city, _ in asked],
+        "numbers": [number for _, number in asked],
+        "found": recalled,
+        "output": written.text,
+        "finished": written.finished,
+        "depths": [round(x, 3) for x in prompt.realised],
+        "prompt_tokens": len(prompt.ids),
+        "prompt": prompt_facts(model.decode(prompt.ids)),
+        "room_tokens": task.room,
+        **guess_shares(task.num_asked, task.num_needles, named),
+        "haystack_tokens": prompt.haystack_tokens,
+        "haystack": prompt.haystack,
+        "scores": {
+            "recall": sum(recalled) / len(recalled),
+            "all_correct": float(all(recalled)),
+            "digits_greedy": sum(score.is_greedy for score in scores) / len(scores),
+            "logprob_per_token": sum(logprobs) / len(logprobs),
+        },
+    }
+
+
+def _chosen(rows: Sequence[Mapping[str, Any]], **wanted: Any) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]

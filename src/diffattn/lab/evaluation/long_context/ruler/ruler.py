@@ -1,0 +1,337 @@
+"""RULER: thirteen tasks of retrieval, tracing, counting and answering, at any length."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.long_context.fitting import most_that_fits
+from diffattn.lab.evaluation.long_context.haystack import read_haystack_words
+from diffattn.lab.evaluation.long_context.lengths import (
+    lengths_that_fit,
+    require_lengths,
+)
+from diffattn.lab.evaluation.long_context.ruler.guesses import guesses
+from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.lab.evaluation.long_context.ruler.samples import (
+    Material,
+    QuestionFile,
+    RulerTask,
+    Sample,
+    Streams,
+    found_any,
+    found_share,
+)
+from diffattn.lab.evaluation.long_context.ruler.summary import summarise
+from diffattn.lab.evaluation.long_context.ruler.tasks import (
+    FILE_PARAMETERS,
+    FULL_FROM,
+    TASKS,
+    THIN_TASKS,
+    needs_background,
+)
+from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_list
+from diffattn.lab.evaluation.protocol import (
+    Item,
+    Protocol,
+    Summary,
+    prompt_facts,
+    split_long_batches,
+)
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.prompting import prompt_text, require_chat_template
+
+_BATCH = 8
+"""Samples of one length and task that are decoded together where memory allows."""
+_LEAST_KEYS = 10
+"""More than one sample asks for."""
+_TRIED = 4
+"""Samples whose least length is measured before the first item."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruler(Protocol):
+    """Thirteen synthetic tasks per length; a model's effective length is where it still scores.
+
+    Source: C.-P. Hsieh et al., arXiv:2404.06654; NVIDIA/RULER.
+    """
+
+    name = "ruler"
+    choices = {
+        "prompt": "completion with the answer prefix; by chat=true the tokenizer's chat template, "
+        "prefix in the assistant's turn; no space at the end of a prompt (upstream's vt has one)",
+        "length": "BOS, prompt and generation budget; every sample filled to its own largest "
+        "number of words, lines or documents, by bisection",
+        "haystack": "the corpus named, white space collapsed (upstream: Paul Graham's essays); "
+        "from a random sentence on per sample, by haystack_start=beginning always from the "
+        "beginning, as upstream",
+        "sentences": "end at . ! ? or after 60 words (upstream: NLTK)",
+        "keys": "adjective-noun pairs of lists written for this project, 197 by 324, or key_list "
+        "(upstream: wonderwords' adjectives and nouns); no distractor has a key or value that is "
+        "asked for, no value is a number of the haystack",
+        "words": "cwe: real words of 5 to 9 letters from the documentation that Python carries, "
+        "of which none lies within another, then pairs as the keys; or word_list (upstream: "
+        "wonderwords' nouns, adjectives and verbs, then a list of English words)",
+        "guess": "score of copying from the context without regard to the question, as many pieces "
+        "as are asked for and as many as the output names: values drawn at random (expected), "
+        "of cwe and fwe the first different words, of qa a stretch of the documents (mean); none "
+        "where all values of the context are asked for",
+        "lists": "cwe: 10 words 30 times among words 3 times; 6 and 1 below 4K (upstream's rule) "
+        "and where the former do not fit, as with small vocabularies",
+        "example": "cwe and vt show one worked example; that of vt has 10 lines of noise "
+        "(upstream: as many as fill 500 tokens)",
+        "questions": "qa_1 and qa_2: drawn at random from the whole file by the seed, without "
+        "repeats, the same at every length (upstream: the first ones); left out of the mean where "
+        "no file is given",
+        "score": "upstream's: substring, case ignored; share of references found, for qa any",
+        "logprob": "teacher-forced log-probability of the answer beside it, not part of RULER",
+        "effective length": "longest length with a mean of 0.856 or more (Llama-2-7B at 4K)",
+    }
+    quick = {"lengths": (2_048,), "samples": 1}
+
+    lengths: tuple[int, ...] | None = None
+    """Tokens, generation included. Default: those of 4K, 8K, ... 128K that fit the model."""
+    tasks: tuple[str, ...] | None = None
+    """By RULER's names. Default: all 13, without those whose file is not given."""
+    samples: int = 500
+    """Per task and length."""
+    haystack: str = "stdlib"
+    """Corpus; see :func:`diffattn.lab.data.corpora.load_corpus`."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
+    squad: str | None = None
+    """SQuAD JSON file, for ``qa_1``."""
+    hotpotqa: str | None = None
+    """HotpotQA JSON file (distractor setting), for ``qa_2``."""
+    haystack_start: str = "random"
+    """Of every sample: a ``"random"`` sentence, or the ``"beginning"`` of the corpus."""
+    word_list: str = "python"
+    """Of ``cwe``: ``"python"`` (words of the documentation that this Python installation carries),
+    ``"haystack"`` (words of the haystack), ``"coined"``, or a text file with a word per line."""
+    key_list: str | None = None
+    """Text file with a key of needles per line. Default: adjective-noun pairs."""
+    chat: bool = False
+    """Ask through the tokenizer's chat template."""
+    logprob: bool = True
+    """Score the right answer as well."""
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        require_lengths(self.name, self.lengths)
+        self.require_at_least(1, "samples")
+        if self.haystack_start not in ("random", "beginning"):
+            raise ConfigError(
+                "ruler: haystack_start must be 'random' or 'beginning', "
+                f"got {self.haystack_start!r}."
+            )
+        if self.tasks is not None:
+            self.require_names("tasks", TASKS)
+        for name in self.tasks or ():
+            if name in FILE_PARAMETERS and not getattr(self, FILE_PARAMETERS[name]):
+                raise ConfigError(
+                    f"ruler: task {name!r} needs a file, got none. "
+                    f"Name it: --set ruler.{FILE_PARAMETERS[name]}=PATH"
+                )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Samples of one length and generation budget, some at a time."""
+        lengths = lengths_that_fit(self.name, self.lengths, model)
+        if self.chat:
+            require_chat_template(model)
+        material = self._material(max(lengths))
+        if material.background is not None:
+            material.background.require_tokens(model, max(lengths), self.name)
+        self._require_questions(material)
+        batches: dict[tuple[int, int], list[Item]] = {}
+        for length in lengths:
+            for task in self._tasks(model, length, material):
+                batches.setdefault((length, task.max_new_tokens), []).extend(
+                    Item(
+                        id=f"{length}-{task.name}-{index}",
+                        payload=(length, task, index, max(lengths)),
+                        # A question of a file is the same at every length.
+                        cluster=f"{task.name}-{index}" if task.name in FILE_PARAMETERS else None,
+                    )
+                    for index in range(self.samples)
+                )
+        return split_long_batches(list(batches.values()), _BATCH)
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack, words, keys and questions, as far as the longest length reads them."""
+        return self._material(items[0].payload[-1])
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Complete the answers greedily; see whether the references occur."""
+        material = self._material(items[0].payload[3])
+        asked = [
+            (task, length, index, *self._fit(model, task, length, index, material))
+            for length, task, index, _ in (item.payload for item in items)
+        ]
+        done = model.complete(
+            [self._text(model, sample) for *_, sample, _ in asked],
+            [sample.answer for *_, sample, _ in asked] if self.logprob else None,
+            max_new_tokens=asked[0][0].max_new_tokens,
+            chat=self.chat,
+        )
+        rows: list[dict[str, Any]] = []
+        for (task, length, index, sample, units), completion in zip(asked, done, strict=True):
+            rate = found_any if task.match == "part" else found_share
+            text = material.background if needs_background(task) else None
+            scores = {"score": rate(completion.text, sample.references)}
+            if completion.logprob_per_token is not None:
+                scores["logprob_per_token"] = completion.logprob_per_token
+            rows.append(
+                {
+                    "length": length,
+                    "task": task.name,
+                    "index": index,
+                    "references": list(sample.references),
+                    "output": completion.text,
+                    "prompt_tokens": completion.prompt_tokens,
+                    "prompt": prompt_facts(completion.prompt),
+                    "units": units,
+                    "haystack": text.sha256 if text else None,
+                    **guesses(model, task, sample, completion.text),
+                    **_words(task, material),
+                    **sample.notes,
+                    "scores": scores,
+                }
+            )
+        return rows
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Scores by task and length, their mean over tasks, and the effective length."""
+        reasons = dict.fromkeys(TASKS, "not asked for")
+        if self.tasks is None:
+            reasons = {name: f"no file was given ({key})" for name, key in FILE_PARAMETERS.items()}
+        chosen = self.chosen()
+        return summarise(rows, {name: why for name, why in reasons.items() if name not in chosen})
+
+    def chosen(self) -> tuple[str, ...]:
+        """The tasks that are run, in RULER's order."""
+        if self.tasks is not None:
+            return tuple(name for name in TASKS if name in self.tasks)
+        return tuple(
+            name
+            for name in TASKS
+            if name not in FILE_PARAMETERS or getattr(self, FILE_PARAMETERS[name])
+        )
+
+    def _material(self, longest: int) -> Material:
+        """Content of all samples. Files are read once per process."""
+        chosen = self.chosen()
+        background, words = None, None
+        of_haystack = "cwe" in chosen and self.word_list == "haystack"
+        if of_haystack or any(needs_background(TASKS[name]) for name in chosen):
+            background = read_haystack_words(self.haystack, longest, self.text_field)
+        if "cwe" in chosen:
+            words = word_list(self.word_list, background.words if background else ())
+        questions: dict[str, QuestionFile] = {}
+        if "qa_1" in chosen and self.squad:
+            questions["qa_1"] = read_squad(self.squad)
+        if "qa_2" in chosen and self.hotpotqa:
+            questions["qa_2"] = read_hotpotqa(self.hotpotqa)
+        return Material(
+            background=background,
+            numbers=frozenset() if background is None else background.numbers,
+            from_beginning=self.haystack_start == "beginning",
+            words=words,
+            keys=self._keys(),
+            questions={
+                name: file.shuffled(Random(f"{self.seed}-{name}-questions"))
+                for name, file in questions.items()
+            },
+        )
+
+    def _keys(self) -> tuple[str, ...] | None:
+        if not self.key_list:
+            return None
+        try:
+            return read_words(self.key_list, _LEAST_KEYS)
+        except ConfigError as error:
+            raise ConfigError(f"ruler: key_list: {error}") from error
+
+    def _require_questions(self, material: Material) -> None:
+        for name, asked in material.questions.items():
+            if len(asked) < self.samples:
+                raise ConfigError(
+                    f"ruler: the file of {name} must hold samples={self.samples} questions, "
+                    f"got {len(asked)}. Set fewer samples."
+                )
+
+    def _tasks(self, model: LanguageModel, length: int, material: Material) -> list[RulerTask]:
+        """The tasks in the form they have at a length, all of which it holds.
+
+        Raises:
+            ConfigError: The length is too short for one, or what there is does not fill it.
+        """
+        tasks, short = [], []
+        for name in self.chosen():
+            task = TASKS[name]
+            needed = self._least(model, task, length, material)
+            # The margin is for samples whose words take a few tokens more than those tried.
+            if name in THIN_TASKS and (length < FULL_FROM or needed > 0.98 * length):
+                task = THIN_TASKS[name]
+                needed = self._least(model, task, length, material)
+            if needed > length:
+                short.append(f"{name} {needed}")
+            tasks.append(task)
+        if short:
+            raise ConfigError(
+                f"ruler: a length of {length} tokens is too short; with this tokenizer these tasks "
+                f"need at least: {', '.join(short)}. Set longer lengths or leave them out of tasks."
+            )
+        for task in tasks:
+            _, units = self._fit(model, task, length, 0, material)
+            most = task.most(material, 0, length)
+            if units == most < length:
+                unit = "documents" if task.name in FILE_PARAMETERS else "words"
+                raise ConfigError(
+                    f"ruler: what {task.name} is made of must fill a context of {length} tokens, "
+                    f"got only {most} {unit}."
+                )
+        return tasks
+
+    def _least(self, model: LanguageModel, task: RulerTask, length: int, material: Material) -> int:
+        """The shortest context of a task, in tokens, budget included: the longest of some."""
+        tokens = [
+            self._tokens(
+                model, self._build(task, task.least(material, index), length, index, material)
+            )
+            for index in range(min(_TRIED, self.samples))
+        ]
+        return max(tokens) + task.max_new_tokens
+
+    def _fit(
+        self, model: LanguageModel, task: RulerTask, length: int, index: int, material: Material
+    ) -> tuple[Sample, int]:
+        """The largest sample that fits, and its units."""
+        units = most_that_fits(
+            lambda units: self._tokens(model, self._build(task, units, length, index, material)),
+            length - task.max_new_tokens,
+            least=task.least(material, index),
+            most=task.most(material, index, length),
+        )
+        if units is None:
+            raise ItemError(f"ruler: {task.name}, sample {index}: longer than {length} tokens.")
+        return self._build(task, units, length, index, material), units
+
+    def _tokens(self, model: LanguageModel, sample: Sample) -> int:
+        return len(model.encode_prompt(self._text(model, sample), special=self.chat))
+
+    def _build(
+        self, task: RulerTask, units: int, length: int, index: int, material: Material
+    ) -> Sample:
+        streams = Streams(f"{self.seed}-{length}-{task.name}-{index}")
+        return task.build(units, length, index, streams, material)
+
+    def _text(self, model: LanguageModel, sample: Sample) -> str:
+        return prompt_text(model, sample.question, sample.answer_prefix, chat=self.chat)
+
+
+def _words(task: RulerTask, material: Material) -> dict[str, str]:
+    """Which words a list was made of."""
+    listed = material.words if task.name == "cwe" else None
+    return {} if listed is None else {"words": listed.sha256}

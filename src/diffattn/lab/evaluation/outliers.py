@@ -1,0 +1,224 @@
+"""The largest attention logits and hidden states over many tokens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from diffattn.lab.evaluation.perplexity.documents import first_windows
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.records.evaluations import Metric
+from diffattn.probes.layer_reader import (
+    AttentionInputs,
+    logit_rows,
+    read_layers,
+    require_readable,
+)
+from diffattn.probes.outlier_tables import (
+    HIDDEN,
+    LOGITS,
+    WITHOUT,
+    common_scale,
+    layer_rows,
+    outlier_summary,
+    pooled,
+)
+from diffattn.probes.outliers import (
+    HIDDEN_PLACE,
+    LOGIT_PLACE,
+    OutlierScan,
+    Parts,
+    Tally,
+    merged,
+)
+
+LARGEST = {"logits": "largest attention logit", "hidden": "largest hidden state"}
+"""Headline metrics; the claims of Table 5 are read from them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outliers(Protocol):
+    """Top-k and median of attention logits and hidden states.
+
+    Source: arXiv:2410.05258v2, Table 5.
+    """
+
+    name = "outliers"
+    choices = {
+        "scaling": "logits after the factor 1/√d, and before it beside; the paper does not say",
+        "sign": "absolute values",
+        "masked entries": "left out: key j of query i counts where j <= i",
+        "both maps": "all logits of A1 and A2 together, and each by itself",
+        "hidden states": "the residual stream after every block, each element",
+        "median": "from bins of 0.8 %: off by at most 0.4 %",
+        "position 0": "included; beside it without keys and tokens at position 0",
+        "corpus": "windows of a text, each a sequence of its own that begins with BOS if the "
+        "model has it; the paper names neither corpus nor length",
+    }
+    quick = {"num_windows": 4, "window_tokens": 128, "windows_per_item": 2}
+
+    texts: str = "stdlib"
+    """Corpus: see ``load_corpus``."""
+    num_windows: int = 98
+    """The first windows of the corpus; 98 of 4,096 tokens are the paper's 0.4M."""
+    window_tokens: int = 4096
+    windows_per_item: int = 8
+    """Windows that are one item of the log: what an interruption can lose."""
+    windows_per_document: int = 16
+    """At most; of very long documents the first windows."""
+
+    def __post_init__(self) -> None:
+        self.require_at_least(1, "num_windows", "windows_per_item", "windows_per_document")
+        self.require_at_least(2, "window_tokens")
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Items of some windows each, in the order of the corpus."""
+        self.require_fit(model, "window_tokens", self.window_tokens)
+        require_readable(model.network, self.window_tokens)
+        start = model.start()
+        texts = first_windows(
+            self.name, model, self.texts, start=start, size=self.window_tokens - len(start),
+            windows=self.num_windows, per_document=self.windows_per_document,
+        )  # fmt: skip
+        windows = [ids for _, ids in texts]
+        size = self.windows_per_item
+        return [
+            [
+                Item(
+                    id=f"windows-{first}-to-{first + len(windows[first : first + size]) - 1}",
+                    payload=(first, tuple(windows[first : first + size])),
+                )
+            ]
+            for first in range(0, len(windows), size)
+        ]
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """One pass over the windows of every item, in fixed memory."""
+        rows = []
+        for item in items:
+            first, windows = item.payload
+            scan = OutlierScan()
+            for number, ids in enumerate(windows, start=first):
+                scan_window(scan, model, ids, number)
+            groups = pooled(scan)
+            largest = {
+                LARGEST["logits"]: max(_largest(groups[name]) for name in groups if name != HIDDEN),
+                LARGEST["hidden"]: _largest(groups[HIDDEN]),
+            }
+            rows.append(
+                {
+                    "tokens": sum(map(len, windows)),
+                    "prompt": prompt_facts("\n\n".join(map(model.decode, windows))),
+                    "scores": largest,
+                    "scales": [scan.scales[layer] for layer in sorted(scan.scales)],
+                    "tallies": {
+                        name: [parts[of_first].to_json() for of_first in (True, False)]
+                        for name, parts in groups.items()
+                    },
+                    "layers": layer_rows(scan),
+                    "texts": _texts(model, groups),
+                }
+            )
+        return rows
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """All items as one: tallies are merged, and of the layers the largest is kept."""
+        groups: dict[str, Parts] = {}
+        texts: dict[int, str] = {}
+        for name in rows[0]["tallies"]:
+            width = len(HIDDEN_PLACE if name == HIDDEN else LOGIT_PLACE)
+            groups[name] = {
+                of_first: merged([Tally.from_json(r["tallies"][name][i], width) for r in rows])
+                for i, of_first in enumerate((True, False))
+            }
+        for row in rows:
+            texts |= {int(token): text for token, text in row["texts"].items()}
+        scale = common_scale([scale for row in rows for scale in row["scales"]])
+        table = outlier_summary(groups, scale, lambda token: texts.get(token, str(token)))
+        num_tokens = sum(row["tokens"] for row in rows)
+        used = used_of("windows", self.num_windows, num_tokens // self.window_tokens)
+        return Summary(
+            metrics=_metrics(table, num_tokens),
+            tables={"outliers": table, "layers": _layers(rows)} | used,
+        )
+
+
+def scan_window(scan: OutlierScan, model: LanguageModel, ids: Sequence[int], number: int) -> None:
+    """Run one sequence and count its logits and hidden states.
+
+    Args:
+        scan: Extended.
+        model: One that :func:`diffattn.probes.layer_reader.require_readable` accepts.
+        ids: Tokens.
+        number: Of the text, for the places of the largest.
+    """
+    tokens = torch.tensor(ids, device=model.device)
+
+    def on_attention(layer: int, inputs: AttentionInputs) -> None:
+        for rows in logit_rows(inputs):
+            scan.add_logits(layer, inputs, rows, tokens, number)
+
+    def on_hidden(layer: int, x: torch.Tensor) -> None:
+        scan.add_hidden(layer, x, tokens, number)
+
+    read_layers(model.network, tokens[None], on_attention, on_hidden)
+
+
+def _largest(parts: Parts) -> float:
+    return max(tally.largest for tally in parts.values())
+
+
+def _texts(model: LanguageModel, groups: Mapping[str, Parts]) -> dict[str, str]:
+    """Texts of the tokens at the largest values."""
+    tokens: set[int] = set()
+    for name, parts in groups.items():
+        names = HIDDEN_PLACE if name == HIDDEN else LOGIT_PLACE
+        columns = [i for i, column in enumerate(names) if column.endswith("token")]
+        for tally in parts.values():
+            tokens |= set(tally.places[:, columns].flatten().tolist())
+    return {str(token): model.tokenizer.decode([token]) for token in sorted(tokens)}
+
+
+def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
+    """A maximum has no interval: other tokens could only raise it."""
+    metrics = []
+    for name, of_name in table.items():
+        for which, row in of_name.items():
+            where = {"activation": name, "over": which}
+            values = {f"top-{rank}": value for rank, value in row["top"].items()}
+            values |= {"median": row["median"]}
+            values |= {"kurtosis": row["kurtosis"]} if row["kurtosis"] is not None else {}
+            values |= {"massive activations": row["massive"]} if "massive" in row else {}
+            metrics += [
+                Metric(
+                    name=key, value=float(value), n=num_tokens, unit="value", where=where,
+                    higher_is_better=None,
+                )
+                for key, value in values.items()
+            ]  # fmt: skip
+    for label, name in ((LARGEST["logits"], LOGITS), (LARGEST["hidden"], HIDDEN)):
+        for which, row in table[name].items():
+            metrics.append(
+                Metric(
+                    name=label if which != WITHOUT else f"{label}, {WITHOUT}",
+                    value=float(row["top"]["1"]), n=num_tokens, unit="value",
+                    headline=which != WITHOUT, higher_is_better=None,
+                )
+            )  # fmt: skip
+    return metrics
+
+
+def _layers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Per layer the largest of all items."""
+    return [
+        {
+            name: {
+                which: max(row["layers"][layer][name][which]["largest"] for row in rows)
+                for which in of_name
+            }
+            for name, of_name in first.items()
+        }
+        for layer, first in enumerate(rows[0]["layers"])
+    ]

@@ -1,0 +1,234 @@
+"""Loss on tokens that the context alone can tell: associative recall in ordinary text."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.ngrams import NgramCounts, gaps, ngram_keys
+from diffattn.lab.evaluation.metrics import loss_metric, metric, row_clusters
+from diffattn.lab.evaluation.perplexity.loss_slices import Slices, bin_sums, slice_losses
+from diffattn.lab.evaluation.perplexity.training_tokens import token_splits
+from diffattn.lab.evaluation.protocol import (
+    Item,
+    Protocol,
+    Summary,
+    prompt_facts,
+    split_long_batches,
+)
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.stats.clusters import cluster_ratio
+from diffattn.models.config.numbers import in_float32
+
+_PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
+"""Zoology's threshold, and the training tokens it was chosen for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sequence:
+    """One sequence and what is needed to slice it."""
+
+    tokens: np.ndarray
+    counts: dict[int, NgramCounts]
+    """Training counts by n, shared by all sequences."""
+    threshold: int
+    train_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArHits(Protocol):
+    """Loss on AR hits (last tokens of an n-gram seen before in the context and rare in training)
+    and on all other tokens.
+
+    Source: arXiv:2410.05258v2, section 3.8, Table 6; arXiv:2312.04927 (Zoology), section 3.
+    """
+
+    name = "ar_hits"
+    choices = {
+        "intervals": "sequences of one document, by where they begin, count as one",
+        "n": "2 as in Zoology is the headline, 3 stands beside it; the paper says 'n-gram'",
+        "threshold": "1,250 x training tokens / 10e9, rounded up, at least 1: Zoology's count in "
+        "proportion; the paper gives none",
+        "training counts": "exact, over the whole training split, across the ends of documents "
+        "as training windows run, whether or not a run read all of it",
+        "text": "the validation split, in sequences one after the other, spaced evenly if there "
+        "are more than wanted",
+        "sequences": "BOS first if the tokenizer has one; it is part of no n-gram",
+        "gap": "tokens since the n-gram's last occurrence in the sequence",
+        "interval": "Student t over sequences",
+    }
+    quick = {"length": 512, "sequences": 16}
+    quick_context = "length"
+
+    data: str = "stdlib"
+    """Training tokens and held-out text: a run directory, a folder of packed tokens, or a corpus
+    (split as for training)."""
+    text_field: str = "text"
+    validation_fraction: float = 0.05
+    """Of a corpus; packed tokens have theirs."""
+    length: int = 2_048
+    """Tokens of a sequence."""
+    sequences: int = 3_200
+    """At most so many."""
+    n: tuple[int, ...] = (2, 3)
+    """Of the n-grams; the first is the headline."""
+    threshold: int | None = None
+    """Highest training count of a hit. Default: in proportion to the training tokens."""
+
+    def __post_init__(self) -> None:
+        if not self.n or min(self.n) < 2 or len(set(self.n)) < len(self.n):
+            raise ConfigError(f"ar_hits: n must be different numbers from 2 on, got {self.n}.")
+        self.require_at_least(max(self.n) + 1, "length")
+        self.require_at_least(1, "sequences")
+        self.require_at_least(0, "threshold")
+        fraction = self.validation_fraction
+        if not 0 < fraction < 1 or not in_float32(fraction):
+            raise ConfigError(
+                f"ar_hits: validation_fraction must lie between 0 and 1, got {fraction}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """Eight sequences a batch; the n-grams of all are counted in the training tokens."""
+        self.require_fit(model, "length", self.length)
+        splits = token_splits(
+            self.name, model, self.data,
+            text_field=self.text_field, validation_fraction=self.validation_fraction,
+        )  # fmt: skip
+        available = len(splits.validation) // self.length
+        if not available:
+            raise ConfigError(
+                f"ar_hits: the validation split of {splits.origin} must have {self.length} tokens, "
+                f"got {len(splits.validation)}. Use --set ar_hits.length={len(splits.validation)} "
+                "or less."
+            )
+        chosen = np.linspace(0, available, min(self.sequences, available), endpoint=False)
+        starts = [int(index) * self.length for index in chosen]
+        tokens = [np.array(splits.validation[s : s + self.length]) for s in starts]
+        vocab_size = 1 + max(model.tokenizer.get_vocab().values())
+        documents = np.searchsorted(splits.validation_starts, starts, side="right") - 1
+        counts = {}
+        for n in self.n:
+            keys = np.concatenate([ngram_keys(ids, n, vocab_size) for ids in tokens])
+            counts[n] = NgramCounts(keys, n, vocab_size)
+            counts[n].add(splits.pieces())
+        threshold = self.threshold
+        if threshold is None:
+            threshold = hit_threshold(len(splits.train))
+        items = [
+            Item(
+                id=str(start),
+                cluster=f"document-{document}",  # in which the sequence begins
+                payload=_Sequence(
+                    tokens=ids, counts=counts, threshold=threshold, train_tokens=len(splits.train)
+                ),
+            )
+            for start, document, ids in zip(starts, documents, tokens, strict=True)
+        ]
+        return split_long_batches([items], 8)
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """What was counted in the training tokens."""
+        counts: Mapping[int, NgramCounts] = items[0].payload.counts
+        return {n: (of.keys, of.counts) for n, of in counts.items()}
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Losses summed over the slices of each sequence."""
+        given = model.start()
+        losses = model.prefix_losses([item.payload.tokens for item in items], given)
+        return [
+            self._row(item.payload, np.concatenate([[np.nan] * (not given), nll]), bool(given))
+            | {"prompt": prompt_facts(model.decode(item.payload.tokens))}
+            for item, nll in zip(items, losses, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Overall loss, loss and share of each slice, losses by gap and by training count.
+
+        The slices part the tokens, so share-weighted losses add up to the overall loss. That is
+        checked, and how nearly they do is recorded.
+        """
+        tokens = np.array([row["tokens"] for row in rows], float)
+        nll = np.array([row["nll"] for row in rows])
+        clusters = row_clusters(rows)
+        overall = cluster_ratio(nll, tokens, clusters)
+        metrics = [loss_metric("nll", overall, headline=True)]
+        errors = {}
+        for n in self.n:
+            parts = [(name, *_sums(rows, f"{name}_{n}")) for name in ("ar_hit", "other")]
+            total = 0.0
+            for name, count, losses in parts:
+                share = cluster_ratio(count, tokens, clusters)
+                metrics.append(
+                    metric(f"{name}_share", share, where={"n": n}, higher_is_better=None)
+                )
+                if count.sum():
+                    loss = cluster_ratio(losses, count, clusters)
+                    headline = n == self.n[0]
+                    metrics.append(loss_metric(f"{name}_nll", loss, {"n": n}, headline=headline))
+                    total += share.mean * loss.mean
+            errors[str(n)] = abs(total - overall.mean)
+            assert errors[str(n)] < 1e-6, f"slices of n={n} must add up, off by {errors[str(n)]}"
+        metrics += [
+            loss_metric(
+                "ar_hit_nll_by_gap",
+                cluster_ratio(sums[:, 1], sums[:, 0], clusters),
+                {"gap": low},
+            )
+            for low, sums in bin_sums(rows, f"gap_{self.n[0]}").items()
+        ]
+        tables = {
+            "threshold": rows[0]["threshold"],
+            "train_tokens": rows[0]["train_tokens"],
+            "identity_error": errors,
+            "by_gap": {str(n): slice_losses(rows, f"gap_{n}") for n in self.n},
+            "by_count_repeated": {
+                str(n): slice_losses(rows, f"count_repeated_{n}") for n in self.n
+            },
+            "by_count_new": {str(n): slice_losses(rows, f"count_new_{n}") for n in self.n},
+        }
+        return Summary(metrics=metrics, tables=tables)
+
+    def _row(self, sequence: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
+        """Sums of one sequence; without BOS its first token has no loss and does not count."""
+        start = 0 if first_counts else 1
+        slices = Slices(losses[start:])
+        for n, counts in sequence.counts.items():
+            keys = ngram_keys(sequence.tokens, n, counts.vocab_size)
+            gap, seen = np.zeros(self.length, np.int64), np.zeros(self.length, np.int64)
+            gap[n - 1 :], seen[n - 1 :] = gaps(keys), counts.of(keys)
+            gap, seen = gap[start:], seen[start:]
+            hit = (gap > 0) & (seen <= sequence.threshold)
+            slices.add(f"ar_hit_{n}", hit)
+            slices.add(f"other_{n}", ~hit)
+            slices.add_by_size(f"gap_{n}", gap, hit)
+            whole = np.arange(start, self.length) >= n - 1
+            slices.add_by_size(f"count_repeated_{n}", seen, gap > 0)
+            slices.add_by_size(f"count_new_{n}", seen, whole & (gap == 0))
+        scores, weights = slices.scores([f"{a}_{n}" for a in ("ar_hit", "other") for n in self.n])
+        return {
+            "tokens": self.length - start,
+            "nll": slices.total,
+            "threshold": sequence.threshold,
+            "train_tokens": sequence.train_tokens,
+            "slices": slices.sums,
+            "scores": {"nll": slices.total / (self.length - start)} | scores,
+            "weights": weights,
+        }
+
+
+def hit_threshold(train_tokens: int) -> int:
+    """Zoology's 1,250 of ten billion training tokens, in proportion, rounded up, at least 1.
+
+    Args:
+        train_tokens: 0 or more.
+    """
+    return max(1, math.ceil(_PUBLISHED_COUNT * train_tokens / _PUBLISHED_TOKENS))
+
+
+def _sums(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and summed losses of a slice in each row."""
+    pairs = np.array([row["slices"][name] for row in rows], float)
+    return pairs[:, 0], pairs[:, 1]

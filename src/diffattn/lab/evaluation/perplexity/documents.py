@@ -1,0 +1,138 @@
+"""Texts for perplexities: documents without boilerplate."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.corpora import Document, load_corpus
+from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.inference.language_model import LanguageModel
+
+_CUT_TOKENS = 16
+"""Tokens left out before a cut in the text, which may have changed them."""
+
+
+def open_texts(source: str, text_field: str, *, split: str = "train") -> Iterator[Document]:
+    """Documents of a corpus without what Project Gutenberg put around them.
+
+    Args:
+        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
+        text_field: Key or column of the text.
+        split: Of a hub dataset.
+
+    Raises:
+        ConfigError: The source is unknown, missing, empty or damaged.
+    """
+    for document in load_corpus(source, text_field=text_field, split=split):
+        yield Document(name=document.name, text=strip_gutenberg(document.text))
+
+
+def long_texts(
+    protocol: str,
+    model: LanguageModel,
+    source: str,
+    text_field: str,
+    *,
+    least: int,
+    most: int,
+    documents: int | None,
+) -> dict[str, np.ndarray]:
+    """The first tokens of every document that has enough.
+
+    Args:
+        protocol: Its name, for errors.
+        model: Whose tokenizer it is.
+        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
+        text_field: Key or column of the text.
+        least: Tokens a document must have.
+        most: Tokens that are kept of it.
+        documents: How many to take, in the order of the corpus. Default: all.
+
+    Returns:
+        int64 ``[n]`` by name of the document, ``least <= n <= most``.
+
+    Raises:
+        ConfigError: The corpus cannot be read, or no document is long enough.
+    """
+    texts: dict[str, np.ndarray] = {}
+    longest: Document | None = None
+    count = 0
+    for document in open_texts(source, text_field):
+        count += 1
+        if longest is None or len(document.text) > len(longest.text):
+            longest = document
+        if len(document.text.encode()) < least:  # a token has a byte or more
+            continue
+        ids = first_tokens(model, document.text, most)
+        if len(ids) >= least:
+            texts[document.name] = np.array(ids)
+        if len(texts) == documents:
+            break
+    if not texts:
+        assert longest is not None  # every source raises rather than end without a document
+        size = len(model.encode(longest.text))
+        raise ConfigError(
+            f"{protocol}: one document or more must have {least} tokens, got none of {count} in "
+            f"{source!r}; the longest, {longest.name!r}, has {size}."
+        )
+    return texts
+
+
+def first_windows(
+    protocol: str,
+    model: LanguageModel,
+    source: str,
+    text_field: str = "text",
+    *,
+    start: Sequence[int],
+    size: int,
+    windows: int,
+    per_document: int,
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The first windows of a corpus, one after the other; a document's short rest is left out.
+
+    Args:
+        protocol, model, source, text_field: As of :func:`long_texts`.
+        start: Tokens that every window begins with.
+        size: Tokens of the text in a window.
+        windows, per_document: At most so many, of all documents and of one.
+
+    Returns:
+        Name of the document and ``len(start) + size`` tokens.
+
+    Raises:
+        ConfigError: The corpus cannot be read, or no document is long enough.
+    """
+    left = windows
+    for document in open_texts(source, text_field):
+        wanted = min(left, per_document)
+        # Long books are cut before they are encoded: a token has rarely 16 characters.
+        ids = model.encode(document.text[: 16 * size * wanted])
+        for i in range(min(wanted, len(ids) // size)):
+            yield document.name, (*start, *ids[i * size : (i + 1) * size])
+            left -= 1
+        if not left:
+            return
+    if left == windows:
+        raise ConfigError(
+            f"{protocol}: {source!r} must hold a document of {size} tokens, got none."
+        )
+
+
+def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:
+    """The first ``count`` tokens of a text, or all; no more of it is encoded than needed."""
+    size = 6 * count + 256  # characters: most tokenizers need fewer
+    while size < len(text):
+        ids = model.encode(text[:size])
+        if len(ids) >= count + _CUT_TOKENS:
+            return ids[:count]
+        size *= 2
+    return model.encode(text)[:count]
+
+
+def text_bytes(model: LanguageModel, tokens: np.ndarray) -> int:
+    """UTF-8 bytes of the text of some tokens; a character cut by a border counts as three."""
+    options: dict[str, Any] = {"clean_up_tokenization_spaces": False}
+    return len(model.tokenizer.decode(tokens.tolist(), **options).encode())

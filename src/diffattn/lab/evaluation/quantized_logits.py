@@ -1,0 +1,286 @@
+"""Any protocol under attention logits of fewer bits, and perplexity beside it."""
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.metrics import (
+    is_loss,
+    is_share,
+    loss_metric,
+    metric,
+    perplexity_metric,
+    row_clusters,
+    row_weight,
+)
+from diffattn.lab.evaluation.perplexity.documents import first_windows
+from diffattn.lab.evaluation.primary import primary_score
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
+from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.records.evaluations import Metric
+from diffattn.lab.stats.clusters import cluster_mean
+from diffattn.lab.stats.contrasts import paired_contrast
+from diffattn.models.config.known_names import check_known
+from diffattn.probes.quantized_logits import (
+    GRANULARITIES,
+    UNQUANTIZED_BITS,
+    quantized_logits,
+    require_quantizable,
+)
+
+_LOSS = "text loss"
+_BY_SCORE = ("scores", "weights")
+"""Parts of a row that say something of each of its scores, by the score's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An item of the wrapped protocol, or a window of text, under one width."""
+
+    bits: int
+    item: Item | None
+    window: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedLogits(Protocol):
+    """What a model still knows when its attention logits are rounded.
+
+    Source: arXiv:2410.05258v2, Fig. 8.
+    """
+
+    name = "quantized_logits"
+    choices = {
+        "granularity": "one scale per layer and forward pass, both maps together; or per head, "
+        "or per row; the paper does not say",
+        "forward pass": "one sequence per pass and no shared prefixes, so that no result depends "
+        "on what runs beside it; sequences beyond 2,048 tokens go by chunks, each with its scale",
+        "maximum": "over entries that are not masked",
+        "16 bits": "no rounding, by the same attention function",
+        "wrapped protocol": "lm_tasks on hellaswag, 0-shot, as in Fig. 8; any other can be named",
+        "perplexity": "not in the paper; windows of a text, each from BOS",
+    }
+    quick = {
+        "bits": (16, 4),
+        "settings": {"tasks": ["hellaswag"], "limit": 4, "data": "generated"},
+        "num_windows": 2,
+        "window_tokens": 128,
+    }
+
+    protocol: str = "lm_tasks"
+    """The protocol that is run under every width."""
+    settings: dict[str, Any] = field(default_factory=lambda: {"tasks": ["hellaswag"]})
+    """Its parameters; those not named have their defaults."""
+    bits: tuple[int, ...] = (16, 8, 6, 4)
+    """Widths; 16 is no rounding, and what the others are compared with."""
+    granularity: str = "tensor"
+    """What shares a scale: ``"tensor"``, ``"head"`` or ``"row"``."""
+    text: str | None = "stdlib"
+    """Corpus of the perplexity: see ``load_corpus``. ``None``: no perplexity."""
+    text_field: str = "text"
+    """Key of the text where the corpus is JSON lines or from the hub."""
+    num_windows: int = 16
+    """Windows of text, the first ones of the corpus."""
+    windows_per_document: int = 4
+    window_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        allowed = range(2, UNQUANTIZED_BITS + 1)
+        if not self.bits or len(set(self.bits)) < len(self.bits) or set(self.bits) - set(allowed):
+            raise ConfigError(
+                f"quantized_logits: bits must list widths from 2 to 16, each once, got {self.bits}."
+            )
+        check_known(self.name, "granularity", self.granularity, GRANULARITIES)
+        self.require_at_least(1, "num_windows", "windows_per_document", "window_tokens")
+        self.wrapped()
+
+    def wrapped(self) -> Protocol:
+        """The protocol that is run under every width.
+
+        Raises:
+            ConfigError: Its name or one of its settings is wrong.
+        """
+        others = [name for name in PROTOCOLS if name != self.name]
+        check_known(self.name, "protocol", self.protocol, others)
+        named = [
+            f"{self.protocol}.{key}={json.dumps(value)}" for key, value in self.settings.items()
+        ]
+        return parts([self.protocol], named)[0].protocol
+
+    def parameters(self) -> dict[str, Any]:
+        """Those of the wrapped protocol in full, and its version, so that none are mixed."""
+        inner = self.wrapped()
+        return super().parameters() | {
+            "settings": inner.parameters(),
+            "wrapped_version": inner.version,
+        }
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """All items under the first width, then under the next."""
+        require_quantizable(model.network)
+        windows = self._windows(model)
+        inner = self.wrapped().batches(model)
+        batches: list[list[Item]] = []
+        for bits in self.bits:
+            batches += [[_item(_Asked(bits, item), item) for item in batch] for batch in inner]
+            batches += [[_item(_Asked(bits, None, item.payload), item)] for item in windows]
+        return batches
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """What the wrapped protocol's items are built from."""
+        inner = [question for item in items if (question := item.payload.item) is not None]
+        return self.wrapped().material(model, inner)
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """As the wrapped protocol asks, every sequence in a pass of its own."""
+        alone = copy.copy(model)
+        alone.rows_alone = True
+        # A chunk shares a scale: one that goes by the memory that is left would be another scale.
+        alone.limits = STANDARD_LIMITS
+        asked: list[_Asked] = [item.payload for item in items]
+        bits = asked[0].bits
+        inner = [question.item for question in asked if question.item is not None]
+        with quantized_logits(model.network, bits, granularity=self.granularity):
+            rows = self.wrapped().ask(alone, inner) if inner else [_text_row(alone, asked[0])]
+        names = [item.id for item in inner] or [items[0].id.removeprefix(f"{bits}-bits-")]
+        return [
+            {
+                **row,
+                "bits": bits,
+                "wrapped_id": name,
+                **{
+                    of: {_with_bits(key, bits): value for key, value in row[of].items()}
+                    for of in _BY_SCORE
+                    if of in row
+                },
+            }
+            for row, name in zip(rows, names, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """The wrapped protocol's metrics under each width, and what each width changes."""
+        metrics: list[Metric] = []
+        tables: dict[str, Any] = {}
+        by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
+        better: dict[str, bool | None] = {}
+        for bits, of_width in by_bits.items():
+            inner = [row for row in of_width if _LOSS not in row["scores"]]
+            if inner:
+                summary = self.wrapped().summarise(inner)
+                tables[f"{bits} bits"] = summary.tables
+                better |= self._directions(inner, summary.metrics)
+                metrics += [
+                    replace(inner_metric, where=inner_metric.where | {"bits": bits})
+                    for inner_metric in summary.metrics
+                ]
+            text = [row for row in of_width if _LOSS in row["scores"]]
+            if text:
+                interval = cluster_mean([row["scores"][_LOSS] for row in text], row_clusters(text))
+                where = {"bits": bits}
+                metrics.append(loss_metric(_LOSS, interval, where))
+                metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
+        for bits in self.bits:
+            if bits != UNQUANTIZED_BITS and UNQUANTIZED_BITS in by_bits:
+                metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits, better)
+        return Summary(metrics=metrics, tables=tables)
+
+    def _directions(
+        self, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
+    ) -> dict[str, bool | None]:
+        """Whether more of each wrapped score is better, as the wrapped protocol's metrics say."""
+        names = sorted({name for row in rows for name in row["scores"]})
+        said = {one.name: one.higher_is_better for one in metrics}
+        # A score of a task is named TASK METRIC.
+        found = {name: said.get(name, said.get(name.partition(" ")[2])) for name in names}
+        declared = primary_score(self.protocol, self.wrapped().parameters(), names)
+        return found | (dict([declared]) if declared else {})
+
+    def _windows(self, model: LanguageModel) -> list[Item]:
+        """Windows of text, BOS or EOS first; a document is a cluster."""
+        if self.text is None:
+            return []
+        start, size = model.start(required=True), self.window_tokens
+        self.require_fit(model, "window_tokens", size)
+        windows = first_windows(
+            self.name, model, self.text, self.text_field, start=start, size=size,
+            windows=self.num_windows, per_document=self.windows_per_document,
+        )  # fmt: skip
+        return [
+            Item(id=f"text-window-{i}", payload=ids, cluster=document)
+            for i, (document, ids) in enumerate(windows)
+        ]
+
+
+def _item(asked: _Asked, item: Item) -> Item:
+    return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster or item.id)
+
+
+def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
+    (score,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
+    size = len(score.token_logprobs)
+    return {
+        "tokens": size,
+        "prompt": prompt_facts(model.decode(asked.window)),
+        "scores": {_LOSS: -score.logprob / size},
+    }
+
+
+def _with_bits(name: str, bits: int) -> str:
+    return f"{name}, {bits} bits"
+
+
+def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, Any]]:
+    """Rows of one width as the wrapped protocol made them."""
+    return [
+        {
+            **row,
+            "id": row["wrapped_id"],
+            **{
+                of: {
+                    key.removesuffix(_with_bits("", bits)): value for key, value in row[of].items()
+                }
+                for of in _BY_SCORE
+                if of in row
+            },
+        }
+        for row in rows
+        if row["bits"] == bits
+    ]
+
+
+def _changes(
+    rows: Sequence[Mapping[str, Any]],
+    exact: Sequence[Mapping[str, Any]],
+    bits: int,
+    better: Mapping[str, bool | None],
+) -> list[Metric]:
+    """Paired differences to the same items without rounding, score by score and weighed as it is.
+
+    ``better`` says of each wrapped score whether more of it is.
+    """
+    before = {row["id"]: row["scores"] for row in exact}
+    changes = []
+    for name in sorted({key for row in rows for key in row["scores"]}):
+        both = [row for row in rows if name in row["scores"] and name in before.get(row["id"], {})]
+        if both:
+            values = [row["scores"][name] for row in both]
+            others = [before[row["id"]][name] for row in both]
+            weights = [row_weight(row, name) for row in both]
+            contrast = paired_contrast(
+                values, others, weights, row_clusters(both), shares=is_share(name)
+            )
+            changes.append(
+                metric(
+                    f"change of {name}", contrast.interval,
+                    where={"bits": bits}, unit="difference",
+                    higher_is_better=False if is_loss(name) else better.get(name),
+                )
+            )  # fmt: skip
+    return changes

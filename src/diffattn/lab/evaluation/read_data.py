@@ -1,0 +1,92 @@
+"""What the items of an evaluation say, as one hash beside their rows: no resume mixes two data."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import CheckpointError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.evaluation.protocol import Item
+
+DATA = "data.json"
+
+
+def data_digest(items: Iterable[Item], material: Any) -> str:
+    """First 16 hex digits of the SHA-256 of all items and of what else they are built from.
+
+    Parameters name files and packages; this is what came out of them.
+
+    Args:
+        items: All of a protocol, also those that are not selected.
+        material: See :meth:`diffattn.lab.evaluation.protocol.Protocol.material`.
+    """
+    digest = hashlib.sha256()
+    for value in (material, *items):
+        for piece in _pieces(value):
+            digest.update(piece)
+    return digest.hexdigest()[:16]
+
+
+def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
+    """Write the digest beside the rows, or check that they are of the same data.
+
+    Args:
+        folder: Of one model and protocol.
+        digest: From :func:`data_digest`.
+        has_rows: Whether rows are there already; without, the digest is written anew.
+
+    Raises:
+        CheckpointError: The rows are of other data.
+    """
+    recorded = recorded_data(folder) if has_rows else None
+    if recorded is None:  # none of the rows that an older version wrote can be checked
+        write_json(folder / DATA, {"schema": 1, "sha256": digest})
+    elif recorded != digest:
+        raise CheckpointError(
+            f"{folder}: must be continued with the data it was begun with ({recorded}), got other "
+            f"({digest}): the files, corpora or packages that its items come from have changed. "
+            "Choose another --out."
+        )
+
+
+def recorded_data(folder: Path) -> str | None:
+    """Digest of the data that the rows in ``folder`` are of; ``None`` in older records.
+
+    Raises:
+        CheckpointError: Its file is damaged.
+    """
+    path = folder / DATA
+    return str(read_json(path).get("sha256")) if path.exists() else None
+
+
+def _pieces(value: Any) -> Iterable[bytes]:
+    """The value in bytes, equal in every process; of what holds no plain data, its type alone."""
+    if isinstance(value, str):
+        content = value.encode("utf-8", "surrogatepass")
+        yield b"s%d:" % len(content)
+        yield content
+    elif value is None or isinstance(value, bool | int | float | bytes | Path):
+        yield repr(value).encode() + b";"
+    elif isinstance(value, np.ndarray | np.generic):
+        yield f"{value.dtype}{value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, list | tuple):
+        yield b"[%d:" % len(value)
+        if set(map(type, value)) <= {int, str}:  # tokens and words, by the million
+            yield repr(list(value)).encode()
+        else:
+            for part in value:
+                yield from _pieces(part)
+    elif isinstance(value, set | frozenset):
+        yield from _pieces(sorted(b"".join(_pieces(part)) for part in value))
+    elif isinstance(value, Mapping):
+        yield from _pieces([list(pair) for pair in value.items()])
+    else:
+        yield type(value).__name__.encode() + b";"
+        if is_dataclass(value):
+            for part in fields(value):
+                yield from _pieces(getattr(value, part.name))

@@ -1,0 +1,100 @@
+"""Protocols by name with their parameters, ready to run."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from diffattn.errors import ConfigError, did_you_mean
+from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
+from diffattn.lab.evaluation.protocol import Part, Protocol
+from diffattn.lab.evaluation.setting_values import setting_value
+from diffattn.lab.records.settings import read_settings
+
+
+def protocol_class(name: str) -> type[Protocol]:
+    """The class of a protocol.
+
+    Raises:
+        ConfigError: No protocol has this name.
+    """
+    _require_known(name)
+    module, _, attribute = PROTOCOLS[name].path.partition(":")
+    loaded = import_module(f"diffattn.lab.evaluation.{module}")
+    protocol: type[Protocol] = getattr(loaded, attribute)
+    return protocol
+
+
+def parts(
+    names: Iterable[str],
+    settings: Sequence[str] = (),
+    *,
+    quick: bool = False,
+    longest: int | None = None,
+) -> list[Part]:
+    """Protocols and presets by name, with their parameters.
+
+    Args:
+        names: Of protocols or presets; ``"all"`` is every protocol.
+        settings: ``PROTOCOL.KEY=VALUE``, for every part that runs this protocol; values are JSON,
+            else text.
+        quick: Take the parameters of the reduced size where they are not set.
+        longest: Tokens that this size is fitted to; see :meth:`Protocol.quick_for`.
+
+    Raises:
+        ConfigError: An unknown name, key or value, or a part asked for twice.
+    """
+    chosen: dict[str, tuple[str, dict[str, Any]]] = {}
+    asked = [protocol for name in names for protocol in (PROTOCOLS if name == "all" else [name])]
+    for name in asked:
+        if name not in PRESETS:
+            _require_known(name)  # of all names, before the first protocol and PyTorch are loaded
+        wanted = PRESETS.get(name) or {name: (name, {})}
+        for variant, (protocol, parameters) in wanted.items():
+            if variant in chosen and chosen[variant] != (protocol, parameters):
+                raise ConfigError(f"evaluate: {variant!r} must be asked for once, got it twice.")
+            chosen[variant] = (protocol, parameters)
+    changes = _read(settings, {protocol for protocol, _ in chosen.values()})
+    built = []
+    for variant, (name, parameters) in chosen.items():
+        kind = protocol_class(name)
+        values = parameters | (kind.quick_for(longest) if quick else {}) | changes.get(name, {})
+        built.append(Part(variant=variant, protocol=_build(kind, values)))
+    return built
+
+
+def _require_known(name: str) -> None:
+    if name not in PROTOCOLS:
+        hint = did_you_mean(name, [*PROTOCOLS, *PRESETS])
+        raise ConfigError(f"Unknown protocol {name!r}.{hint} See 'diffattn list protocols'.")
+
+
+def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, Any]]:
+    """Values by protocol and field."""
+    changes: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        protocol = setting.partition("=")[0].strip().partition(".")[0]
+        if "=" not in setting or "." not in setting.partition("=")[0]:
+            raise ConfigError(f"--set: must be PROTOCOL.KEY=VALUE, got {setting!r}.")
+        if protocol not in protocols:
+            raise ConfigError(
+                f"--set: {protocol!r} must be a protocol of this run "
+                f"({', '.join(sorted(protocols))}), got {setting!r}."
+            )
+        kind = protocol_class(protocol)
+        known = [f"{protocol}.{field.name}" for field in dataclasses.fields(kind)]
+        for key, text in read_settings([setting], known, form="PROTOCOL.KEY=VALUE").items():
+            field = key.partition(".")[2]
+            changes.setdefault(protocol, {})[field] = setting_value(kind, field, key, text)
+    return changes
+
+
+def _build(kind: type[Protocol], values: Mapping[str, Any]) -> Protocol:
+    try:
+        return kind(**values)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:  # a value of the wrong type
+        raise ConfigError(
+            f"{kind.name}: settings must have the right types, got {error}."
+        ) from error

@@ -1,0 +1,94 @@
+"""Which items of a protocol are asked: all, a fixed number, or one of several equal shares."""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.protocol import Item
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """All items by default."""
+
+    limit: int | None = None
+    """At most so many items, by whole clusters if it can be: a setting of its own, never mixed."""
+    shard: tuple[int, int] | None = None
+    """(i, n), i from 1: the share i of n. All n together are what one process would ask."""
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"--limit: must be 1 or more, got {self.limit}.")
+        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
+            raise ConfigError(
+                f"--shard: must be i/n with 1 <= i <= n, got {self.shard[0]}/{self.shard[1]}."
+            )
+
+    @classmethod
+    def read(cls, shard: str | None, limit: int | None) -> "Selection":
+        """From the command line.
+
+        Raises:
+            ConfigError: ``shard`` is not ``i/n``, or a number is out of range.
+        """
+        if shard is None:
+            return cls(limit=limit)
+        first, _, second = shard.partition("/")
+        if not all(text.isascii() and text.isdigit() and len(text) < 7 for text in (first, second)):
+            raise ConfigError(f"--shard: must be i/n, such as 2/4, got {shard!r}.")
+        return cls(limit=limit, shard=(int(first), int(second)))
+
+    @property
+    def suffix(self) -> str:
+        """What the folder of a share is called after the name of the part."""
+        return "" if self.shard is None else f".shard-{self.shard[0]}-of-{self.shard[1]}"
+
+    def recorded(self) -> dict[str, Any]:
+        """What a record says of it; empty for all items."""
+        limit = {} if self.limit is None else {"limit": self.limit}
+        return limit | ({} if self.shard is None else {"shard": list(self.shard)})
+
+    def of(self, batches: Sequence[Sequence[Item]]) -> list[list[Item]]:
+        """The batches that are asked; a batch is never torn apart between shares.
+
+        So every item is asked in the company it has in a whole run, and its answer is the same to
+        the last bit.
+        """
+        chosen = [list(batch) for batch in batches]
+        if self.limit is not None:
+            names = limited([item for batch in batches for item in batch], self.limit)
+            chosen = [[item for item in batch if item.id in names] for batch in chosen]
+            chosen = [batch for batch in chosen if batch]
+        return chosen if self.shard is None else chosen[self.shard[0] - 1 :: self.shard[1]]
+
+
+ALL = Selection()
+
+
+def limited(items: Sequence[Item], limit: int) -> set[str]:
+    """Ids of at most ``limit`` items, spread over all of them, the same for every model.
+
+    Clusters come whole, so that what is compared within one stays together: the list of clusters
+    is cut into equal blocks, and of each block the one with the smallest hash is taken. A first
+    cluster with more items than ``limit`` is cut.
+    """
+    clusters: dict[str, list[str]] = {}
+    for item in items:
+        clusters.setdefault(item.cluster or item.id, []).append(item.id)
+    names = list(clusters)
+    wanted = max(1, min(len(names), limit * len(names) // max(1, len(items))))
+    edges = [len(names) * i // wanted for i in range(wanted + 1)]
+    chosen: list[str] = []
+    for first, end in itertools.pairwise(edges):
+        cluster = clusters[min(names[first:end], key=_order)]
+        if chosen and len(chosen) + len(cluster) > limit:
+            continue
+        chosen += cluster
+    return set(chosen[:limit])
+
+
+def _order(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()

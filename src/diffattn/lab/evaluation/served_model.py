@@ -1,0 +1,233 @@
+"""Models behind a completions endpoint such as OpenAI's or vLLM's: they write, nothing else."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from threading import Event
+from typing import Any, ClassVar, NoReturn
+
+import torch
+from transformers import AutoTokenizer
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError, did_you_mean, first_line
+from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
+from diffattn.lab.evaluation.judge.interface import (
+    JudgeFailure,
+    JudgeSettings,
+    JudgeUnreachable,
+    Reply,
+)
+from diffattn.lab.inference.decoding import Generation
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError, ModelError
+from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
+from diffattn.lab.inference.prompting import Completion
+from diffattn.lab.records.settings import parse_value
+
+_MOST_STOPS = 4
+"""Stop strings that every such server takes; the others are cut here."""
+
+_NOT_ASKED = ("endpoint", "document", "name", "max_tokens", "give_up_after")
+"""Settings of a judge that a served model has from elsewhere, or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedSettings(JudgeSettings):
+    """Where a model is served and how it is asked: address, retries and key as for a judge."""
+
+    who: ClassVar[str] = "served model"
+    tokenizer: str
+    """Folder or hub name of its tokenizer: prompts are built and sent as its tokens."""
+    max_length: int
+    """Tokens that the server takes, prompt and completion together."""
+    temperature: float | None = 0.0
+
+
+def is_address(path: str) -> bool:
+    """Whether a model is named by the address of its server."""
+    return path.startswith(("http://", "https://"))
+
+
+def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> ServedSettings:
+    """Settings of one served model from what a user types.
+
+    Args:
+        label: Of the model.
+        endpoint: Its address.
+        changes: ``LABEL.KEY=VALUE`` of all served models.
+
+    Raises:
+        ConfigError: A key is unknown or missing, or a value cannot be.
+    """
+    known = [f.name for f in fields(ServedSettings) if f.name not in _NOT_ASKED]
+    values: dict[str, Any] = {}
+    for change in changes:
+        name, separator, text = change.partition("=")
+        of, _, key = name.rpartition(".")
+        if not separator or not of:
+            raise ConfigError(f"--served: must be LABEL.KEY=VALUE, got {name!r}.")
+        if of != label:
+            continue
+        if key not in known:
+            raise ConfigError(f"--served: unknown key {key!r}.{did_you_mean(key, known)}")
+        values[key] = text if key in ("model", "tokenizer") else parse_value(name, text)
+    for key in ("model", "tokenizer", "max_length"):
+        if key not in values:
+            raise ConfigError(
+                f"{label}: a served model needs --served {label}.{key}=..., got none."
+            )
+    settings = ServedSettings(endpoint=endpoint, **values)
+    settings._require_number("max_length", 2, 2**31 - 1)
+    return settings
+
+
+class _Completions(EndpointJudge):
+    """``POST {endpoint}/completions`` with a prompt in tokens."""
+
+    path, kind = "/completions", "completion"
+
+    def body(self, messages: Any) -> dict[str, Any]:
+        """See :meth:`EndpointJudge.body`."""
+        return dict(messages)
+
+    @staticmethod
+    def text_of(choice: dict[str, Any]) -> Any:
+        """See :meth:`EndpointJudge.text_of`."""
+        return choice["text"]
+
+
+class ServedModel(LanguageModel):
+    """A model on a server. Protocols that need its logits or maps are refused by name.
+
+    Args:
+        settings: Its address, tokenizer and limits.
+        label: Short name in records and tables.
+        add_bos: As for other models.
+
+    Raises:
+        ConfigError: The address, the key or a setting is wrong.
+        CheckpointError: There is no such tokenizer.
+    """
+
+    def __init__(
+        self, settings: ServedSettings, *, label: str, add_bos: bool | None = None
+    ) -> None:
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(settings.tokenizer)
+        except (OSError, ValueError) as error:
+            got = first_line(error)
+            raise CheckpointError(f"{label}: must have a tokenizer, got: {got}.") from error
+        self.settings, self._endpoint = settings, _Completions(settings)
+        self.tokenizer, self.label, self.path = tokenizer, label, str(settings.endpoint)
+        self.max_length, self.limits, self.rows_alone = settings.max_length, STANDARD_LIMITS, True
+        self.bos = tokenizer.bos_token_id if add_bos is not False else None
+        self.made_for, self._prefix, self._add_bos = None, None, add_bos
+
+    def facts(self) -> dict[str, Any]:
+        """What a record says of the model: what the server calls it, since nothing tells its
+        weights."""
+        kept = self._endpoint.facts()
+        return {
+            "label": self.label, "path": kept["endpoint"], "type": "served",
+            "attention_type": None, "parameters": None, "weights": None, "commit": None,
+            "served_name": kept["model"], "temperature": kept["temperature"], "dtype": None,
+            "device": "server", "max_length": self.max_length, "bos": self.bos,
+            **self.tokenizer_facts(),
+        }  # fmt: skip
+
+    @property
+    def device(self) -> torch.device:
+        """Of this process: nothing is computed here."""
+        return torch.device("cpu")
+
+    def reaching(self, tokens: int) -> "ServedModel":
+        """The server decides how far it reads."""
+        return self
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        **others: Any,
+    ) -> list[Generation]:
+        """Greedy completions, several at a time.
+
+        Raises:
+            ModelError: It shall be restricted or continue what was read, which needs logits; or the
+                server cannot be reached.
+            ItemError: A prompt does not fit.
+            JudgeFailure: There was no reply to a prompt.
+        """
+        if any(others.get(name) is not None for name in ("allowed", "before")):
+            self._refuse()
+        for prompt in prompts:
+            if not prompt or len(prompt) + max_new_tokens > self.max_length:
+                raise ItemError(
+                    f"generate: prompt and continuation must fit the {self.max_length} tokens of "
+                    f"{self.label}, got {len(prompt)} + {max_new_tokens}."
+                )
+        requests = [
+            {"prompt": list(prompt), "max_tokens": max_new_tokens,
+             **({"stop": list(stop)[:_MOST_STOPS]} if stop else {})}
+            for prompt in prompts
+        ]  # fmt: skip
+        with ThreadPoolExecutor(self.settings.workers) as pool:
+            replies = list(pool.map(self._reply, requests))
+        written = []
+        for reply in replies:
+            ends = [at for s in stop if (at := reply.text.find(s)) >= 0]
+            text = reply.text[: min(ends)] if ends else reply.text
+            finished = "length" if reply.details.get("finish_reason") == "length" else "eos"
+            ids = tuple(self.encode(text)) if text else ()
+            written.append(Generation(ids, text, "stop" if ends else finished))
+        return written
+
+    def _reply(self, body: dict[str, Any]) -> Reply:
+        try:
+            return self._endpoint.reply("", body, Event())
+        except JudgeUnreachable as error:
+            raise ModelError(f"{self.label}: {error}") from error
+        except JudgeFailure:  # of this prompt alone
+            raise
+        except DiffAttnError as error:  # a wrong key, model or address
+            raise ModelError(f"{self.label}: {error}") from error
+
+    def complete(
+        self,
+        prompts: Sequence[str],
+        answers: Sequence[str] | None,
+        *,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        chat: bool = False,
+    ) -> list[Completion]:
+        """Complete prompts; how likely an answer is, a server does not tell."""
+        ids = [self.encode_prompt(prompt, special=chat) for prompt in prompts]
+        written = self.generate(ids, max_new_tokens=max_new_tokens, stop=stop)
+        return [
+            Completion(
+                text=one.text, prompt_tokens=len(tokens), logprob_per_token=None, prompt=prompt
+            )
+            for one, tokens, prompt in zip(written, ids, prompts, strict=True)
+        ]
+
+    @property
+    def network(self) -> Any:
+        """There is none."""
+        self._refuse()
+
+    def _refuse(self, *args: Any, **others: Any) -> NoReturn:
+        raise ModelError(
+            f"{self.label}: this protocol needs logits or maps, and a served model only writes. "
+            "Protocols that run: ruler, babilong, key_values, hidden_needle, and hallucination "
+            "with lookback=false."
+        )
+
+    read = _refuse
+    score = _refuse
+    read_prompts = _refuse
+    read_labels = _refuse
+    prefix_losses = _refuse
+    sliding_losses = _refuse

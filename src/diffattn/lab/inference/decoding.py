@@ -1,0 +1,203 @@
+"""Greedy continuations, free or within given choices; shared prefixes computed once."""
+
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
+from diffattn.lab.inference.shared_prefixes import share_prefixes
+from diffattn.lab.inference.token_tree import Branches, can_branch
+
+Allowed = Callable[[int, tuple[int, ...]], Sequence[int]]
+"""``(prompt, tokens written so far)`` to the tokens that may follow; none ends the row."""
+
+
+Rows = Generator[Tensor, Mapping[int, int], None]
+"""Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
+_BRANCH_TOKENS = 2_048
+"""Tokens of rows that grow together, at most: their mask has this many times all keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a model wrote."""
+
+    ids: tuple[int, ...]
+    text: str
+    """Cut before the first stop string."""
+    finished: str
+    """``"stop"``, ``"eos"``, ``"choice"`` (nothing more is allowed) or ``"length"``."""
+
+
+@torch.no_grad()
+def generate(
+    model: NetworkReader,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    stop: Sequence[str] = (),
+    allowed: Allowed | None = None,
+    share: bool = True,
+    before: Prefix | None = None,
+) -> list[Generation]:
+    """Greedy decoding of prompts of any lengths; those that begin alike are read once.
+
+    A row ends where the model says so, by any of its end tokens: see
+    :func:`diffattn.models.loading.end_tokens`.
+
+    Args:
+        model: The model.
+        prompts: Token ids, one or more each.
+        max_new_tokens: Per prompt.
+        stop: Strings that end a row.
+        allowed: Restricts every step. Default: any token.
+        share: ``False`` reads every prompt from scratch: the definition, for comparison.
+        before: Tokens already read that all prompts continue. Default: none.
+
+    Returns:
+        One generation per prompt, in order. Ties go to the smallest token id.
+
+    Raises:
+        ItemError: A prompt is empty, holds ids that are none of the model's, or does not fit the
+            model with ``max_new_tokens`` more.
+        DiffAttnError: The model is broken: its logits are not finite.
+    """
+    if max_new_tokens < 1:
+        raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
+    known = before.length if before else 0
+    for prompt in prompts:
+        require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)
+    generations: dict[int, Generation] = {}
+    limits = None if share and not model.rows_alone else [0] * len(prompts)
+    for group in share_prefixes(prompts, limits):
+        prefix = model.read(prompts[group.members[0]][: group.length], before)
+        rows = [list(prompts[i][group.length :]) for i in group.members]
+        room = [len(row) + max_new_tokens for row in rows]
+        copied = len(rows) * prefix.length
+        branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
+        most = min(prefix.length, _BRANCH_TOKENS)
+        if branched:
+            batches = _by_tokens(room, most)
+        else:
+            batches = model.row_batches(room, prefix, all_logits=False)
+            if not prefix.keeps_all:
+                batches = _of_one_length(batches, room)
+        for batch in batches:
+            numbers = [group.members[j] for j in batch]
+            some = [rows[j] for j in batch]
+            grow = _branches if branched and len(batch) > 1 else _padded_rows
+            done = _decode(model, grow(model, prefix, some), numbers, max_new_tokens, stop, allowed)
+            generations.update(zip(numbers, done, strict=True))
+    return [generations[i] for i in range(len(prompts))]
+
+
+def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) -> None:
+    """Refuse a prompt that leaves no room for its continuation, before any of it is read.
+
+    Raises:
+        ItemError: It does not fit the model with ``max_new_tokens`` more, or is empty.
+    """
+    if not prompt_tokens or prompt_tokens + max_new_tokens > model.max_length:
+        raise ItemError(
+            f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
+            f"and the prompt hold one or more, got {prompt_tokens} + {max_new_tokens}."
+        )
+    model.require_steady(prompt_tokens + max_new_tokens)
+
+
+def _decode(
+    model: NetworkReader,
+    rows: Rows,
+    numbers: list[int],
+    max_new_tokens: int,
+    stop: Sequence[str],
+    allowed: Allowed | None,
+) -> list[Generation]:
+    """One batch: each step adds a token to every open row."""
+    written: list[list[int]] = [[] for _ in numbers]
+    done: dict[int, Generation] = {}
+    last_tokens = frozenset(model.end_tokens)
+    last = dict(enumerate(next(rows)))
+    for step in range(max_new_tokens):
+        tokens: dict[int, int] = {}
+        for i, logits in last.items():
+            choice: int | None
+            if allowed is None:
+                choice = int(logits.argmax())
+            else:
+                choices = sorted(allowed(numbers[i], tuple(written[i])))
+                choice = choices[int(logits[choices].argmax())] if choices else None
+            if choice is None or (allowed is None and choice in last_tokens):
+                kind = "choice" if choice is None else "eos"
+                done[i] = Generation(tuple(written[i]), model.decode(written[i]), kind)
+                continue
+            written[i].append(choice)
+            text = model.decode(written[i]) if stop else ""
+            ends = [at for s in stop if (at := text.find(s)) >= 0]
+            if ends:
+                done[i] = Generation(tuple(written[i]), text[: min(ends)], "stop")
+            else:
+                tokens[i] = choice
+        if not tokens or step + 1 == max_new_tokens:
+            break
+        last = dict(zip(tokens, rows.send(tokens), strict=True))
+    for i, ids in enumerate(written):
+        if i not in done:
+            done[i] = Generation(tuple(ids), model.decode(ids), "length")
+    return [done[i] for i in range(len(written))]
+
+
+def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Rows that grow together, of ``most`` tokens: each meets all the others as masked keys."""
+    batch: list[int] = []
+    for i in sorted(range(len(room)), key=room.__getitem__):
+        if batch and sum(room[j] for j in batch) + room[i] > most:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _of_one_length(batches: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
+    """Sorted batches cut where the length changes: padding would take places in a window."""
+    for batch in batches:
+        for _, group in itertools.groupby(batch, key=room.__getitem__):
+            yield list(group)
+
+
+def _branches(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
+    """Rows as branches of the prefix, which is held once."""
+    branches = Branches(model, prefix, rows)
+    tokens = yield branches.read()
+    while True:
+        tokens = yield branches.grow(tokens)
+
+
+def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
+    """Rows with a copy of the prefix each; closed rows run along."""
+    if len(rows) == 1 and len(rows[0]) > 1:
+        prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # flat memory
+    lengths = torch.tensor([len(row) for row in rows], device=model.device)
+    ends, end_of_row = (lengths - 1).unique(return_inverse=True)
+    logits, cache = model.forward_rows(prefix, rows, keep=ends)
+    longest = int(lengths.max())
+    mask = torch.ones(len(rows), prefix.length + longest, dtype=torch.long, device=model.device)
+    mask[:, prefix.length :] = torch.arange(longest, device=model.device) < lengths[:, None]
+    tokens = yield logits[torch.arange(len(rows)), end_of_row]
+    for step in itertools.count():
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+        ids = [tokens.get(i, 0) for i in range(len(rows))]
+        out = model.network(
+            input_ids=torch.tensor(ids, device=model.device)[:, None],
+            attention_mask=mask,
+            position_ids=(prefix.length + lengths + step)[:, None],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        last = out.logits[list(tokens), -1]
+        model.require_finite(last)
+        tokens = yield last.to(torch.promote_types(last.dtype, torch.float32))

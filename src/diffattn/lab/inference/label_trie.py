@@ -1,0 +1,218 @@
+"""Which of some labels does a model give? Greedy within the labels, and by their probabilities."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import ConfigError
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
+from diffattn.lab.inference.shared_prefixes import common_length
+from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+
+
+@dataclass(frozen=True, slots=True)
+class LabelReading:
+    """What a model makes of the labels after one prompt."""
+
+    greedy: int
+    """The label that greedy decoding writes if only labels can be written."""
+    logprobs: tuple[float, ...]
+    """log p of every label and of the line break that ends it, in nats."""
+
+    @property
+    def likeliest(self) -> int:
+        """The label of the highest log-probability; the first of equals."""
+        return max(range(len(self.logprobs)), key=self.logprobs.__getitem__)
+
+
+class LabelTrie:
+    """Labels as they follow a prompt, token by token; every label ends in a line break.
+
+    The line break tells a label from longer ones that begin with it. Encoded together with the
+    end of the prompt, labels are cut where the first of them differs from the prompt alone: a
+    token that merges across the border belongs to the labels.
+
+    Args:
+        model: Its tokenizer is used.
+        labels: One or more, all different.
+        before: What every prompt ends with, for example ``"x\nType:"``; no space at its end.
+
+    Raises:
+        ConfigError: A label is empty, doubled, holds a line break, or has the tokens of another
+            or their beginning.
+    """
+
+    def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:
+        self.labels = tuple(labels)
+        _require_labels(self.labels)
+        alone = model.encode(before)
+        whole = [model.encode(f"{before} {label}\n") for label in self.labels]
+        border = min(len(alone), *(common_length(alone, ids) for ids in whole))
+        self.overlap = tuple(alone[border:])
+        """Last tokens of a prompt that are part of the paths instead; nearly always none."""
+        self.paths = tuple(tuple(ids[border:]) for ids in whole)
+        self.children: list[dict[int, int]] = [{}]
+        """Per place, the tokens that may follow and their places; place 0 is the prompt's end."""
+        self.ends: dict[int, int] = {}
+        """Places where a label ends, and which."""
+        for number, path in enumerate(self.paths):
+            self._insert(number, path)
+        self.edges = [(at, token) for at, below in enumerate(self.children) for token in below]
+        place = {edge: i for i, edge in enumerate(self.edges)}
+        self._edges_of = [[place[edge] for edge in self._walk(path)] for path in self.paths]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest label, its line break included."""
+        return max(map(len, self.paths))
+
+    def allowed(self, written: Sequence[int]) -> list[int]:
+        """Tokens that may follow after ``written``; none where a label has ended."""
+        at = 0
+        for token in written:
+            at = self.children[at][token]
+        return sorted(self.children[at])
+
+    def cut(self, prompt: Sequence[int]) -> list[int]:
+        """The prompt's tokens without those that the labels hold themselves.
+
+        Raises:
+            ItemError: The prompt ends in other tokens.
+        """
+        keep = len(prompt) - len(self.overlap)
+        if tuple(prompt[keep:]) != self.overlap or keep < 1:
+            raise ItemError(
+                f"LabelTrie: prompts must end in tokens {list(self.overlap)}, "
+                f"got {list(prompt[-len(self.overlap) - 1 :])}."
+            )
+        return list(prompt[:keep])
+
+    def inner(self) -> list[int]:
+        """Places that something follows, the prompt's end first."""
+        return [at for at, below in enumerate(self.children) if below]
+
+    def reading(self, logits: Tensor) -> LabelReading:
+        """What the logits at the inner places say.
+
+        Args:
+            logits: ``[places of inner(), vocab_size]``.
+        """
+        row = {at: i for i, at in enumerate(self.inner())}
+        rows = torch.tensor([row[at] for at, _ in self.edges], device=logits.device)
+        tokens = torch.tensor([token for _, token in self.edges], device=logits.device)
+        chosen = logits[rows, tokens].tolist()
+        steps = (logits[rows, tokens] - logits.logsumexp(-1)[rows]).tolist()
+        logit = dict(zip(self.edges, chosen, strict=True))
+        at = 0
+        while at not in self.ends:
+            below = self.children[at]
+            best = max(sorted(below), key=lambda token, at=at: logit[at, token])  # type: ignore[misc]
+            at = below[best]
+        return LabelReading(
+            greedy=self.ends[at],
+            logprobs=tuple(sum(steps[edge] for edge in edges) for edges in self._edges_of),
+        )
+
+    def _insert(self, number: int, path: tuple[int, ...]) -> None:
+        at = 0
+        for token in path:
+            if at in self.ends:
+                self._refuse(self.ends[at], number)
+            below = self.children[at]
+            if token not in below:
+                below[token] = len(self.children)
+                self.children.append({})
+            at = below[token]
+        if at in self.ends:
+            self._refuse(self.ends[at], number)
+        if self.children[at]:
+            longer = next(i for i, other in enumerate(self.paths) if other[: len(path)] == path)
+            self._refuse(longer, number)
+        self.ends[at] = number
+
+    def _refuse(self, first: int, second: int) -> None:
+        raise ConfigError(
+            "LabelTrie: labels must differ in their tokens up to the line break, got "
+            f"{self.labels[first]!r} and {self.labels[second]!r} in {list(self.paths[second])}."
+        )
+
+    def _walk(self, path: Sequence[int]) -> Iterator[tuple[int, int]]:
+        at = 0
+        for token in path:
+            yield at, token
+            at = self.children[at][token]
+
+
+def read_labels(
+    model: NetworkReader,
+    trie: LabelTrie,
+    prompts: Sequence[Sequence[int]],
+    *,
+    before: Prefix | None = None,
+    branch: bool = True,
+) -> list[LabelReading]:
+    """Which label follows each prompt; several prompts and all labels in one pass.
+
+    Args:
+        model: The model.
+        trie: The labels.
+        prompts: Tokens, one or more each, after :meth:`LabelTrie.cut`.
+        before: What every prompt follows, read already. Default: nothing.
+        branch: ``False`` runs one row per prompt and label: the definition, for comparison.
+
+    Returns:
+        One reading per prompt, in order.
+
+    Raises:
+        ItemError: A prompt is empty, or does not fit the model with the longest label.
+    """
+    model.require_ids(token for _, token in trie.edges)
+    prefix = model.read([]) if before is None else before
+    for prompt in prompts:
+        if not prompt:
+            raise ItemError("read_labels: a prompt must hold a token or more, got none.")
+        size = prefix.length + len(prompt) + trie.longest
+        model.require_length(size, "read_labels: prompt and label")
+    if not branch or not can_branch(model, prefix):
+        return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
+    inner = trie.inner()
+    most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))
+    readings = []
+    for batch in passes([len(prompt) + len(inner) - 1 for prompt in prompts], most):
+        tree, wanted = TokenTree(), []
+        for i in batch:
+            places = {0: tree.add(prompts[i])[-1]}
+            for at in inner:
+                for token, child in trie.children[at].items():
+                    if trie.children[child]:
+                        (places[child],) = tree.add([token], places[at])
+            wanted += [places[at] for at in inner]
+        logits = forward_tree(model, prefix, tree, wanted)
+        readings += [trie.reading(after) for after in logits.split(len(inner))]
+    return readings
+
+
+def _by_rows(
+    model: NetworkReader, trie: LabelTrie, prefix: Prefix, prompt: Sequence[int]
+) -> LabelReading:
+    """One row per label: what a branch is, written out."""
+    rows = [[*prompt, *path[:-1]] for path in trie.paths]
+    logits_at: dict[int, Tensor] = {}
+    for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
+        logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
+        for row, j in zip(logits, batch, strict=True):
+            at = 0
+            for step, token in enumerate(trie.paths[j]):
+                logits_at[at] = row[len(prompt) - 1 + step]
+                at = trie.children[at][token]
+    return trie.reading(torch.stack([logits_at[at] for at in trie.inner()]))
+
+
+def _require_labels(labels: Sequence[str]) -> None:
+    for label in labels:
+        if not label.strip() or "\n" in label:
+            raise ConfigError(f"LabelTrie: labels must be one line of text, got {label!r}.")
+    if len(set(labels)) != len(labels) or not labels:
+        raise ConfigError(f"LabelTrie: labels must differ, got {sorted(labels)}.")

@@ -1,0 +1,182 @@
+"""A causal language model as the protocols see it: what is asked of it, as methods."""
+
+import hashlib
+import json
+from functools import cached_property
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import align_module_device
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.tokenizer import tokenizer_hash
+from diffattn.lab.inference import (
+    decoding,
+    label_trie,
+    prompting,
+    read_prompts,
+    scoring,
+    token_losses,
+)
+from diffattn.lab.inference.network_reader import NetworkReader
+from diffattn.lab.inference.pass_limits import limits_on
+from diffattn.layers.saved_names import saved_name
+from diffattn.models.loading import load_model, usable_device
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_NOT_HASHED = (
+    "_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype",
+    "architectures", "auto_map",
+)  # fmt: skip
+"""Of a configuration as it is saved: where it lies, who wrote it, and what other facts say."""
+
+
+class LanguageModel(NetworkReader):
+    """A causal language model that writes, scores and reads; protocols call nothing else.
+
+    Its methods are the functions of this folder, which take it as their first argument.
+    A subclass that overrides these methods answers in its place: a test scripts them. Built from
+    a network and a tokenizer, see :class:`~diffattn.lab.inference.network_reader.NetworkReader`,
+    or by
+    :meth:`load`.
+    """
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str,
+        *,
+        label: str | None = None,
+        device: str | None = None,
+        dtype: str = "auto",
+        max_length: int | None = None,
+        add_bos: bool | None = None,
+        verify: bool = True,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        device_map: str | None = None,
+    ) -> "LanguageModel":
+        """Open a run directory, a model folder or a hub name.
+
+        Args:
+            name_or_path: See :func:`diffattn.models.loading.load_model`.
+            label: Default: the last part of the path.
+            device: Default: CUDA if there is any, else CPU.
+            dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: the checkpoint's.
+            max_length: In tokens. Default: the model's.
+            add_bos: Default: if the tokenizer has a BOS token.
+            verify, revision, trust_remote_code: See :func:`diffattn.models.loading.load_model`.
+            device_map: The same, in place of ``device``.
+
+        Raises:
+            CheckpointError: Nothing is there, or it is damaged.
+            ConfigError: A bad option.
+        """
+        if dtype not in DTYPES:
+            raise ConfigError(f"dtype must be in {{{', '.join(DTYPES)}}}, got {dtype!r}.")
+        if device is not None and device_map is not None:
+            raise ConfigError(
+                f"device must be left out where a device_map is given, got {device!r} and "
+                f"{device_map!r}."
+            )
+        where = usable_device(device)
+        network, tokenizer = load_model(
+            name_or_path,
+            verify=verify,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            device_map=device_map,
+            dtype=None if dtype == "auto" else getattr(torch, dtype),
+        )
+        if device_map is None:
+            network.to(where)
+        return cls(
+            network,
+            tokenizer,
+            label=label or Path(name_or_path).name,
+            path=name_or_path,
+            max_length=max_length,
+            add_bos=add_bos,
+            limits=limits_on(torch.device(network.device)),
+        )
+
+    score = scoring.score
+    generate = decoding.generate
+    complete = prompting.complete
+    read_prompts = read_prompts.read_prompts
+    read_labels = label_trie.read_labels
+    prefix_losses = token_losses.prefix_losses
+    sliding_losses = token_losses.sliding_losses
+
+    def facts(self) -> dict[str, Any]:
+        """What a record says of the model; equal facts mean equal results."""
+        config = self.network.config
+        return {
+            "label": self.label,
+            "path": self.path,
+            "type": config.model_type,
+            "attention_type": getattr(config, "attention_type", None),
+            "parameters": sum(p.numel() for p in self.network.parameters()),
+            "weights": self._weights_hash,
+            "commit": getattr(config, "_commit_hash", None),
+            "dtype": str(self.network.dtype).removeprefix("torch."),
+            "device": self.device.type,
+            "max_length": self.max_length,
+            **({} if self.made_for is None else {"made_for": self.made_for}),
+            "bos": self.bos,
+            "end_tokens": self.end_tokens,
+            "config": _hash(_settings(config.to_diff_dict())),
+            **self.tokenizer_facts(),
+        }
+
+    def tokenizer_facts(self) -> dict[str, Any]:
+        """What :meth:`facts` says of the tokenizer: its class and hashes of its entries, of all
+        that decides the tokens of a text (``None`` of one without a backend), and of its chat
+        template (``None`` without)."""
+        template = getattr(self.tokenizer, "chat_template", None)
+        is_fast = getattr(self.tokenizer, "backend_tokenizer", None) is not None
+        return {
+            "tokenizer": type(self.tokenizer).__name__,
+            "vocabulary": _hash(self.tokenizer.get_vocab()),
+            "tokenizer_hash": tokenizer_hash(self.tokenizer)[:16] if is_fast else None,
+            "chat_template": None if template is None else _hash(template),
+        }
+
+    @cached_property
+    def _weights_hash(self) -> str:
+        """First 16 hex digits of the SHA-256 over all weights, in order of their names."""
+        digest = hashlib.sha256()
+        weights = {saved_name(name): (name, x) for name, x in self.network.state_dict().items()}
+        for saved, (name, tensor) in sorted(weights.items()):
+            digest.update(saved.encode())
+            here = _fetched(self.network, name) if tensor.is_meta else tensor.detach().cpu()
+            digest.update(here.flatten().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def _fetched(network: Any, name: str) -> torch.Tensor:
+    """A tensor that accelerate keeps elsewhere until its module runs; one at a time, since all of
+    them may be more than memory holds."""
+    parts = name.split(".")
+    for split in range(len(parts) - 1, -1, -1):  # a block may fetch for all that it holds
+        module = network.get_submodule(".".join(parts[:split]))
+        with align_module_device(module):
+            tensor: torch.Tensor = attrgetter(".".join(parts[split:]))(module).detach()
+            if not tensor.is_meta:
+                return tensor.cpu().clone()
+    raise ConfigError(f"{name}: must hold weights, got a shape alone (a meta tensor).")
+
+
+def _settings(value: Any) -> Any:
+    """A configuration's settings, and those of its parts, without what is not hashed."""
+    if not isinstance(value, dict):
+        return value
+    return {str(key): _settings(x) for key, x in value.items() if key not in _NOT_HASHED}
+
+
+def _hash(value: Any) -> str:
+    """First 16 hex digits of the SHA-256 of a value as JSON."""
+    content = json.dumps(value, sort_keys=True, default=str).encode()
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,0 +1,363 @@
+"""What reading a network takes: text to tokens, tokens to keys, values and logits."""
+
+import copy
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, PassLimits
+from diffattn.models.config.numbers import LARGEST_COUNT
+from diffattn.models.config.rope_settings import steady_positions
+from diffattn.models.loading import end_tokens
+from diffattn.probes.finite import require_finite_logits
+
+
+class ItemError(DiffAttnError):
+    """One item cannot be asked or scored. It is recorded, and the evaluation goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Tokens that have been read, and their keys and values. Never written to."""
+
+    length: int
+    cache: DynamicCache
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every layer keeps all tokens: none has a window or a state."""
+        return all(type(layer) is DynamicLayer for layer in self.cache.layers)
+
+    def rows(self, count: int) -> DynamicCache:
+        """A cache for ``count`` rows that all begin with these tokens; nothing is copied."""
+        cache = copy.copy(self.cache)
+        cache.layers = []
+        for layer in self.cache.layers:
+            layer = copy.copy(layer)  # an update replaces its tensors, so the original stays
+            if self.length:
+                layer.keys = layer.keys.expand(count, -1, -1, -1)
+                layer.values = layer.values.expand(count, -1, -1, -1)
+            cache.layers.append(layer)
+        return cache
+
+
+class ModelError(DiffAttnError):
+    """A model cannot be asked at all. The evaluation ends here; the same command continues it."""
+
+
+class NetworkReader:
+    """A Hugging Face causal language model and its tokenizer, in evaluation mode.
+
+    Scoring, decoding and the other files of this folder work on it;
+    :class:`~diffattn.lab.inference.language_model.LanguageModel` puts them together.
+
+    Args:
+        network: Ours or any other; its forward takes ``past_key_values`` and ``logits_to_keep``.
+        tokenizer: Its tokenizer.
+        label: Short name in records and tables.
+        path: Where it came from, for records.
+        max_length: Longest sequence in tokens. Default: ``max_position_embeddings``.
+        add_bos: Begin every sequence with the BOS token. Default: if the tokenizer has one.
+        limits: Of one forward pass. They decide memory and pace, and rounding at most.
+
+    Raises:
+        ConfigError: ``add_bos`` with a tokenizer without BOS, a ``max_length`` below 2, or layers
+            that keep something else than keys and values, such as a recurrent state.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        tokenizer: Any,
+        *,
+        label: str = "model",
+        path: str = "",
+        max_length: int | None = None,
+        add_bos: bool | None = None,
+        limits: PassLimits = STANDARD_LIMITS,
+    ) -> None:
+        self.network, self.tokenizer = network.eval(), tokenizer
+        self.label, self.path, self.limits = label, path, limits
+        self.text_config = network.config.get_text_config()  # of a model that sees, too: a part
+        positions = getattr(self.text_config, "max_position_embeddings", None)
+        self.max_length: int = max_length or positions or 2**30
+        if not 2 <= self.max_length <= LARGEST_COUNT:
+            raise ConfigError(
+                f"{label}: max_length must be from 2 to {LARGEST_COUNT} tokens, got {max_length}."
+            )
+        if add_bos and tokenizer.bos_token_id is None:
+            raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
+        known = inspect.signature(network.forward).parameters
+        if "state" in known and "past_key_values" not in known:
+            raise ConfigError(
+                f"{label}: layers must keep keys and values, got the recurrent state of "
+                f"{type(network).__name__}."
+            )
+        layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
+        if other := [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]:
+            # A recurrent state would take in padding, and rows could not share what was read.
+            raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
+        self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
+        self.made_for: int | None = None  # fewer tokens than max_length
+        self._add_bos = add_bos
+        self._prefix: int | None = None  # where something must stand. Default: EOS
+        self.rows_alone = False  # True: one row per pass and no shared prefixes
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Tokens of ``text`` alone: no BOS, nothing added.
+
+        It is nothing but text, as in training, and cannot forge the end of a document. With
+        ``special`` it may spell out special tokens: in a chat template, or as the harness does.
+        """
+        options = {} if special else {"split_special_tokens": True}
+        return list(self.tokenizer(text, add_special_tokens=False, **options)["input_ids"])
+
+    def encode_prompt(self, text: str, *, special: bool = False) -> list[int]:
+        """BOS, if the model has one, and the tokens of ``text``."""
+        ids = self.encode(text, special=special)
+        return [*([] if self._begins_itself(ids, special) else self.start()), *ids]
+
+    def encode_pair(
+        self, context: str, continuation: str, *, special: bool = False
+    ) -> tuple[list[int], list[int]]:
+        """Tokens of a context with BOS, and of what follows it, cut where the harness cuts them.
+
+        Spaces at the end of the context move to the continuation; both are encoded as one string,
+        and the continuation's tokens are what is left after as many tokens as the context alone
+        has. The context's are those before it, also where a token reaches across the border.
+
+        Args:
+            context: May be empty: the prefix token stands in for it.
+            continuation: Not empty.
+            special: See :meth:`encode`.
+
+        Returns:
+            Context tokens, one or more, and continuation tokens.
+        """
+        spaces = len(context) - len(context.rstrip())
+        if spaces:
+            continuation = context[-spaces:] + continuation
+            context = context[:-spaces]
+        before = self.encode(context, special=special)
+        whole = self.encode(context + continuation, special=special)
+        start = [] if self._begins_itself(before, special) else self.start(not before)
+        return [*start, *whole[: len(before)]], whole[len(before) :]
+
+    def _begins_itself(self, ids: Sequence[int], special: bool) -> bool:
+        """Whether a text spells out BOS: then there is no second one."""
+        return special and self.bos is not None and list(ids[:1]) == [self.bos]
+
+    def as_its_tokenizer_begins(self) -> Self:
+        """The same model, with BOS only where its tokenizer puts it, as lm-evaluation-harness has
+        its own models; where something must stand, BOS stands all the same.
+
+        What ``add_bos`` asked for or against holds here, too.
+        """
+        other = copy.copy(self)
+        bos = self.tokenizer.bos_token_id
+        if self._add_bos is None and self.tokenizer("a")["input_ids"][:1] != [bos]:
+            other.bos = None
+        other._prefix = bos
+        return other
+
+    def reaching(self, tokens: int) -> Self:
+        """The same model, read up to so many tokens although it is made for fewer.
+
+        A network with a table of positions stays as it is: beyond the table there is nothing.
+        """
+        other = copy.copy(self)
+        tables = [x for x in self.network.modules() if isinstance(x, torch.nn.Embedding)]
+        if self.max_length < tokens and len(tables) == 1:
+            other.max_length, other.made_for = tokens, self.max_length
+        return other
+
+    def start(self, required: bool = False) -> list[int]:
+        """BOS; where something must stand and there is no BOS, EOS.
+
+        Raises:
+            ConfigError: Required, and the tokenizer has neither.
+        """
+        if self.bos is not None:
+            return [self.bos]
+        if not required:
+            return []
+        prefix = self.tokenizer.eos_token_id if self._prefix is None else self._prefix
+        if prefix is None:
+            raise ConfigError(
+                f"{self.label}: an empty context needs a tokenizer with BOS or EOS, got neither."
+            )
+        return [prefix]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, special ones left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    @cached_property
+    def end_tokens(self) -> list[int]:
+        """Tokens by which the model ends a text: :func:`diffattn.models.loading.end_tokens`."""
+        return end_tokens(self.network, self.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs go."""
+        return torch.device(self.network.device)
+
+    @torch.no_grad()
+    def read(self, ids: Sequence[int], before: Prefix | None = None) -> Prefix:
+        """Read tokens in chunks and keep their keys and values.
+
+        Args:
+            ids: Any number of tokens.
+            before: What was read already. Default: nothing.
+
+        Raises:
+            ItemError: An id is none of the model's, or see :meth:`require_steady`.
+        """
+        if before is None:
+            before = Prefix(0, DynamicCache(config=self.network.config))
+        self.require_ids(ids)
+        self.require_steady(before.length + len(ids))
+        cache = before.rows(1)
+        size = self.limits.chunk_tokens
+        for start in range(0, len(ids), size):
+            chunk = torch.tensor([list(ids[start : start + size])], device=self.device)
+            self.network(input_ids=chunk, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return Prefix(before.length + len(ids), cache)
+
+    @torch.no_grad()
+    def forward_rows(
+        self, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Tensor | None = None
+    ) -> tuple[Tensor, DynamicCache]:
+        """Logits of rows of unequal length on one prefix, padded on the right.
+
+        A causal model never sees the padding after a row's last token, so no mask is needed.
+
+        Args:
+            prefix: What all rows begin with.
+            rows: One or more tokens each.
+            keep: int64 ``[n]``, the columns whose logits are wanted. Default: all.
+
+        Returns:
+            ``[rows, longest row or n, vocab_size]``, float32 (float64 for a float64 model), and the
+            cache, padding included.
+
+        Raises:
+            ItemError: An id is none of the model's, or see :meth:`require_steady`.
+            DiffAttnError: The model is broken: see :meth:`require_finite`.
+        """
+        longest = max(map(len, rows))
+        self.require_steady(prefix.length + longest)
+        for row in rows:
+            self.require_ids(row)
+        ids = torch.zeros(len(rows), longest, dtype=torch.long)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row)
+        cache = prefix.rows(len(rows))
+        out = self.network(
+            input_ids=ids.to(self.device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=0 if keep is None else keep.to(self.device),
+        )
+        columns = torch.arange(longest) if keep is None else keep.cpu()
+        real = columns < torch.tensor([len(row) for row in rows])[:, None]
+        self.require_finite(out.logits, used=real)
+        return out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)), cache
+
+    def require_ids(self, ids: Iterable[int]) -> None:
+        """Refuse tokens that the model does not know: on CUDA they would end the process's device.
+
+        Raises:
+            ItemError: An id is negative, or the embedding has no row for it.
+        """
+        known = self._num_embeddings
+        for token in ids:
+            if not 0 <= token < known:
+                raise ItemError(
+                    f"{self.label}: tokens must be ids from 0 to {known - 1}, got {token}."
+                )
+
+    def require_length(self, tokens: int, what: str) -> None:
+        """Refuse what the model does not take, before any of it is read.
+
+        Args:
+            tokens: Of the whole text, what was read before included.
+            what: Who asks and what must fit, first in the message.
+
+        Raises:
+            ItemError: It is longer than the model, or see :meth:`require_steady`.
+        """
+        if tokens > self.max_length:
+            raise ItemError(f"{what} must fit the model's {self.max_length} tokens, got {tokens}.")
+        self.require_steady(tokens)
+
+    def require_steady(self, tokens: int) -> None:
+        """Refuse a text whose rotary frequencies depend on its length.
+
+        It is read in chunks and beside other texts, which would change its scores.
+
+        Raises:
+            ItemError: It is longer than
+            :func:`diffattn.models.config.rope_settings.steady_positions` of
+                the model's configuration.
+        """
+        if self._steady is not None and tokens > self._steady[1]:
+            kind, most = self._steady
+            raise ItemError(
+                f"{self.label}: a text must fit the {most} tokens up to which the positions of "
+                f"{kind!r} are the same for every length, got {tokens}."
+            )
+
+    @cached_property
+    def _steady(self) -> tuple[str, int] | None:
+        return steady_positions(self.network.config)
+
+    @cached_property
+    def _num_embeddings(self) -> int:
+        return len(self.network.get_input_embeddings().weight)
+
+    def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
+        """Refuse a broken model: every pass whose logits are read is checked here.
+
+        See :func:`diffattn.probes.finite.require_finite_logits`.
+        """
+        require_finite_logits(self.label, logits, self.network, used=used)
+
+    def row_batches(
+        self, lengths: Sequence[int], prefix: Prefix, *, all_logits: bool
+    ) -> Iterator[list[int]]:
+        """Positions of rows that run together: of similar length, and no more than fit.
+
+        Args:
+            lengths: Tokens of each row.
+            prefix: What the rows begin with.
+            all_logits: Whether the logits of every token are kept, or of one per row.
+        """
+        room = self.limits.batch_tokens
+        if all_logits:
+            room = min(room, self.limits.batch_logits // self.text_config.vocab_size)
+        batch: list[int] = []
+        for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+            tokens = (len(batch) + 1) * lengths[i]
+            held = (len(batch) + 1) * (prefix.length + lengths[i]) * self._cache_bytes_per_token
+            if batch and (self.rows_alone or tokens > room or held > self.limits.cache_bytes):
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    @cached_property
+    def _cache_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token adds, over all layers."""
+        probe = self.read([0])
+        tensors = [x for layer in probe.cache.layers for x in (layer.keys, layer.values)]
+        return sum(x.nbytes for x in tensors) or 1

@@ -1,0 +1,157 @@
+"""Log-probabilities of given continuations, shared prefixes computed once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
+from diffattn.lab.inference.shared_prefixes import share_prefixes
+from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Tokens to be scored after tokens that are given."""
+
+    context: tuple[int, ...]
+    """One or more."""
+    target: tuple[int, ...]
+    """One or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a model thinks of one continuation."""
+
+    token_logprobs: tuple[float, ...]
+    """log p of every target token given all before it, in nats."""
+    greedy: tuple[int, ...]
+    """The likeliest token at every place of the target."""
+    is_greedy: bool
+    """Whether greedy decoding would have written the target."""
+
+    @property
+    def logprob(self) -> float:
+        """Log-probability of the whole target, in nats."""
+        return sum(self.token_logprobs)
+
+
+def score(
+    model: NetworkReader,
+    continuations: Sequence[Continuation],
+    *,
+    share: bool = True,
+    before: Prefix | None = None,
+) -> list[Score]:
+    r"""Score continuations; contexts that begin alike are read once.
+
+    .. math:: \log p(y \mid x) = \sum_t \log p(y_t \mid x, y_{<t})
+
+    Args:
+        model: The model.
+        continuations: Any number, in any order.
+        share: ``False`` reads every context from scratch: the definition, for comparison.
+        before: Tokens already read that all contexts continue. Default: none.
+
+    Returns:
+        One score per continuation, in order.
+
+    Raises:
+        ItemError: A continuation is longer than the model, or has no context or no target.
+    """
+    for asked in continuations:
+        _require_fit(model, asked, before.length if before else 0)
+    inputs = [(*asked.context, *asked.target[:-1]) for asked in continuations]
+    # Logits begin at the last context token, which therefore is never part of a prefix.
+    share = share and not model.rows_alone
+    limits = [len(asked.context) - 1 if share else 0 for asked in continuations]
+    scores: dict[int, Score] = {}
+    for group in share_prefixes(inputs, limits):
+        prefix = model.read(inputs[group.members[0]][: group.length], before)
+        known = group.length  # of the context: ``before`` is not part of it
+        members = [i for i in group.members if len(inputs[i]) - known <= _whole_rows(model)]
+        for i in set(group.members) - set(members):
+            scores[i] = _score_long(model, prefix, continuations[i], known)
+        rows = [inputs[i][known:] for i in members]
+        targets = [continuations[i].target for i in members]
+        run = _branches if prefix.length and can_branch(model, prefix) else _rows
+        for j, logits in run(model, prefix, rows, [len(target) for target in targets]):
+            scores[members[j]] = _score(logits, targets[j])
+    return [scores[i] for i in range(len(continuations))]
+
+
+def _branches(
+    model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Sequence[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """Every row's position and its last ``keep`` logits; the prefix is not copied per row."""
+    logits_of_row = max(keep, default=1) * model.text_config.vocab_size
+    most = max(1, model.limits.chunk_logits // logits_of_row)
+    for batch in passes([len(row) for row in rows], most):
+        if len(batch) == 1:  # one row needs no mask of its own
+            yield from _rows(model, prefix, rows, keep, batch)
+            continue
+        tree = TokenTree()
+        wanted = [tree.add(rows[j])[-keep[j] :] for j in batch]
+        logits = forward_tree(model, prefix, tree, [at for places in wanted for at in places])
+        yield from zip(batch, logits.split([len(places) for places in wanted]), strict=True)
+
+
+def _rows(
+    model: NetworkReader,
+    prefix: Prefix,
+    rows: Sequence[Sequence[int]],
+    keep: Sequence[int],
+    chosen: Sequence[int] | None = None,
+) -> Iterator[tuple[int, Tensor]]:
+    """The same by padded rows, of which each has its own copy of the prefix."""
+    chosen = range(len(rows)) if chosen is None else chosen
+    for batch in model.row_batches([len(rows[j]) for j in chosen], prefix, all_logits=True):
+        some = [chosen[i] for i in batch]
+        logits, _ = model.forward_rows(prefix, [rows[j] for j in some])
+        for padded, j in zip(logits, some, strict=True):
+            yield j, padded[len(rows[j]) - keep[j] : len(rows[j])]
+
+
+def _whole_rows(model: NetworkReader) -> int:
+    """Longest row that runs in one pass with all its logits."""
+    limits = model.limits
+    return max(1, min(limits.chunk_tokens, limits.chunk_logits // model.text_config.vocab_size))
+
+
+def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known: int) -> Score:
+    """A long row by chunks, with flat memory; ``prefix`` ends with its first ``known`` tokens."""
+    inputs = (*asked.context, *asked.target[:-1])
+    start = len(asked.context) - 1
+    prefix = model.read(inputs[known:start], prefix)
+    size = _whole_rows(model)
+    parts = []
+    while start < len(inputs):
+        chunk = inputs[start : start + size]
+        logits, cache = model.forward_rows(prefix, [chunk])
+        prefix = Prefix(prefix.length + len(chunk), cache)
+        done = start - (len(asked.context) - 1)
+        parts.append(_score(logits[0], asked.target[done : done + len(chunk)]))
+        start += len(chunk)
+    return Score(
+        tuple(x for part in parts for x in part.token_logprobs),
+        tuple(x for part in parts for x in part.greedy),
+        all(part.is_greedy for part in parts),
+    )
+
+
+def _score(logits: Tensor, target: Sequence[int]) -> Score:
+    """Score from the logits ``[len(target), vocab_size]`` that predict the target."""
+    wanted = torch.tensor(list(target), device=logits.device)
+    logprobs = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
+    greedy = logits.argmax(-1)
+    return Score(tuple(logprobs.tolist()), tuple(greedy.tolist()), bool((greedy == wanted).all()))
+
+
+def _require_fit(model: NetworkReader, asked: Continuation, known: int) -> None:
+    if not asked.context or not asked.target:
+        raise ItemError("score: context and target must hold a token or more, got none.")
+    model.require_ids(asked.target)
+    size = known + len(asked.context) + len(asked.target) - 1
+    model.require_length(size, "score: context and target")

@@ -1,0 +1,113 @@
+"""The loss of every token of a text: with its whole prefix, or by sliding windows."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader
+from diffattn.lab.inference.scoring import Continuation, score
+
+
+def prefix_losses(
+    model: NetworkReader, rows: list[np.ndarray], given: list[int]
+) -> list[np.ndarray]:
+    r"""Losses of whole rows, every token given all before it: :math:`-\log p(x_t \mid x_{<t})`.
+
+    Args:
+        model: The model.
+        rows: int64 ``[n]`` each; long ones run in chunks, with flat memory.
+        given: What stands before every row, such as BOS. May be empty: then the first token of
+            a row is not predicted.
+
+    Returns:
+        float64 ``[n]`` each in nats, or ``[n - 1]`` without ``given``.
+    """
+    asked = []
+    for row in rows:
+        ids = [*given, *row.tolist()]
+        first = max(1, len(given))
+        asked.append(Continuation(tuple(ids[:first]), tuple(ids[first:])))
+    return [-np.array(row.token_logprobs) for row in score(model, asked)]
+
+
+def sliding_losses(
+    model: NetworkReader, tokens: np.ndarray, *, window: int, stride: int, given: list[int]
+) -> np.ndarray:
+    """Loss of every token of a text, once, by windows that move on by ``stride`` tokens.
+
+    The first window predicts all its tokens, every later one its last ``stride``, so that all
+    but the first see ``window - stride`` tokens or more.
+
+    Args:
+        model: The model.
+        tokens: int64 ``[n]``, n >= 2.
+        window: Tokens of a window, ``given`` not counted; at most the model's.
+        stride: From 1 to ``window``; without ``given`` below it, for then the first token of a
+            window predicts and is not predicted.
+        given: What stands before every window, such as BOS. May be empty: then the first token
+            of the text is not predicted.
+
+    Returns:
+        float64 ``[n]`` in nats, or ``[n - 1]`` without ``given``.
+
+    Raises:
+        ItemError: An id is none of the model's, or ``stride`` does not move a window on.
+    """
+    longest = window if given else window - 1
+    if not 1 <= stride <= longest:
+        raise ItemError(f"sliding_losses: stride must be from 1 to {longest}, got {stride}.")
+    model.require_ids(tokens.tolist())
+    first, *rest = windows(len(tokens), window, stride)
+    losses = [prefix_losses(model, [tokens[: first[2]]], given)[0]]
+    size = _windows_at_once(model, window + len(given), stride)
+    full = [whole for whole in rest if whole[2] - whole[0] == window]
+    groups = [full[i : i + size] for i in range(0, len(full), size)]
+    groups += [[shorter] for shorter in rest[len(full) :]]  # the last window may be shorter
+    for group in groups:
+        losses += _window_losses(model, tokens, group, given)
+    return np.concatenate(losses)
+
+
+def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """``(begin, first token predicted, end)`` of each window over a text."""
+    begin, predicted = 0, 0
+    while True:
+        end = min(begin + window, length)
+        yield begin, predicted, end
+        if end == length:
+            return
+        begin, predicted = begin + stride, end
+
+
+def _windows_at_once(model: NetworkReader, row: int, stride: int) -> int:
+    """How many windows of ``row`` tokens run in one pass."""
+    if row > model.limits.chunk_tokens or model.rows_alone:
+        return 1
+    logits = model.limits.chunk_logits // (stride * model.text_config.vocab_size)
+    return max(1, min(model.limits.batch_tokens // row, logits))
+
+
+def _window_losses(
+    model: NetworkReader, tokens: np.ndarray, group: list[tuple[int, int, int]], given: list[int]
+) -> list[np.ndarray]:
+    """Losses of the last tokens of windows of one length."""
+    inputs = [[*given, *tokens[begin : end - 1].tolist()] for begin, _, end in group]
+    wanted = [tokens[predicted:end] for _, predicted, end in group]
+    length, last = len(inputs[0]), len(wanted[0])
+    if length > model.limits.chunk_tokens:
+        asked = [
+            Continuation(tuple(row[: length - last + 1]), tuple(target.tolist()))
+            for row, target in zip(inputs, wanted, strict=True)
+        ]
+        return [-np.array(row.token_logprobs) for row in score(model, asked)]
+    kept = torch.arange(length - last, length)
+    logits, _ = model.forward_rows(model.read([]), inputs, keep=kept)
+    return [
+        -row.log_softmax(-1)
+        .gather(-1, torch.from_numpy(target).to(row.device)[:, None])[:, 0]
+        .double()
+        .cpu()
+        .numpy()
+        for row, target in zip(logits, wanted, strict=True)
+    ]

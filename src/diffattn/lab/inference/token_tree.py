@@ -1,0 +1,208 @@
+"""Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from diffattn.lab.inference.network_reader import NetworkReader, Prefix
+from diffattn.probes.attention_rows import attention_implementation
+
+_PASS_TOKENS = 384
+"""Tokens of one pass; more gain nothing, since every token meets all others as masked keys."""
+
+
+class TokenTree:
+    """Tokens that branch out from one prefix; branches that begin alike are held once."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        """Per token, the one before it; -1 stands for the prefix."""
+        self.depths: list[int] = []
+        """Per token, how many tokens of the tree come before it."""
+        self._known: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, tokens: Sequence[int], parent: int = -1) -> list[int]:
+        """Grow a branch from ``parent`` and return the places of its tokens."""
+        places = []
+        for token in tokens:
+            place = self._known.get((parent, token))
+            if place is None:
+                place = self._known[parent, token] = len(self.tokens)
+                self.depths.append(0 if parent < 0 else self.depths[parent] + 1)
+                self.tokens.append(token)
+                self.parents.append(parent)
+            places.append(place)
+            parent = place
+        return places
+
+    def ancestors(self) -> np.ndarray:
+        """bool ``[tokens, tokens]``: whether row i comes after, or is, column j."""
+        after = np.eye(len(self), dtype=bool)
+        for i, parent in enumerate(self.parents):  # parents come first
+            if parent >= 0:
+                after[i] |= after[parent]
+        return after
+
+
+class _Borrowed(DynamicLayer):
+    """Shows the prefix and the keys of one pass side by side, and keeps only the prefix.
+
+    What a pass adds lives for one layer at a time, so memory does not grow by a second prefix.
+    """
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Prefix and new keys; prefix and new values."""
+        if self.keys is None:
+            return key_states, value_states
+        keys = torch.cat([self.keys, key_states], dim=-2)
+        return keys, torch.cat([self.values, value_states], dim=-2)
+
+
+def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Positions of branches that run in one pass, in order.
+
+    Args:
+        sizes: Tokens of every branch.
+        most: Branches of one pass, at most.
+    """
+    batch: list[int] = []
+    tokens = 0
+    for i, size in enumerate(sizes):
+        if batch and (len(batch) >= most or tokens + size > _PASS_TOKENS):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(i)
+        tokens += size
+    if batch:
+        yield batch
+
+
+def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
+    """Whether :func:`forward_tree` holds for this model: full attention by a masked kernel.
+
+    Layers with a window or a state order their tokens by position, which branches do not follow,
+    and so does ALiBi, which counts a token's place in the mask and knows no position ids. A model
+    whose rows run alone keeps its own attention, too.
+    """
+    if getattr(model.text_config, "alibi", False):
+        return False
+    if model.rows_alone or not getattr(model.network, "_supports_sdpa", False):
+        return False
+    return prefix.keeps_all
+
+
+def forward_tree(
+    model: NetworkReader, prefix: Prefix, tree: TokenTree, wanted: Sequence[int]
+) -> Tensor:
+    """Logits after some tokens of a tree, each as if its branch alone followed the prefix.
+
+    The prefix is neither copied per branch nor written to.
+
+    Args:
+        model: One that :func:`can_branch`.
+        prefix: What all branches follow.
+        tree: One token or more.
+        wanted: Places of tokens in the tree.
+
+    Returns:
+        ``[len(wanted), vocab_size]``, float32 (float64 for a float64 model).
+    """
+    cache = DynamicCache(config=model.network.config)
+    cache.layers = [_borrow(layer) for layer in prefix.cache.layers]
+    seen = torch.from_numpy(tree.ancestors())
+    return _forward(model, prefix, cache, tree.tokens, tree.depths, seen, wanted)
+
+
+class Branches:
+    """Rows that grow token by token on one prefix, whose keys and values are held once.
+
+    Args:
+        model: One that :func:`can_branch`.
+        prefix: What all rows follow.
+        rows: Their first tokens, one or more each.
+    """
+
+    def __init__(self, model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]) -> None:
+        self.model, self.prefix = model, prefix
+        self.cache = prefix.rows(1)
+        self.lengths = [len(row) for row in rows]
+        tree = TokenTree()
+        self._ends = [tree.add(row)[-1] for row in rows]
+        self._tree, self._ancestors = tree, torch.from_numpy(tree.ancestors())
+        self._seen = self._ancestors[self._ends]  # [rows, tokens so far]
+
+    def read(self) -> Tensor:
+        """Logits after the first tokens, ``[rows, vocab_size]``."""
+        tree = self._tree
+        return self._run(tree.tokens, tree.depths, self._ancestors, self._ends)
+
+    def grow(self, tokens: Mapping[int, int]) -> Tensor:
+        """Add a token to some rows.
+
+        Args:
+            tokens: By row.
+
+        Returns:
+            Logits after them, ``[len(tokens), vocab_size]``, in their order.
+        """
+        rows = list(tokens)
+        added = torch.zeros(len(self.lengths), len(rows), dtype=torch.bool)
+        added[rows, torch.arange(len(rows))] = True
+        self._seen = torch.cat([self._seen, added], dim=1)
+        depths = [self.lengths[row] for row in rows]
+        for row in rows:
+            self.lengths[row] += 1
+        return self._run(list(tokens.values()), depths, self._seen[rows], range(len(rows)))
+
+    def _run(
+        self, tokens: list[int], depths: list[int], seen: Tensor, wanted: Sequence[int]
+    ) -> Tensor:
+        return _forward(self.model, self.prefix, self.cache, tokens, depths, seen, wanted)
+
+
+@torch.no_grad()
+def _forward(
+    model: NetworkReader,
+    prefix: Prefix,
+    cache: DynamicCache,
+    tokens: Sequence[int],
+    depths: Sequence[int],
+    seen: Tensor,
+    wanted: Sequence[int],
+) -> Tensor:
+    """Logits after the wanted tokens; ``seen`` ``[new tokens, tokens after the prefix]``."""
+    device = model.device
+    model.require_ids(tokens)
+    visible = torch.cat([seen.new_ones(len(tokens), prefix.length), seen], dim=1)
+    # Only masked kernels take a tree; ours and the flash kernels know none.
+    now = model.network.config._attn_implementation
+    with nullcontext() if now == "sdpa" else attention_implementation(model.network, "sdpa"):
+        out = model.network(
+            input_ids=torch.tensor([list(tokens)], device=device),
+            attention_mask=visible[None, None].to(device),
+            position_ids=torch.tensor([list(depths)], device=device) + prefix.length,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=torch.tensor(list(wanted), device=device),
+        )
+    logits: Tensor = out.logits[0]
+    model.require_finite(logits)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _borrow(layer: DynamicLayer) -> _Borrowed:
+    borrowed = _Borrowed()
+    borrowed.keys, borrowed.values = layer.keys, layer.values
+    borrowed.is_initialized = layer.is_initialized
+    return borrowed

@@ -1,0 +1,147 @@
+"""Maps of one model on one text, rounded for a page, layer by layer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffattn.errors import ConfigError
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.report.viewer.codes import to_codes
+from diffattn.lab.report.viewer.values import ViewedLayer
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.attention_rows import LayerRows, attention_rows
+from diffattn.probes.unwrapped import unwrapped
+
+MOST_WEIGHTS = 100_000_000
+"""On one page, all models together: about as many bytes, which a browser still opens."""
+_ROW_SCALES_UP_TO = 5_000_000
+"""Weights of a page whose rows have scales of their own: incompressible, they take 6.7 MB. Twice as
+many with one scale take at most about as much."""
+
+
+def viewed_layers(
+    model: LanguageModel,
+    ids: Sequence[int],
+    *,
+    layers: Sequence[int] | None = None,
+    spans: Sequence[tuple[int, int]] = (),
+    room: int = MOST_WEIGHTS,
+    num_models: int = 1,
+) -> list[ViewedLayer]:
+    r"""A1, A2 and λ of every head, or the one map of softmax attention.
+
+    λ is read off the maps, so that every model is asked alike: for each query and head it is what
+    fits :math:`A = A_1 - \lambda A_2` best, which for maps of this form is λ up to rounding.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        model: Any with attention maps.
+        ids: The text's tokens, BOS included.
+        layers: Counted from 0. Default: all.
+        spans: First token of each segment and the one after its last; none for a plain text.
+        room: Weights that the page can still take.
+        num_models: On the page; the fewer, the finer weights are stored.
+
+    Raises:
+        ConfigError: No such layer; no attention, or none of the form above; too many weights.
+        ItemError: An id is none of the model's.
+        DiffAttnError: The model is broken: its maps or logits are not finite.
+    """
+    network, label = unwrapped(model.network), model.label
+    _require_attention(label, network)
+    count = int(network.config.get_text_config().num_hidden_layers)
+    wanted = range(count) if layers is None else layers
+    for layer in wanted:
+        if not 0 <= layer < count:
+            raise ConfigError(f"{label}: layers must be from 0 to {count - 1}, got {layer}.")
+    heads = _num_maps(network)
+    weights = len(wanted) * heads * len(ids) * (len(ids) + 1) // 2
+    if weights > room:
+        raise ConfigError(
+            f"{label}: a page must hold at most {MOST_WEIGHTS:,} weights, got {weights:,} of "
+            f"{len(wanted)} layers, {heads} maps and {len(ids)} tokens"
+            f"{'' if room == MOST_WEIGHTS else ' besides the other models'}. Choose --layers or a "
+            "shorter text."
+        )
+    model.require_ids(ids)
+    rows = attention_rows(network, torch.tensor([list(ids)], device=model.device))
+    if len(rows) != count:
+        raise ConfigError(f"{label}: must give a map per layer, got {len(rows)} of {count}.")
+    per_token = _lambda_differs(network)
+    tolerance = min(0.02, 32 * torch.finfo(network.dtype).eps)
+    viewed = []
+    for layer in wanted:
+        _require_causal(label, rows[layer])
+        lam = _lambdas(label, rows[layer], per_token, tolerance)
+        maps = rows[layer].maps.cpu().double().numpy()  # [H, maps, T, T]
+        codes, scales, error = to_codes(maps, row_scales=weights * num_models <= _ROW_SCALES_UP_TO)
+        viewed.append(
+            ViewedLayer(
+                index=layer,
+                codes=codes,
+                scales=scales,
+                lam=lam,
+                error=error,
+                sums=_sums(rows[layer], spans),
+            )
+        )
+        rows[layer] = None  # type: ignore[call-overload]  # read, and as large as all codes
+    return viewed
+
+
+def _require_attention(label: str, network: Any) -> None:
+    facts = network.config.attention if isinstance(network, DiffTransformerForCausalLM) else None
+    if facts is not None and facts.projected_maps == 0:
+        raise ConfigError(f"{label}: must have attention, got attention_type {facts.name!r}.")
+
+
+def _num_maps(network: Any) -> int:
+    """Softmax maps per layer."""
+    config = network.config
+    if isinstance(network, DiffTransformerForCausalLM):
+        return int(config.num_heads * config.attention.query_maps)
+    return int(config.get_text_config().num_attention_heads)
+
+
+def _lambda_differs(network: Any) -> bool:
+    """Whether each token and head has its own λ; else a layer has one."""
+    ours = isinstance(network, DiffTransformerForCausalLM)
+    return bool(ours and network.config.attention.lambda_projection)
+
+
+def _require_causal(label: str, rows: LayerRows) -> None:
+    if bool(rows.maps.triu(1).any()):
+        raise ConfigError(f"{label}: attention must be causal, got weights on later tokens.")
+
+
+def _lambdas(label: str, rows: LayerRows, per_token: bool, tolerance: float) -> np.ndarray | None:
+    """float32 ``[1, 1]`` or ``[H, T]``; ``None`` for softmax attention."""
+    if rows.maps.shape[1] == 1:
+        return None
+    maps, signed = rows.maps.double(), rows.signed.double()
+    first, second = maps.unbind(1)  # [H, T, S]
+    squares = second.square().sum(-1)
+    lam = ((first - signed) * second).sum(-1) / squares  # [H, T]
+    if not per_token:  # rows whose second map is concentrated tell it best
+        lam = ((lam * squares).sum() / squares.sum()).reshape(1, 1)
+    rest = float((signed - (first - lam[..., None] * second)).abs().max())
+    if rest > tolerance:
+        raise ConfigError(
+            f"{label}: the map that acts must be A1 - λ A2, got one that differs by {rest:.2g}."
+        )
+    return lam.float().cpu().numpy()
+
+
+def _sums(rows: LayerRows, spans: Sequence[tuple[int, int]]) -> np.ndarray | None:
+    """Sums over segments of A1, A2 and abs(A1 − λ A2), float64 ``[kinds, H, T, segments]``."""
+    if not spans:
+        return None
+    weights: list[Tensor] = [x.double() for x in rows.maps.unbind(1)]
+    if len(weights) > 1:
+        weights.append(rows.signed.double().abs())
+    sums = [torch.stack([x[..., a:b].sum(-1) for a, b in spans], dim=-1) for x in weights]
+    return torch.stack(sums).cpu().numpy()

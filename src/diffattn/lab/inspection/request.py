@@ -1,0 +1,98 @@
+"""What a user wants to look at, checked before a model is loaded. Needs no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.files import normalise_line_ends, read_text
+from diffattn.lab.evaluation.setting_values import setting_value
+from diffattn.lab.records.settings import read_settings
+
+LIMIT = 512
+"""Tokens of a text, unless the user allows more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NeedleText:
+    """A number hidden in a long text, and the question for it: as protocol ``attention_segments``.
+
+    Source: arXiv:2410.05258v2, section 3.4.
+    """
+
+    length: int = 256
+    """Tokens of the prompt, exact."""
+    depth: float = 50.0
+    """Of the number that is asked for, in percent of the text."""
+    num_needles: int = 3
+    """Numbers hidden in all; one is asked for."""
+    haystack: str = "stdlib"
+    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    sample: int = 0
+    """Which text, cities and numbers."""
+    seed: int = 1234
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One text, and how much of the models is shown."""
+
+    text: str | NeedleText
+    layers: tuple[int, ...] | None = None
+    """Counted from 0. Default: all."""
+    max_tokens: int = LIMIT
+    cut: bool = False
+    """Keep the first tokens of a longer text, and say so; else it is refused."""
+    add_bos: bool | None = None
+    """Default: if the tokenizer has one."""
+
+
+def chosen_text(
+    text: str | None, file: Path | None, needle: bool, settings: Sequence[str]
+) -> str | NeedleText:
+    r"""The text of a command line, with ``\n`` at the end of its lines.
+
+    Args:
+        text: Of ``--text``.
+        file: Of ``--file``: UTF-8.
+        needle: Whether ``--needle`` was given.
+        settings: Of ``--set``: fields of :class:`NeedleText`.
+
+    Raises:
+        ConfigError: Not one of the three, settings without a needle, or a file that is no text.
+    """
+    given = [
+        name
+        for name, is_given in (
+            ("--text", text is not None), ("--file", file is not None), ("--needle", needle)
+        )
+        if is_given
+    ]  # fmt: skip
+    if len(given) != 1:
+        raise ConfigError(
+            "inspect: one of --text, --file and --needle must be given, "
+            f"got {' and '.join(given) or 'none'}."
+        )
+    if needle:
+        return _needle_text(settings)
+    if settings:
+        raise ConfigError("inspect: --set is for --needle, got a text.")
+    if file is not None:
+        text = read_text(file)
+        if text is None:
+            raise ConfigError(f"{file}: must be UTF-8 text, got other data.")
+    name = "--text" if file is None else str(file)
+    if not text:
+        raise ConfigError(f"inspect: {name} must hold one token or more, got none.")
+    return str(normalise_line_ends(text))
+
+
+def _needle_text(settings: Sequence[str]) -> NeedleText:
+    known = [field.name for field in fields(NeedleText)]
+    values = read_settings(settings, known)
+    needle = NeedleText(
+        **{key: setting_value(NeedleText, key, key, text) for key, text in values.items()}
+    )
+    if not 0 <= needle.depth <= 100:
+        raise ConfigError(f"--set: depth must be from 0 to 100 percent, got {needle.depth:g}.")
+    return needle

@@ -1,0 +1,108 @@
+"""The text of a page as one model reads it."""
+
+from collections.abc import Sequence
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.long_context.attention_segments import (
+    SEGMENTS,
+    AttentionSegments,
+    segment_spans,
+)
+from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inspection.pieces import token_pieces
+from diffattn.lab.inspection.request import NeedleText, Request
+from diffattn.lab.report.viewer.values import Segment, ViewedText
+
+_NAMES = {
+    "bos": "BOS",
+    "before": "noise before",
+    "answer": "needle",
+    "after": "noise after",
+    "query": "question",
+}
+"""Segments of the protocol as the page calls them."""
+
+
+def read_text(model: LanguageModel, request: Request) -> tuple[list[int], ViewedText]:
+    """Tokens of the text that was asked for, and how they are shown.
+
+    Args:
+        model: Whose tokens they are; it begins texts with BOS or not.
+        request: The text and how much of it.
+
+    Raises:
+        ConfigError: No token, more than allowed and not to be cut, or a needle that does not fit.
+    """
+    if isinstance(request.text, NeedleText):
+        return _needle(model, request.text, request.max_tokens)
+    body = model.encode(request.text)
+    if not body:
+        raise ConfigError(f"inspect: text must hold one token or more of {model.label}, got none.")
+    ids = [*model.start(), *body]
+    notes = []
+    if fault := _too_long(model, len(ids), request.max_tokens):
+        if not request.cut:
+            raise ConfigError(
+                f"inspect: text must have at most {fault}, got {len(ids)} of {model.label}. "
+                "--cut keeps the first ones."
+            )
+        kept = min(request.max_tokens, model.max_length)
+        notes.append(f"The first {kept} of {len(ids)} tokens are shown; the text goes on.")
+        ids = ids[:kept]
+    return ids, _viewed(model, ids, notes=notes)
+
+
+def _needle(
+    model: LanguageModel, needle: NeedleText, max_tokens: int
+) -> tuple[list[int], ViewedText]:
+    if fault := _too_long(model, needle.length, max_tokens):
+        raise ConfigError(
+            f"inspect: the needle's text must have at most {fault}, got {needle.length}. "
+            "--set length=N chooses another."
+        )
+    protocol = AttentionSegments(
+        length=needle.length, num_needles=needle.num_needles, depths=(needle.depth,),
+        haystack=needle.haystack, seed=needle.seed,
+    )  # fmt: skip
+    try:
+        (prompt,) = build_prompts(model, protocol.task(needle.sample))
+    except ItemError as error:
+        raise ConfigError(f"inspect: {error}") from error
+    segments = [
+        Segment(name=_NAMES[name], start=start, end=end)
+        for name, (start, end) in zip(SEGMENTS, segment_spans(prompt), strict=True)
+    ]
+    note = (
+        f"The magic number of {prompt.cities[0]} is {prompt.numbers[0]}. It is hidden at "
+        f"{prompt.realised[0]:.0f} % of the text's depth, among {needle.num_needles - 1} other "
+        f"numbers, as in protocol attention_segments (length {needle.length}, sample "
+        f"{needle.sample}, seed {needle.seed}). The last token is the one that predicts its first "
+        "digit."
+    )
+    return list(prompt.ids), _viewed(model, prompt.ids, segments=segments, notes=[note])
+
+
+def _viewed(
+    model: LanguageModel,
+    ids: Sequence[int],
+    *,
+    segments: Sequence[Segment] = (),
+    notes: Sequence[str] = (),
+) -> ViewedText:
+    return ViewedText(
+        pieces=tuple(token_pieces(model.tokenizer, ids)),
+        begins_with_bos=ids[0] == model.bos or bool(segments and segments[0].end),
+        segments=tuple(segments),
+        notes=tuple(notes),
+    )
+
+
+def _too_long(model: LanguageModel, length: int, max_tokens: int) -> str | None:
+    """The limit that is passed, in words; the model's comes first, as no option raises it."""
+    if length > model.max_length:
+        return f"the {model.max_length} tokens of {model.label}"
+    if length > max_tokens:
+        return f"{max_tokens} tokens (--max-tokens)"
+    return None

@@ -1,0 +1,226 @@
+"""AnalysisResult: what ``diffattn analyze`` saw of one or several models on the same text."""
+
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from diffattn.errors import CheckpointError, short
+from diffattn.files.io import read_record, write_json
+from diffattn.lab.records.fields import AtLeast, checked
+from diffattn.lab.records.run import git_state, hardware, package_versions
+
+ANALYSIS_SCHEMA_VERSION = 1
+ANALYSIS_FILE = "analysis.json"
+
+
+class Ranges(TypedDict):
+    """A quantity at the first key, and at all others by ranges of the distance."""
+
+    first: float | None
+    ranges: list[float | None]
+
+
+class LayerAttentionRecord(TypedDict):
+    """One layer; see :meth:`diffattn.lab.analysis.attention.LayerAttention.result`."""
+
+    heads: dict[str, list[float | None]]
+    by_distance: dict[str, Ranges]
+    map_cosine: dict[str, float | None]
+    map_correlation: dict[str, float | None]
+    cka: float | None
+    queries: int
+
+
+_PerHead = Annotated[list[float], AtLeast(1)]
+
+
+class LayerLambdaRecord(TypedDict):
+    """λ of one layer over tokens, per head."""
+
+    lam: float
+    mean: _PerHead
+    std: _PerHead
+    min: _PerHead
+    max: _PerHead
+    below_0: _PerHead
+    above_1: _PerHead
+
+
+class LambdaRecord(TypedDict):
+    """λ of a model on the text."""
+
+    layers: list[LayerLambdaRecord]
+    lambda_init: list[float] | None
+    flags: list[str]
+
+
+class LambdaLogRecord(TypedDict):
+    """λ over the training of a run."""
+
+    run: str
+    steps: Annotated[list[float], AtLeast(1)]
+    values: Annotated[list[list[float]], AtLeast(1)]
+    lambda_init: list[float] | None
+    flags: list[str]
+
+
+class LargeValue(TypedDict):
+    """A large activation and its place: layers, heads and positions from 0, maps from 1."""
+
+    value: float
+    layer: int
+    text: int
+    map: NotRequired[int]
+    head: NotRequired[int]
+    query: NotRequired[int]
+    key: NotRequired[int]
+    query_token: NotRequired[str]
+    key_token: NotRequired[str]
+    channel: NotRequired[int]
+    position: NotRequired[int]
+    token: NotRequired[str]
+
+
+class OutlierRow(TypedDict):
+    """One kind of activation; see :func:`diffattn.probes.outlier_tables.outlier_summary`."""
+
+    count: int
+    top: dict[str, float]
+    median: float
+    kurtosis: float | None
+    massive: NotRequired[int]
+    largest: NotRequired[list[LargeValue]]
+
+
+class LayerOutlierRow(TypedDict):
+    """The same of one layer."""
+
+    largest: float
+    median: float
+    kurtosis: float | None
+
+
+class OutlierRecord(TypedDict):
+    """Table 5's rows by kind of activation and positions, and largest and median per layer."""
+
+    table: dict[str, dict[str, OutlierRow]]
+    layers: list[dict[str, dict[str, LayerOutlierRow]]]
+
+
+class WindowRecord(TypedDict):
+    """What a model read."""
+
+    lengths: Annotated[list[int], AtLeast(1)]
+    sha256: str
+    """Of all tokens: equal hashes, equal inputs."""
+
+
+class SettingsRecord(TypedDict):
+    """How the text was read."""
+
+    tokens: int
+    window_tokens: int | None
+    bos: bool | None
+    dtype: str
+    distances: Annotated[list[int], AtLeast(1)]
+    """Where ranges of distances begin."""
+
+
+class TextRecord(TypedDict):
+    """What was read."""
+
+    source: str
+    documents: list[str]
+    sha256: str
+
+
+class MassRecord(TypedDict):
+    """Masses of a uniform map on the same texts."""
+
+    first: float
+    by_distance: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAnalysis:
+    """One model."""
+
+    model: dict[str, Any]
+    """``label``, ``path``, ``attention_type``, ``weights`` (hash), ``dtype``, ...; of a run without
+    weights label and path alone."""
+    tokens: WindowRecord | None = None
+    attention: list[LayerAttentionRecord] = field(default_factory=list)
+    uniform: MassRecord | None = None
+    outliers: OutlierRecord | None = None
+    lambdas: LambdaRecord | None = None
+    lambda_log: LambdaLogRecord | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisResult:
+    """``analysis.json``. Written once, never edited."""
+
+    text: TextRecord
+    settings: SettingsRecord
+    models: Annotated[list[ModelAnalysis], AtLeast(1)]
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    commit: str | None = field(default_factory=lambda: git_state()[0])
+    dirty: bool | None = field(default_factory=lambda: git_state()[1])
+    versions: dict[str, str] = field(default_factory=package_versions)
+    hardware: dict[str, Any] = field(default_factory=hardware)
+
+    def write(self, folder: Path) -> None:
+        """Write ``analysis.json`` into ``folder``."""
+        value = {"schema": ANALYSIS_SCHEMA_VERSION, "kind": "analysis"} | asdict(self)
+        write_json(Path(folder) / ANALYSIS_FILE, value)
+
+    @classmethod
+    def read(cls, folder: Path) -> "AnalysisResult":
+        """Read ``analysis.json`` from ``folder``.
+
+        Raises:
+            CheckpointError: The file is missing, damaged, of another kind or schema version.
+        """
+        path = Path(folder) / ANALYSIS_FILE
+        result = read_record(
+            path,
+            "analysis",
+            ANALYSIS_SCHEMA_VERSION,
+            lambda value: checked(cls, value, str(path)),
+        )
+        for analysis in result.models:
+            fault = _fault(analysis, len(result.settings["distances"]))
+            if fault:
+                raise CheckpointError(f"{path}: {short(analysis.model.get('label'))}: {fault}.")
+        return result
+
+
+def _fault(analysis: ModelAnalysis, num_ranges: int) -> str | None:
+    """What of one model does not fit together, or ``None``."""
+    for layer in analysis.attention:
+        sizes = {len(values) for values in layer["heads"].values()}
+        if len(sizes) != 1 or 0 in sizes or "context_rms" not in layer["heads"]:
+            return f"heads must hold one number per head, got {short(sorted(sizes))}"
+        found = {len(of["ranges"]) for of in layer["by_distance"].values()}
+        if found - {num_ranges}:
+            return f"by_distance must hold {num_ranges} ranges, got {short(sorted(found))}"
+    names = {tuple(sorted(layer["heads"])) for layer in analysis.attention}
+    shapes = {len(layer["heads"]["context_rms"]) for layer in analysis.attention}
+    if len(names) > 1 or len(shapes) > 1:
+        return "attention must hold the same of every layer"
+    if analysis.attention and (analysis.tokens is None or analysis.uniform is None):
+        return "attention must come with tokens and uniform, got neither or one"
+    if analysis.uniform and len(analysis.uniform["by_distance"]) != num_ranges:
+        return f"uniform must hold {num_ranges} ranges"
+    log, lambdas = analysis.lambda_log, analysis.lambdas
+    if log is not None:
+        layers = {len(row) for row in log["values"]}
+        layers |= set() if log["lambda_init"] is None else {len(log["lambda_init"])}
+        if len(layers) > 1 or 0 in layers or len(log["steps"]) != len(log["values"]):
+            return "lambda_log must hold one number per layer and step"
+    initial = None if lambdas is None else lambdas["lambda_init"]
+    if lambdas is not None and initial is not None and len(initial) != len(lambdas["layers"]):
+        return "lambda_init must hold one number per layer"
+    return None

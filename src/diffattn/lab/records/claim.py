@@ -1,0 +1,116 @@
+"""Whether an output folder is free, or holds the very work that is asked for."""
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+from diffattn.files.io import is_empty_folder
+from diffattn.lab.records.run import RunRecord
+
+
+def is_claimed(folder: Path, marker: str, what: str, *, besides: str | None = None) -> bool:
+    """Whether ``folder`` holds such work already; if not, it is free to start in.
+
+    Args:
+        folder: Output folder; need not exist.
+        marker: Name of the file that work of this kind begins with.
+        what: The work in words, with its article.
+        besides: Name of one entry that may lie in a free folder.
+
+    Raises:
+        CheckpointError: Something else lies there.
+    """
+    folder = Path(folder)
+    if (folder / marker).exists():
+        return True
+    if folder.exists() and not is_empty_folder(folder, besides=besides):
+        raise CheckpointError(
+            f"{folder}: must be empty or hold {what} ({marker}), got "
+            f"{'other files' if folder.is_dir() else 'a file'}. Choose another --out."
+        )
+    return False
+
+
+def claim_run(
+    folder: Path,
+    record: RunRecord,
+    what: str,
+    *,
+    besides: str | None = None,
+    free: Collection[str] = (),
+    later: Collection[str] = (),
+) -> list[str]:
+    """Write ``run.json``, or check that the folder already holds this very run.
+
+    Args:
+        folder: Run directory; made if it does not exist.
+        record: The run; its config and seed are compared.
+        what: The run in words, with its article.
+        besides: Name of one entry that may lie in a free folder.
+        free: Dotted names of settings that may differ.
+        later: Those that may be missing in an older record.
+
+    Returns:
+        Which of these are, and are asked for: they were not compared.
+
+    Raises:
+        CheckpointError: The folder holds another run, whose first other setting is named, or
+            something else.
+    """
+    if not is_claimed(folder, "run.json", what, besides=besides):
+        record.write(folder)
+        return []
+    recorded = RunRecord.read(folder)
+    asked = set(later) - set(missing_settings(record.config, later))
+    missing = [name for name in missing_settings(recorded.config, later) if name in asked]
+    for name, before, now in (
+        ("", recorded.config, record.config),
+        ("seed", recorded.seed, record.seed),
+    ):
+        if fault := difference(name, before, now, {*free, *missing}):
+            raise CheckpointError(
+                f"{folder}: must hold {what} with the same settings to be continued, got {fault} "
+                f"({recorded.name!r}). Choose another --out."
+            )
+    return missing
+
+
+def missing_settings(config: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Which settings, by their dotted names, a recorded config does not hold."""
+    missing = []
+    for name in names:
+        at: Any = config
+        for key in name.split("."):
+            if not isinstance(at, Mapping) or key not in at:
+                missing.append(name)
+                break
+            at = at[key]
+    return missing
+
+
+def difference(
+    name: str, before: Any, now: Any, free: Collection[str], *, where: str = "is recorded"
+) -> str | None:
+    """What differs between a record and what is asked for, down to the first setting.
+
+    Args:
+        name: Dotted, of the two; empty for whole configs.
+        before: As recorded.
+        now: As asked for.
+        free: Dotted names of settings that may differ.
+        where: Says of ``before`` where it is from.
+    """
+    if name in free or before == now:
+        return None
+    if isinstance(before, dict) and isinstance(now, dict):
+        # Hashes come last: they follow from other settings, which say more.
+        names = sorted(dict.fromkeys([*before, *now]), key=("weights", "corpus_hash").__contains__)
+        inner = (
+            difference(
+                f"{name}.{key}" if name else key, before.get(key), now.get(key), free, where=where
+            )
+            for key in names
+        )
+        return next((fault for fault in inner if fault), None)
+    return f"{name} {now!r} where {before!r} {where}"

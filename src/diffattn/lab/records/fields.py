@@ -1,0 +1,195 @@
+"""Whether what a file holds is what its annotations say; the one check of every kind of record.
+
+Records are described by dataclasses and, where they are read as dictionaries, by ``TypedDict``.
+"""
+
+import contextlib
+import types
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from diffattn.errors import CheckpointError, short
+
+Record = TypeVar("Record")
+
+_DEEPEST = 64
+"""Levels of lists and objects; the standard library writes and shows values recursively."""
+_LARGEST = 1e305
+"""Size of a number. Perplexities reach e^700; percentages and sums of larger ones would overflow
+a float."""
+_WORDS: dict[Any, str] = {
+    str: "text",
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    type(None): "null",
+    list: "a list",
+    dict: "an object",
+}
+_PLAIN = {list: list[Any], dict: dict[str, Any], float: float, int: int}
+"""What is checked where any value is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """In ``Annotated``: the smallest number, or the fewest entries of a list."""
+
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """In ``Annotated``: the largest number."""
+
+    most: int
+
+
+Probability = Annotated[float, AtLeast(0), AtMost(1)]
+
+
+class _Fault(Exception):
+    """What is wrong, and where within the file."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.place: list[str | int] = []
+
+
+def checked(kind: type[Record], value: Any, where: str) -> Record:
+    """A value from a file, if it is what ``kind`` says; dataclasses are made of their fields.
+
+    Args:
+        kind: A dataclass (no other fields are allowed), a ``TypedDict`` (others are, of any plain
+            kind), or anything that can annotate one of their fields. ``float`` means a finite
+            number, whole or not.
+        value: From :func:`diffattn.files.io.read_json` or the like.
+        where: The file, for messages.
+
+    Raises:
+        CheckpointError: The first value that is something else, named by its place.
+    """
+    try:
+        made: Record = _made(kind, value, 0)
+    except _Fault as fault:
+        place = "".join(
+            f"[{step}]" if isinstance(step, int) else f".{_name(step)}"
+            for step in reversed(fault.place)
+        ).removeprefix(".")
+        raise CheckpointError(f"{where}: {place}{' ' if place else ''}{fault}.") from None
+    return made
+
+
+def _made(kind: Any, value: Any, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise _Fault(f"must be nested at most {_DEEPEST} deep, got more")
+    if kind is Any:
+        plain = _PLAIN.get(type(value))
+        return value if plain is None else _made(plain, value, depth)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Required, NotRequired):
+        return _made(arguments[0], value, depth)
+    if origin is Annotated:
+        return _limited(_made(arguments[0], value, depth), arguments[1:])
+    if origin in (Union, types.UnionType):
+        return _any_of(arguments, value, depth)
+    if origin is Literal:
+        if value not in arguments:
+            raise _Fault(f"must be {' or '.join(map(repr, arguments))}, got {short(value)}")
+        return value
+    if is_typeddict(kind) or is_dataclass(kind):
+        return _object(kind, value, depth)
+    _require(origin or kind, value)
+    if origin is list:
+        return [_inner(arguments[0], entry, depth, i) for i, entry in enumerate(value)]
+    if origin is dict:
+        return {key: _inner(arguments[1], entry, depth, key) for key, entry in value.items()}
+    return value
+
+
+def _require(kind: Any, value: Any) -> None:
+    """Check the kind of one value, not of what it holds."""
+    allowed = int | float if kind is float else kind
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind in (int, float)):
+        raise _Fault(f"must be {_WORDS[kind]}, got {short(value)}")
+    if kind in (int, float) and not abs(value) <= _LARGEST:  # NaN is no size at all
+        raise _Fault(f"must be finite, up to {_LARGEST} in size, got {short(value)}")
+
+
+def _inner(kind: Any, value: Any, depth: int, step: str | int) -> Any:
+    try:
+        return _made(kind, value, depth + 1)
+    except _Fault as fault:
+        fault.place.append(step)
+        raise
+
+
+def _object(kind: Any, value: Any, depth: int) -> Any:
+    _require(dict, value)
+    hints, needed = _fields_of(kind)
+    for name in needed:
+        if name not in value:
+            raise _Fault(f"must hold {name}, got {short(list(value))}")
+    made = {key: _inner(hints.get(key, Any), entry, depth, key) for key, entry in value.items()}
+    if is_typeddict(kind):
+        return made
+    if other := [name for name in value if name not in hints]:
+        raise _Fault(f"must hold {', '.join(hints)} alone, got {short(other[0])} too")
+    return kind(**made)
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Annotations of the fields, and which of them must be there."""
+    hints = get_type_hints(kind, include_extras=True)
+    if is_typeddict(kind):
+        return hints, tuple(name for name in hints if name in kind.__required_keys__)
+    needed = [
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
+    return hints, tuple(needed)
+
+
+def _any_of(kinds: tuple[Any, ...], value: Any, depth: int) -> Any:
+    """A value of one of several kinds; of one kind or null, the fault is that of the kind."""
+    if value is None and type(None) in kinds:
+        return None
+    others = [kind for kind in kinds if kind is not type(None)]
+    if len(others) == 1:
+        return _made(others[0], value, depth)
+    for kind in others:
+        with contextlib.suppress(_Fault):
+            return _made(kind, value, depth)
+    words = " or ".join(_WORDS[get_origin(kind) or kind] for kind in others)
+    raise _Fault(f"must be {words}, got {short(value)}")
+
+
+def _limited(value: Any, limits: tuple[Any, ...]) -> Any:
+    for limit in limits:
+        if isinstance(limit, AtLeast):
+            size, of = (len(value), " entries") if isinstance(value, list) else (value, "")
+            if size < limit.least:
+                raise _Fault(f"must be at least {limit.least}{of}, got {short(size)}")
+        if isinstance(limit, AtMost) and value > limit.most:
+            raise _Fault(f"must be at most {limit.most}, got {short(value)}")
+    return value
+
+
+def _name(key: str) -> str:
+    """A key as part of a place; one that is no name in quotes, its end left out."""
+    is_name = key.isascii() and key.replace("-", "_").isidentifier() and len(key) <= 60
+    return key if is_name else short(key)

@@ -1,0 +1,59 @@
+"""``launches.jsonl``: every start of a run, of which ``run.json`` records the first."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diffattn.files.io import append_jsonl, read_jsonl, recover_jsonl, sync
+from diffattn.lab.records.run import git_state, package_versions
+
+LAUNCHES = "launches.jsonl"
+
+
+def append_launch(
+    folder: Path, *, step: int, device: str, threads: int, engine: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Append a row: when, from which step, by which versions and commit, executed how.
+
+    Args:
+        folder: Run directory.
+        step: Steps done at the checkpoint that it goes on from; 0 at the start.
+        device: Type of device.
+        threads: Of one operator on the CPU, on which the last bits of its sums depend.
+        engine: Engine settings, ``processes`` and what is ``parallel``.
+
+    Returns:
+        The row before, if there is one.
+
+    Raises:
+        OSError: The disk is full or not writable.
+    """
+    path = Path(folder) / LAUNCHES
+    before = recover_jsonl(path)[0]  # a killed writer leaves half a row
+    commit, dirty = git_state()
+    append_jsonl(
+        path,
+        {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "step": step,
+            "device": device,
+            "threads": threads,
+            "engine": dict(engine),
+            "versions": package_versions(),
+            "commit": commit,
+            "dirty": dirty,
+        },
+    )
+    sync(path)  # or the results of a finished run outlive a loss of power that its rows do not
+    return before[-1] if before else None
+
+
+def read_launches(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run directory; none of a run from before there were any.
+
+    Raises:
+        CheckpointError: A row is damaged.
+    """
+    path = Path(folder) / LAUNCHES
+    return read_jsonl(path) if path.exists() else []

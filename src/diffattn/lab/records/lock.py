@@ -1,0 +1,82 @@
+"""One writer per folder."""
+
+import contextlib
+import fcntl
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from diffattn.errors import CheckpointError
+from diffattn.files.destination import require_folder_destination
+from diffattn.files.io import make_folder
+from diffattn.files.temporary import clean_leftovers
+
+LOCK = ".lock"
+"""Name of the file by which a folder is held, or was by a process that was killed."""
+
+
+class BusyError(CheckpointError):
+    """Another process is at work in a folder."""
+
+
+@contextlib.contextmanager
+def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold a folder, so that no second process writes into it meanwhile.
+
+    Nor one on another machine: a network file system passes on locks of files, not of folders. The
+    hold ends with the process, however it ends; a killed one leaves ``.lock``, empty, which the
+    next one takes up. Temporary files that a process before has left are removed.
+
+    Args:
+        folder: The folder; made if missing, with its parents; removed again if nothing was written.
+        wait: Whether to wait until no other process holds it.
+
+    Raises:
+        ConfigError: Something else lies there.
+        BusyError: Another process holds the folder, and it is not waited for.
+    """
+    folder = Path(folder)
+    require_folder_destination(folder)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    handle = _held(folder, wait)
+    try:
+        clean_leftovers(folder)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the folder may have been removed
+            (folder / LOCK).unlink()
+        os.close(handle)
+        with contextlib.suppress(OSError):  # the first that is not empty
+            for path in missing:
+                path.rmdir()
+
+
+def _held(folder: Path, wait: bool) -> int:
+    """A handle of the folder's lock, taken."""
+    path = folder / LOCK
+    while True:
+        make_folder(folder)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            continue  # the process before has just removed the folder that it had made
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            os.close(handle)
+            raise BusyError(
+                f"{folder}: must be written by one process at a time, got another one at work."
+            ) from error
+        except OSError as error:
+            warnings.warn(
+                f"{folder}: its file system has no locks ({error.strerror}), so that a second "
+                "process in it would not be noticed.",
+                stacklevel=4,
+            )
+            return handle
+        # The process before may have removed what it held.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        os.close(handle)

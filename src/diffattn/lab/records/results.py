@@ -1,0 +1,171 @@
+"""Results on disk: BenchResult, one file of benchmark measurements with their provenance."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError, short
+from diffattn.files.io import read_record, write_json
+from diffattn.lab.records.fields import checked
+
+BENCH_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """A value over the rounds of one measurement: median, quartiles and extremes."""
+
+    median: float
+    low: float
+    """Lower quartile."""
+    high: float
+    """Upper quartile."""
+    minimum: float
+    maximum: float
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchRow:
+    """One contender on one case. A contender that failed its check carries no number."""
+
+    contender: str
+    role: str
+    """``"T"`` (PyTorch's softmax attention), ``"TC"`` (softmax by our technique), ``"DIFF"``."""
+    backend: str | None
+    """What ran; ``None`` if nothing did."""
+    status: str
+    """``"ok"``, ``"failed"`` (wrong or crashed) or ``"not run"``."""
+    reason: str | None = None
+    """Why it failed or was not run; of a row that is ok, why its memory was not measured."""
+    check: dict[str, Any] | None = None
+    """Largest error against the float64 reference, its budget, and what was compared."""
+    seconds: Spread | None = None
+    ratio_t: Spread | None = None
+    """Time over that of T, round by round."""
+    ratio_tc: Spread | None = None
+    """Time over that of softmax attention by the same technique, round by round."""
+    ratio_two_calls: Spread | None = None
+    """Time over that of the paper's two calls, round by round."""
+    peak_bytes: int | None = None
+    """Largest memory above the inputs, forward and backward."""
+    held_bytes: int | None = None
+    """Memory held between forward and backward, output included."""
+    flops: int | None = None
+    """Floating-point operations of the matrix products, causal pairs only."""
+    flops_per_second: float | None = None
+    share_of_peak: float | None = None
+    """``flops_per_second`` over the rate of a plain matrix product in the same process."""
+    tokens_per_second: float | None = None
+    cache_bytes: int | None = None
+    """Keys and values of all cached tokens; for generation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """One target on one case."""
+
+    target: str
+    """In words, for example ``"forward at most 1.05 × T"``."""
+    contender: str
+    value: float
+    limit: float
+    goal: bool = False
+    """Hoped for, not promised."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the value keeps the limit."""
+        return self.value <= self.limit
+
+    def __str__(self) -> str:
+        words = "pass" if self.passed else f"short by {self.value - self.limit:.3g}"
+        return words + (" (goal)" if self.goal else "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchCase:
+    """Every contender on one shape, measured together."""
+
+    suite: str
+    run: str
+    """Name of the :class:`BenchRun` that it belongs to."""
+    device: str
+    dtype: str
+    mode: str
+    """``"forward"``, ``"backward"``, ``"forward_backward"``, ``"prefill"`` or ``"decode"``."""
+    shape: dict[str, int | str]
+    created: str
+    matmul_flops_per_second: float | None
+    """Best rate of a plain matrix product in this dtype, in the same process."""
+    rows: list[BenchRow]
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What was timed, whoever timed it."""
+        shape = ",".join(f"{name}={value}" for name, value in sorted(self.shape.items()))
+        return (self.suite, self.device, self.dtype, self.mode, shape)
+
+    def row(self, contender: str) -> BenchRow | None:
+        """The row of one contender, or ``None``."""
+        return next((row for row in self.rows if row.contender == contender), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchRun:
+    """Where numbers came from. Its name tells runs of other code, machines or settings apart."""
+
+    name: str
+    created: str
+    commit: str | None
+    dirty: bool | None
+    source: str
+    """Hash of the package's source files that can change a measurement."""
+    versions: dict[str, str | None]
+    hardware: dict[str, Any]
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """One file of benchmark cases and the runs they came from."""
+
+    runs: dict[str, BenchRun] = field(default_factory=dict)
+    cases: list[BenchCase] = field(default_factory=list)
+
+    def find(self, key: tuple[str, ...], run: str) -> BenchCase | None:
+        """The case that this run has measured already, or ``None``."""
+        return next((case for case in self.cases if (case.key, case.run) == (key, run)), None)
+
+    def put(self, case: BenchCase, run: BenchRun) -> "BenchResult":
+        """A new result in which ``case`` replaces what any run measured of the same key."""
+        cases = [case if old.key == case.key else old for old in self.cases]
+        if all(old.key != case.key for old in self.cases):
+            cases.append(case)
+        used = {kept.run for kept in cases}
+        runs = {name: old for name, old in self.runs.items() if name in used}
+        return BenchResult(runs=runs | {run.name: runs.get(run.name, run)}, cases=cases)
+
+    def write(self, path: Path) -> None:
+        """Write the file whole or not at all."""
+        value = {"schema": BENCH_SCHEMA_VERSION, "kind": "benchmark"} | asdict(self)
+        write_json(Path(path), value)
+
+    @classmethod
+    def read(cls, path: Path) -> "BenchResult":
+        """Read one file.
+
+        Raises:
+            CheckpointError: The file is missing, damaged, of another kind or schema version.
+        """
+        result = read_record(
+            Path(path),
+            "benchmark",
+            BENCH_SCHEMA_VERSION,
+            lambda value: checked(cls, value, str(path)),
+        )
+        homeless = [case.run for case in result.cases if case.run not in result.runs]
+        if homeless:
+            raise CheckpointError(f"{path}: every case must name a run, got {short(homeless[0])}.")
+        return result

@@ -1,0 +1,117 @@
+"""The commands that test claims, at three scales."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diffattn.lab.report.page.wording import IMITATIONS
+
+
+class Commands(NamedTuple):
+    """One command line per scale; ``None`` where there is none yet."""
+
+    laptop: str | None
+    """Minutes to an hour on 2 CPU cores."""
+    study: str | None
+    """Hours to a day on 2 CPU cores."""
+    gpu: str | None
+    """Days on one GPU."""
+
+
+_GPU_MODEL = (
+    "--set model.hidden_size=1024 --set model.num_hidden_layers=12 --set model.num_heads=16 "
+    "--set model.head_dim=64 --set model.embedding_multiplier=32.0 --set train.seq_len=4096 "
+    "--set train.batch_tokens=131072 --set train.micro_batch_sequences=4 "
+    "--set train.precision=bfloat16 --set data.source=TEXTS --set data.vocab_size=16384"
+)
+_GPU_STEPS = "--set train.num_steps=4000 --set train.warmup_steps=400"
+_GPU_FEW_STEPS = "--set train.num_steps=1000 --set train.warmup_steps=100"
+# Peak rates fall with the root of the width: from 0.003 at 128, and from the study's 0.002 at 256.
+_GPU_RATE = "--set train.learning_rate=1.06e-3 --set train.final_learning_rate=1.06e-4"
+_GPU_RATE_OF_ROWS = "--set train.learning_rate=1e-3 --set train.final_learning_rate=1e-4"
+
+TEXT = Commands(
+    "diffattn reproduce text --seeds 0,1,2",
+    "diffattn reproduce text --scale study",
+    f"diffattn reproduce text --scale study --out runs/gpu {_GPU_MODEL} {_GPU_STEPS}",
+)
+SCALING = Commands(
+    "diffattn reproduce scaling",
+    "diffattn reproduce scaling --seeds 0,1,2,3,4 --out runs/scaling-study",
+    f"diffattn reproduce scaling --out runs/scaling-gpu {_GPU_MODEL} "
+    f"--set model.intermediate_size=2560 {_GPU_STEPS} {_GPU_RATE}",
+)
+ABLATIONS, RANK = (
+    Commands(
+        f"diffattn reproduce {kind}",
+        f"diffattn reproduce {kind} --scale study",
+        f"diffattn reproduce {kind} --scale study --out runs/{kind}-gpu {_GPU_MODEL} {_GPU_STEPS} "
+        f"{_GPU_RATE_OF_ROWS}",
+    )
+    for kind in ("ablations", "rank")
+)
+RECALL = Commands(
+    "diffattn reproduce recall",
+    "diffattn reproduce recall --scale study",
+    "diffattn reproduce recall --scale study --out runs/recall-gpu",
+)
+STABILITY = Commands(
+    "diffattn reproduce stability",
+    "diffattn reproduce stability --scale study",
+    "diffattn reproduce stability --scale study --out runs/stability-gpu "
+    f"{_GPU_MODEL} {_GPU_FEW_STEPS} {_GPU_RATE}",
+)
+GRADIENT_FLOW = Commands(
+    "diffattn reproduce gradient-flow",
+    "diffattn reproduce gradient-flow --scale study",
+    "diffattn reproduce gradient-flow --scale study --out runs/gradient-flow-gpu",
+)
+JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
+"""What an evaluation of hallucination needs besides."""
+
+
+def evaluation(
+    gpu_parts: str,
+    name: str,
+    *,
+    small: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    then: str = "",
+) -> Commands:
+    """Evaluate softmax and V1 of the study of text beside :data:`IMITATIONS`, all seeds together.
+
+    Without these a lead says nothing.
+
+    Args:
+        gpu_parts: Preset or protocol of the paper's sizes.
+        name: Of the evaluation folder.
+        small: Settings at which models of short contexts can be asked.
+        whole: Settings of the paper's sizes, for example where data lies.
+        then: A second command, on the evaluation folder ``{out}``.
+    """
+    protocol = small[0].split(".")[0] if small else gpu_parts
+
+    def line(parts: str, runs: str, seeds: int, out: str, options: Sequence[str]) -> str:
+        models = " ".join(
+            f"--model {kind}-seed{seed}={runs}/{kind}-seed{seed}"
+            for seed in range(seeds)
+            for kind in ("softmax", "diff", *IMITATIONS)
+        )
+        words = ["diffattn evaluate", parts, models, *options, f"--out {out}"]
+        return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)
+
+    settings = [f"--set {setting}" for setting in small]
+    return Commands(
+        line(protocol, "runs/laptop/runs", 1, f"runs/laptop-{name}", ["--quick", *settings]),
+        line(protocol, "runs/study/runs", 5, f"runs/study-{name}", settings),
+        line(gpu_parts, "runs/gpu/runs", 5, f"runs/gpu-{name}", [f"--set {s}" for s in whole]),
+    )
+
+
+def bench(suite: str, *options: str) -> Commands:
+    """Time attention or models; a GPU's record is the one to set beside the papers'."""
+    words = " ".join(["diffattn bench", suite, *options])
+    return Commands(
+        f"{words} --scale quick",
+        f"{words} --device cpu",
+        f"{words} --device cuda",
+    )

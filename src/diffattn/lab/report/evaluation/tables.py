@@ -1,0 +1,62 @@
+"""Evaluation results as rows of a table."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric
+from diffattn.lab.report.page.wording import number, span
+
+
+def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
+    """The headline metrics, one row per protocol and metric, one column per model."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for result in results:
+        for metric in result.headline():
+            name = "; ".join([metric.name, *(f"{k} {v}" for k, v in metric.where.items())])
+            row = rows.setdefault(
+                (result.variant, name), {"protocol": result.variant, "metric": name}
+            )
+            row[str(result.model["label"])] = value_with_interval(metric)
+    labels = list(dict.fromkeys(str(result.model["label"]) for result in results))
+    return [
+        row | {label: row.get(label, "not measured") for label in labels} for row in rows.values()
+    ]
+
+
+def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
+    """Paired differences, one row each."""
+    return [
+        {
+            "protocol": paired.variant,
+            "score": paired.score,
+            "difference": f"{paired.model} − {paired.baseline}",
+            "value": number(paired.difference, signed=True),
+            "95 % interval": span(paired.low, paired.high, signed=True, none="unknown"),
+            "p": "" if paired.p_value is None else f"{paired.p_value:.3g}",
+            "p, Holm": "" if paired.p_holm is None else f"{paired.p_holm:.3g}",
+            "test": paired.test,
+            "n": str(paired.n),
+            "verdict": paired.verdict,
+        }
+        for paired in comparison.differences
+        if not paired.where
+    ]
+
+
+def results_json(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
+    """Results, and the comparison if there is one, as JSON."""
+    values = {"results": [asdict(result) for result in results]}
+    if comparison is not None:
+        values["comparison"] = [asdict(comparison)]
+    return json.dumps(values, indent=2, ensure_ascii=False)
+
+
+def value_with_interval(metric: Metric) -> str:
+    """``0.840 (0.715 to 0.917)``; whole numbers where digits after the point mean nothing."""
+    size = abs(metric.value)
+    digits = 0 if metric.unit == "tokens" or size >= 1_000 else 1 if size >= 100 else 3
+    bounds = [end for end in (metric.low, metric.high) if end is not None]
+    huge = max(map(abs, [metric.value, *bounds])) >= 1e7
+    value, *ends = (f"{x:.3g}" if huge else number(x, digits) for x in (metric.value, *bounds))
+    return f"{value} ({ends[0]} to {ends[1]})" if len(ends) == 2 else value

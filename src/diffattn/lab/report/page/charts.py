@@ -1,0 +1,168 @@
+"""Charts as plain values; a template writes their HTML and the page's script draws them."""
+
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from statistics import fmean
+from typing import Any
+
+from diffattn.lab.report.page.runs import BASELINE
+from diffattn.lab.report.page.wording import brief_names, type_color, type_name
+
+_GRID = "#e6e6e6"
+# White to one dark hue.
+SEQUENTIAL = [[0.0, "#ffffff"], [0.25, "#c6dbef"], [0.6, "#4292c6"], [1.0, "#08306b"]]
+# Okabe and Ito's palette without grey, which is the baseline's.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """One chart; every text in it is plain, as in the records it came from."""
+
+    element_id: str
+    """Unique in the page."""
+    traces: Sequence[dict[str, Any]]
+    """What is drawn, as plotly's own dictionaries; ``hovertemplate`` is a list of lines."""
+    look: dict[str, Any]
+    """From :func:`layout`."""
+    caption: str
+    runs: str = ""
+    """The names of the runs behind the chart, from :func:`names_of`."""
+    height: int
+    """Pixels."""
+    label: str
+    """For readers who cannot see the chart."""
+    buttons: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Text of a button to the layout changes it makes."""
+    square: bool = False
+    """About as high as its column is wide; ``height`` holds until then."""
+
+    @property
+    def figure(self) -> dict[str, Any]:
+        """What plotly draws, safe to show."""
+        look = {**self.look, "height": self.height, "autosize": True}
+        return {"data": _shown(self.traces), "layout": _shown(look)}
+
+
+def _shown(value: Any, key: str = "") -> Any:
+    """Escape every text: plotly reads markup in names, labels and titles."""
+    if key == "hovertemplate":
+        return "<br>".join(map(_shown, value)) + "<extra></extra>"
+    if isinstance(value, str):
+        return html.escape(value, quote=False)  # plotly knows &lt;, &gt; and &amp;, not &quot;
+    if isinstance(value, Mapping):
+        return {name: _shown(entry, name) for name, entry in value.items()}
+    if isinstance(value, Sequence):
+        return [_shown(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has neither NaN nor infinity; plotly leaves a gap
+    return value
+
+
+def model_colors(kinds: Mapping[str, str]) -> dict[str, str]:
+    """One colour per model: its attention type's where no other has that type.
+
+    Args:
+        kinds: Attention type by label of the model.
+    """
+    every, grey = list(kinds.values()), type_color("")
+    single = {
+        label: type_color(kind)
+        for label, kind in kinds.items()
+        if every.count(kind) == 1 and type_color(kind) != grey
+    }
+    palette = (type_color(BASELINE), *PALETTE)
+    free = cycle(color for color in palette if color not in single.values())
+    return {label: single.get(label) or next(free) for label in kinds}
+
+
+def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:
+    """The look that all charts share."""
+    axis = {"gridcolor": _GRID, "zeroline": False, "linecolor": "#999", "automargin": True}
+    size = {"size": 13}
+    values: dict[str, Any] = {
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222"},
+        "margin": {"l": 60, "r": 12, "t": 28, "b": 48},
+        # Below the plot: the buttons that appear under the pointer lie on top of it.
+        "legend": {
+            "orientation": "h",
+            "yref": "container",
+            "y": 0,
+            "yanchor": "bottom",
+            "x": 0,
+            "xanchor": "left",
+        },
+        "hoverlabel": {"align": "left"},
+        "xaxis": {**axis, "title": {"text": x_title, "font": size}},
+        "yaxis": {**axis, "title": {"text": y_title, "font": size}},
+    }
+    for name, change in more.items():
+        values[name] = {**values.get(name, {}), **change} if isinstance(change, dict) else change
+    return values
+
+
+def line(
+    curve: Sequence[tuple[float, float]],
+    group: str,
+    label: str,
+    *,
+    thin: bool = False,
+    dotted: bool = False,
+    color: str | None = None,
+    where: str = "step %{x:,}",
+) -> dict[str, Any]:
+    """One curve; curves of a group are shown and hidden together.
+
+    Args:
+        curve: Steps and values.
+        group: Attention type, or any other name: the legend entry.
+        label: Name of the run or mean, shown under the pointer.
+        thin: A single run behind a mean.
+        dotted: A reference value.
+        color: Hex colour. Default: that of the attention type ``group``.
+        where: How the text under the pointer says where a point lies.
+    """
+    name = type_name(group)
+    return {
+        "type": "scatter",
+        "x": [step for step, _ in curve],
+        "y": [round(value, 6) for _, value in curve],
+        "name": name,
+        "legendgroup": group,
+        "showlegend": not (thin or dotted),
+        "mode": "lines" if thin or dotted or len(curve) > 30 else "lines+markers",
+        "opacity": 0.4 if thin else 1,
+        "marker": {"size": 5},
+        "line": {
+            "color": color or type_color(group),
+            "width": 1 if thin else 1.5 if dotted else 2.5,
+            "dash": "dot" if dotted else "dash" if group == BASELINE else "solid",
+        },
+        "hovertemplate": [f"{name}, {label}", f"{where}: %{{y:.4f}}"],
+    }
+
+
+def interval_bars(bounds: Iterable[tuple[float, float | None, float | None]]) -> dict[str, Any]:
+    """Bars around points, from values with both ends of their intervals; none where unknown."""
+    points = list(bounds)
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [0 if high is None else high - value for value, _, high in points],
+        "arrayminus": [0 if low is None else value - low for value, low, _ in points],
+    }
+
+
+def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Mean over runs, at the steps that every run has: an unfinished run must not bend it."""
+    tables = [dict(curve) for curve in curves]
+    shared = set(tables[0]).intersection(*tables[1:]) if tables else set()
+    return [(step, fmean(table[step] for table in tables)) for step in sorted(shared)]
+
+
+def names_of(runs: Iterable[str], noun: str = "Runs") -> str:
+    """Names of the runs behind a chart, for its caption."""
+    return f"{noun}: {', '.join(brief_names(runs))}."

@@ -1,0 +1,79 @@
+"""Tables and their cells as plain values; a template writes their HTML."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal
+
+from diffattn.lab.report.page.wording import type_color, type_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One cell; every text in it is plain."""
+
+    text: str = ""
+    kind: Literal["head", "words", "num", "long", "runs"] = "words"
+    color: str = ""
+    """Of the swatch before the text; empty for none."""
+    note: str = ""
+    """A second, smaller line."""
+    runs: tuple[str, ...] = ()
+    """The runs that a number came from, for its tooltip."""
+    lines: tuple[tuple[str, str], ...] = ()
+    """One line per run: its value and, smaller, its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """One table; a narrow page shows each row as a block of named values."""
+
+    caption: str
+    headers: tuple[str, ...]
+    """No header row is shown if all are empty."""
+    rows: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def columns(self) -> list[tuple[str, bool]]:
+        """Headers, and whether each stands over numbers, which are set flush right."""
+        first = self.rows[0] if self.rows else ()
+        return [
+            (header, cell is not None and cell.kind == "num")
+            for header, cell in zip_longest(self.headers, first[: len(self.headers)])
+        ]
+
+
+def table(caption: str, headers: Iterable[str], rows: Iterable[Iterable[Cell]]) -> Table:
+    """A table of anything iterable."""
+    return Table(caption=caption, headers=tuple(headers), rows=tuple(map(tuple, rows)))
+
+
+def head_cell(text: str) -> Cell:
+    """Row header."""
+    return Cell(text=text, kind="head")
+
+
+def type_cell(attention_type: str, note: str = "") -> Cell:
+    """Row header: the colour and the human name of an attention type."""
+    name, color = type_name(attention_type), type_color(attention_type)
+    return Cell(text=name, kind="head", color=color, note=note)
+
+
+def number_cell(text: str, runs: Sequence[str] = (), *, note: str = "") -> Cell:
+    """A numeric cell; its tooltip names the runs that the number came from."""
+    return Cell(text=text, kind="num", runs=tuple(runs), note=note)
+
+
+def word_cell(text: str) -> Cell:
+    """A cell of words."""
+    return Cell(text=text)
+
+
+def run_cell(runs: Iterable[str]) -> Cell:
+    """The names of the runs behind a row, each once."""
+    return Cell(kind="runs", lines=tuple((run, "") for run in dict.fromkeys(runs)))
+
+
+def per_run(pairs: Iterable[tuple[str, str]]) -> Cell:
+    """One line per run, from pairs of its name and its value."""
+    return Cell(kind="runs", lines=tuple((value, run) for run, value in pairs))

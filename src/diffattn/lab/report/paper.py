@@ -1,0 +1,106 @@
+"""Published numbers that a report shows beside measured ones."""
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+
+class Throughput(NamedTuple):
+    """Tokens per second on H100 GPUs, as printed."""
+
+    transformer: int
+    diff: int
+
+
+THROUGHPUT_SOURCE = "arXiv:2410.05258v2, Table 7"
+# (preset, tokens, mode)
+THROUGHPUT = {
+    ("3b", 2_048, "forward_backward"): Throughput(7_247, 6_635),
+    ("3b", 4_096, "forward_backward"): Throughput(7_491, 6_718),
+    ("13.1b", 2_048, "forward_backward"): Throughput(998, 942),
+    ("3b", 2_048, "forward"): Throughput(51_228, 46_811),
+    ("3b", 4_096, "forward"): Throughput(48_762, 44_521),
+    ("13.1b", 2_048, "forward"): Throughput(14_346, 13_653),
+}
+
+
+class ManyShotCurve(NamedTuple):
+    """Accuracy over the number of demonstrations, in percent, as plotted."""
+
+    shots: list[int]
+    transformer: list[int]
+    diff: list[int]
+
+
+def many_shot_curves() -> dict[str, ManyShotCurve]:
+    """The curves by data set, under the names of the protocol ``many_shot``.
+
+    Source: arXiv:2410.05258v2, Fig. 6.
+    """
+    curves = _published("in_context_learning.json")["many_shot"]
+    return {name: ManyShotCurve(**curve) for name, curve in curves.items()}
+
+
+class ScalingCurves(NamedTuple):
+    """Losses of Transformer (``softmax``) and DIFF (``diff``), as plotted."""
+
+    unit: str
+    """Of ``x``."""
+    x: list[float]
+    losses: dict[str, list[float]]
+    curves: dict[str, list[float]]
+    """a, b and c of the plotted curves."""
+    read_at: list[float]
+    """DIFF's x at which the paper reads how much more the Transformer needs."""
+
+
+def scaling_curves() -> dict[str, ScalingCurves]:
+    """Losses over ``"parameters"`` and over ``"tokens"``.
+
+    Source: arXiv:2410.05258v2, Fig. 3.
+    """
+    recorded = _published("scaling.json")
+    return {axis: ScalingCurves(**recorded[axis]) for axis in ("parameters", "tokens")}
+
+
+class PublishedTable(NamedTuple):
+    """Numbers as printed, or as read from a figure."""
+
+    source: str
+    """Paper and table or figure."""
+    caption: str
+    """What the numbers are, with their unit."""
+    digits: int
+    """Decimals as printed."""
+    columns: list[str]
+    """The first stands over the names of the rows."""
+    rows: list[list[Any]]
+    """A name and then numbers."""
+    names: Sequence[str] = ()
+    """Of the rows in studies, where these train them."""
+
+
+@cache
+def published_tables() -> dict[str, PublishedTable]:
+    """Tables and figures of the first paper that no other function here gives, by our names.
+
+    Source: arXiv:2410.05258v2; figures read from its vector graphics.
+    """
+    return {name: PublishedTable(**of) for name, of in _published("tables.json").items()}
+
+
+def table_6() -> dict[str, float]:
+    """Validation losses of 1.4B models after 10B tokens, under the names of studies.
+
+    Source: arXiv:2410.05258v2, Table 6.
+    """
+    table = published_tables()["ablations"]
+    return {name: row[1] for name, row in zip(table.names, table.rows, strict=True)}
+
+
+def _published(name: str) -> dict[str, Any]:
+    path = resources.files("diffattn.lab.report") / "published" / name
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value

@@ -1,0 +1,164 @@
+"""The page of the attention viewer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diffattn import __version__
+from diffattn.files.destination import require_file_destination, require_replaceable
+from diffattn.lab.report.page.render import beginning, template_text, write_page
+from diffattn.lab.report.viewer.codes import LEVELS, packed
+from diffattn.lab.report.viewer.tokens import ends_line, shown
+from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, ViewedText
+
+GENERATOR = "diffattn inspect"
+"""What a page says made it."""
+_SUM_LEVELS = 65_535
+_SCRIPTS = ("viewer_data.js", "viewer_drawing.js", "viewer.js")
+
+
+def require_page_destination(path: Path, *, force: bool = False) -> None:
+    """Refuse to replace a file that is no page of the viewer.
+
+    Args:
+        path: Where the page will be written.
+        force: Replace any file.
+
+    Raises:
+        ConfigError: Something else lies there, or nothing can be written there.
+    """
+    if force:
+        require_file_destination(path)
+        return
+    what, way_out = f"a page of '{GENERATOR}'", "--force replaces it."
+    require_replaceable(path, beginning(GENERATOR), what, way_out)
+
+
+def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
+    """Write the page; an existing file is left as it was on failure.
+
+    Args:
+        out: File to write.
+        models: One or more, in the order shown. Those with equal tokens are shown side by side.
+
+    Raises:
+        ConfigError: ``out`` is no file and cannot become one.
+    """
+    texts = _distinct([model.text for model in models])
+    data = {
+        "levels": LEVELS,
+        "texts": [_text(text) for text in texts],
+        "models": [_model(model, texts) for model in models],
+    }
+    blocks = [
+        (f"m{i}l{place}", _block(layer))
+        for i, model in enumerate(models)
+        for place, layer in enumerate(model.layers)
+    ]
+    labels = [model.label for model in models]
+    return write_page(
+        out,
+        "viewer.html.j2",
+        script="\n".join(map(template_text, _SCRIPTS)),
+        style=template_text("viewer.css"),
+        title=f"Attention of {', '.join(labels)}",
+        generator=f"{GENERATOR} {__version__}",
+        notes=_notes(models, texts),
+        groups=_groups(models, texts),
+        data=data,
+        blocks=blocks,
+        row_scales=all(x.scales is not None for model in models for x in model.layers),
+        error=f"{max(layer.error for model in models for layer in model.layers):.1g}",
+    )
+
+
+def _notes(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[str]:
+    """What a reader must know before comparing."""
+    notes = []
+    if len(texts) > 1:
+        same = len({_content(text) for text in texts}) == 1
+        notes.append(
+            "These models cut the text into different tokens. Models with the same tokens stand "
+            "side by side, others below, each with its own."
+            if same
+            else "These models do not read the same text: with another tokenizer as many tokens "
+            "are another passage. Models with the same tokens stand side by side, others below."
+        )
+    left_out = [
+        f"{model.label}: {len(model.layers)} of {model.num_layers} layers are on this page."
+        for model in models
+        if len(model.layers) < model.num_layers
+    ]
+    return notes + left_out
+
+
+def _groups(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[dict[str, Any]]:
+    """Models that read the same tokens, in the order of their first."""
+    return [
+        {
+            "notes": text.notes,
+            "models": [
+                {
+                    "number": i,
+                    "label": model.label,
+                    "facts": model.facts,
+                    "maps": model.layers[0].codes.shape[1],
+                }
+                for i, model in enumerate(models)
+                if model.text == text
+            ],
+        }
+        for text in texts
+    ]
+
+
+def _content(text: ViewedText) -> bytes:
+    """What the tokens say together, the first left out where it is BOS."""
+    pieces = text.pieces[1:] if text.begins_with_bos else text.pieces
+    whole = b"".join(p if isinstance(p, bytes) else p.encode("utf-8", "replace") for p in pieces)
+    return whole.strip()  # tokenizers of the SentencePiece kind begin with a space
+
+
+def _distinct(texts: Sequence[ViewedText]) -> list[ViewedText]:
+    return list(dict.fromkeys(texts))
+
+
+def _text(text: ViewedText) -> dict[str, Any]:
+    return {
+        "tokens": [shown(piece) for piece in text.pieces],
+        "breaks": [i for i, piece in enumerate(text.pieces) if ends_line(piece)],
+        "bos": text.begins_with_bos,
+        "segments": [[segment.name, segment.start, segment.end] for segment in text.segments],
+    }
+
+
+def _model(model: ViewedModel, texts: Sequence[ViewedText]) -> dict[str, Any]:
+    first = model.layers[0]
+    return {
+        "label": model.label,
+        "text": texts.index(model.text),
+        "layers": [layer.index for layer in model.layers],
+        "heads": [layer.codes.shape[0] for layer in model.layers],
+        "maps": first.codes.shape[1],
+        "numLayers": model.num_layers,
+        "scaled": [layer.scales is not None for layer in model.layers],
+        "lambdas": [None if x.lam is None else x.lam.size for x in model.layers],
+        "sumScales": [_sum_scale(layer) for layer in model.layers],
+    }
+
+
+def _sum_scale(layer: ViewedLayer) -> float | None:
+    """What the largest code of a sum stands for."""
+    return None if layer.sums is None else float(layer.sums.max())
+
+
+def _block(layer: ViewedLayer) -> str:
+    """λ, scales, codes and sums of a layer, as the page's script reads them."""
+    floats = [x.astype(np.float32) for x in (layer.lam, layer.scales) if x is not None]
+    parts: list[np.ndarray] = [*floats, layer.codes]
+    if layer.sums is not None:
+        scale = _sum_scale(layer)
+        parts.append(np.rint(_SUM_LEVELS * layer.sums / scale).astype(np.uint16))
+    return packed(*parts)

@@ -1,0 +1,121 @@
+"""Means over items that come in clusters, with Student's t over the clusters."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+from diffattn.lab.stats.intervals import Interval, t_quantile
+
+METHOD = "Student t over clusters (jackknife)"
+
+
+def cluster_mean(
+    values: Sequence[float] | np.ndarray,
+    clusters: Sequence[str] | None = None,
+    *,
+    level: float = 0.95,
+) -> Interval:
+    """Mean of all values and its interval; clusters, not values, are independent.
+
+    :func:`cluster_ratio` with every weight 1.
+
+    Args:
+        values: ``[n]``, finite, n >= 1.
+        clusters: Name of each value's cluster. Default: every value is its own.
+        level: Coverage, in (0, 1). Default 0.95.
+
+    Returns:
+        The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
+
+    Raises:
+        ConfigError: ``values`` is empty or not finite, the lengths differ, or ``level`` is out of
+            range.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    return _interval("cluster_mean", x, np.ones_like(x), clusters, level)
+
+
+def cluster_ratio(
+    totals: Sequence[float] | np.ndarray,
+    weights: Sequence[float] | np.ndarray,
+    clusters: Sequence[str] | None = None,
+    *,
+    level: float = 0.95,
+) -> Interval:
+    r"""Weighted mean as a ratio of sums, :math:`r = \sum_i t_i / \sum_i w_i`, and its interval.
+
+    For example the loss per token over items of unequal length: totals are summed losses,
+    weights are tokens. Clusters without weight say nothing and are left out.
+
+    .. math:: r \pm t_{(1 + \text{level}) / 2,\; G - 1}
+              \sqrt{\tfrac{G - 1}{G} \sum_{g=1}^G (r_{-g} - r)^2}
+
+    over G clusters, :math:`r_{-g}` the ratio without cluster g. With equal weights and one value
+    per cluster it is Student's interval, so it holds from two clusters on where values are about
+    normal; a percentile bootstrap covers 75 to 89 % there (``docs/protocols.md``).
+
+    Source: J. W. Tukey, Ann. Math. Stat. 29 (1958), 614; R. M. Bell, D. F. McCaffrey, Surv.
+    Methodol. 28 (2002), 169 (few clusters).
+
+    Args:
+        totals: ``[n]``, finite, n >= 1; 0 where the weight is 0.
+        weights: ``[n]``, finite, 0 or more, not all 0.
+        clusters: Name of each item's cluster. Default: every item is its own.
+        level: Coverage, in (0, 1). Default 0.95.
+
+    Returns:
+        The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
+
+    Raises:
+        ConfigError: An argument is out of range, or the lengths differ.
+    """
+    t, w = np.asarray(totals, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    return _interval("cluster_ratio", t, w, clusters, level)
+
+
+def cluster_sums(
+    x: np.ndarray, clusters: Sequence[str] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sum and number of the values of each cluster, in order of first appearance."""
+    if clusters is None:
+        return x, np.ones_like(x)
+    index: dict[str, int] = {}
+    which = np.array([index.setdefault(name, len(index)) for name in clusters])
+    return np.bincount(which, weights=x), np.bincount(which).astype(np.float64)
+
+
+def jackknife_variance(sums: np.ndarray, sizes: np.ndarray) -> float:
+    """Variance of the ratio of sums over two or more clusters, all of positive size."""
+    n, total, size = len(sums), sums.sum(), sizes.sum()
+    without = (total - sums) / (size - sizes)
+    return float((n - 1) / n * ((without - total / size) ** 2).sum())
+
+
+def _interval(
+    name: str, t: np.ndarray, w: np.ndarray, clusters: Sequence[str] | None, level: float
+) -> Interval:
+    if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all():
+        raise ConfigError(f"{name}: values must be one or more finite numbers, got others.")
+    if clusters is not None and len(clusters) != t.size:
+        raise ConfigError(
+            f"{name}: clusters must name one per value, got {len(clusters)} for {t.size}."
+        )
+    if not 0 < level < 1:
+        raise ConfigError(f"{name}: level must be in (0, 1), got {level}.")
+    if w.shape != t.shape or not np.isfinite(w).all() or (w < 0).any() or w.sum() == 0:
+        raise ConfigError(
+            f"{name}: weights must be one finite number of 0 or more per total, not all 0, "
+            f"got {list(w.shape)} for {list(t.shape)}."
+        )
+    if (t[w == 0] != 0).any():
+        raise ConfigError(f"{name}: an item of weight 0 must have total 0, got another.")
+    sums, sizes = cluster_sums(t, clusters)[0], cluster_sums(w, clusters)[0]
+    sums, sizes = sums[sizes > 0], sizes[sizes > 0]
+    mean, n = float(t.sum() / w.sum()), len(sums)
+    if n == 1:
+        return Interval(mean, None, None, level, n, "none: one cluster")
+    with np.errstate(over="ignore"):  # a spread beyond any float: an interval without end
+        half = t_quantile((1 + level) / 2, n - 1) * math.sqrt(jackknife_variance(sums, sizes))
+    return Interval(mean, mean - half, mean + half, level, n, METHOD)

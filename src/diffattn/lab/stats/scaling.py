@@ -1,0 +1,123 @@
+"""Laws through the losses of several models, and where one does what another needs more for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+from diffattn.lab.stats.equivalence import equivalent
+from diffattn.lab.stats.power_law import FORMS, PowerLaw, fit_power_law
+
+Points = Sequence[tuple[float, float]]
+"""Parameters or tokens, and the loss of one run."""
+
+
+def fit_falling(points: Points, *, form: str = "offset") -> PowerLaw:
+    """The law through a model's losses, which have to fall.
+
+    Args:
+        points: One per run: its parameters or tokens, and its loss.
+        form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
+
+    Raises:
+        ConfigError: The points have no law, or one by which the loss rises.
+    """
+    law = fit_power_law([x for x, _ in points], [loss for _, loss in points], form=form)
+    falls = law.parameters["a"] > 0 and law.parameters["b"] > 0
+    if not falls:
+        raise ConfigError(
+            "fit_power_law: the losses must fall from the smallest x to the largest, got "
+            f"{float(law.predict(law.x.min())):.4g} and {float(law.predict(law.x.max())):.4g}."
+        )
+    return law
+
+
+def fits_of(
+    groups: Mapping[str, Points], *, form: str = "offset"
+) -> tuple[dict[str, PowerLaw], dict[str, dict[str, Any]]]:
+    """The law of every group that has one, and what a record says of all.
+
+    Args:
+        groups: Name to points; see :func:`fit_falling`.
+        form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
+
+    Returns:
+        Laws by name, without those that were refused; and for every name ``form``, ``points``,
+        ``parameters`` (``mean``, ``low``, ``high`` and ``level`` of each), ``r2``, ``max_error``
+        and ``refused``, the reason why there is no law, or ``None``.
+    """
+    laws, entries = {}, {}
+    for name, points in groups.items():
+        entry: dict[str, Any] = {"form": form, "points": len(points), "parameters": {}}
+        entry |= {"r2": None, "max_error": None, "refused": None}
+        try:
+            law = fit_falling(points, form=form)
+        except ConfigError as error:
+            entries[name] = entry | {"refused": _reason(error)}
+            continue
+        laws[name] = law
+        entries[name] = entry | {
+            "parameters": {part: law.interval(part).recorded() for part in FORMS[form]},
+            "r2": law.r2,
+            "max_error": law.max_error,
+        }
+    return laws, entries
+
+
+def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
+    """A law whose a, b and c are known, as those of a plotted curve; it has no intervals.
+
+    Args:
+        parameters: a, b and c.
+        points: What the curve was drawn through.
+    """
+    x, y = (np.array(values, dtype=np.float64) for values in zip(*points, strict=True))
+    a, b, c = parameters
+    residuals = y - (a * x**-b + c)
+    return PowerLaw(
+        form="offset", parameters={"a": a, "b": b, "c": c}, x=x, y=y, covariance=None,
+        r2=1 - float((residuals**2).sum() / ((y - y.mean()) ** 2).sum()),
+        max_error=float(np.abs(residuals).max()),
+    )  # fmt: skip
+
+
+def equivalence_of(
+    x: float, name: str, baseline: str, laws: Mapping[str, PowerLaw], *, extrapolate: bool = False
+) -> dict[str, Any]:
+    """What a record says of where ``baseline`` reaches the loss that ``name`` has at ``x``.
+
+    Args:
+        x: Parameters or tokens.
+        name: One group.
+        baseline: Another.
+        laws: From :func:`fits_of`.
+        extrapolate: Allow both beyond the points of their fits.
+
+    Returns:
+        ``type``, ``baseline``, ``x``, ``other_x``, ``loss``, ``ratio`` with ``low``, ``high`` and
+        ``level``, ``extrapolated``, and ``refused``: the reason why all of them are ``None``.
+    """
+    entry: dict[str, Any] = {"type": name, "baseline": baseline, "x": x}
+    entry |= dict.fromkeys(("other_x", "loss", "ratio", "low", "high", "level"))
+    entry |= {"extrapolated": False, "refused": None}
+    for side in (name, baseline):
+        if side not in laws:
+            return entry | {"refused": f"{side} has no fit"}
+    try:
+        found = equivalent(x, laws[name], laws[baseline], extrapolate=extrapolate)
+    except ConfigError as error:
+        return entry | {"refused": _reason(error)}
+    ends = found.ratio.recorded()
+    return entry | {
+        "other_x": found.other_x,
+        "loss": found.loss,
+        "ratio": ends.pop("mean"),
+        **ends,
+        "extrapolated": found.extrapolated,
+    }
+
+
+def _reason(error: ConfigError) -> str:
+    """Of an error, without the function that raised it."""
+    return str(error).partition(": ")[2].rstrip(".")

@@ -1,0 +1,87 @@
+"""Runs of another study that are runs of this one too: copied, not trained again."""
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.files.manifest import verify_manifest
+from diffattn.lab.records.run import RunRecord, config_hash, require_schema
+from diffattn.lab.studies.workers import Member, is_done
+from diffattn.lab.training.callbacks import METRICS
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.trainer import RESULTS
+
+
+def require_studies(folders: Iterable[Path]) -> None:
+    """Refuse what is no folder of a study before anything is done.
+
+    Raises:
+        ConfigError: One holds no ``study.json`` or no ``runs/``.
+        CheckpointError: One is damaged or of another schema version.
+    """
+    for folder in folders:
+        if not is_reusable(folder):
+            raise ConfigError(
+                "reproduce: reuse must name folders of studies (study.json and runs/), "
+                f"got {folder}."
+            )
+        path = folder / "study.json"
+        require_schema(read_json(path), path)
+
+
+def is_reusable(folder: Path) -> bool:
+    """Whether a folder holds a study that has begun to train."""
+    return (folder / "study.json").exists() and (folder / "runs").is_dir()
+
+
+def reuse_runs(
+    members: Sequence[Member[RunConfig]],
+    data_facts: dict[str, Any],
+    runs: Path,
+    studies: Iterable[Path],
+) -> list[str]:
+    """Copy finished runs with the same settings, seed and tokens into a study.
+
+    A copy stays as it was recorded: its ``run.json`` has the name, date, commit and machine of the
+    study that it is from.
+
+    Args:
+        members: What this study needs.
+        data_facts: Hashes and counts of its tokens.
+        runs: Where its run directories lie.
+        studies: Folders of other studies; the first that has a run gives it.
+
+    Returns:
+        The names here of those that were copied.
+
+    Raises:
+        CheckpointError: A run that would be copied is damaged.
+    """
+    waiting = [m.config for m in members if not (runs / m.config.name).exists()]
+    found: dict[str, Path] = {}
+    for study in studies if waiting else ():
+        for run in sorted((Path(study) / "runs").glob("[!.]*")):  # not what a copy was cut off at
+            if is_done(run):
+                found.setdefault(config_hash(RunRecord.read(run).config), run)
+    copied = []
+    for config in waiting:
+        settings = config.resolved()
+        settings["data"] |= data_facts
+        if source := found.get(config_hash(settings)):
+            _copy(source, runs / config.name)
+            copied.append(config.name)
+    return copied
+
+
+def _copy(run: Path, target: Path) -> None:
+    """Whole or not at all."""
+    read_jsonl(run / METRICS, recorded=read_json(run / RESULTS).get("metrics"))
+    if (run / "model").exists():  # records are committed without weights
+        verify_manifest(run / "model")
+    unfinished = target.with_name(f".{target.name}.copying")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(run, unfinished)
+    unfinished.rename(target)

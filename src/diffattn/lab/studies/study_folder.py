@@ -1,0 +1,82 @@
+"""``study.json``: which study a folder holds."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.records.claim import is_claimed
+from diffattn.lab.records.run import config_hash, require_schema
+
+_MARKER = "study.json"
+
+
+def recorded_study(
+    folder: Path, resolved: dict[str, Any], *, besides: str | None = None
+) -> dict[str, Any] | None:
+    """``study.json`` of a folder that holds this very study; ``None`` for a free folder.
+
+    Args:
+        folder: Study folder; need not exist.
+        resolved: The configuration asked for, as plain values.
+        besides: Name of one entry that may lie in a free folder.
+
+    Raises:
+        ConfigError: The folder holds a study of another configuration.
+        CheckpointError: Something else lies there.
+    """
+    if not is_claimed(folder, _MARKER, "a study", besides=besides):
+        return None
+    path = folder / _MARKER
+    recorded = read_json(path)
+    require_schema(recorded, path)
+    if recorded.get("config_hash") != config_hash(resolved):
+        raise ConfigError(
+            f"reproduce: {folder} must hold this configuration to be continued, got another "
+            f"one (scale {recorded.get('scale')!r}). Choose another --out."
+        )
+    if not isinstance(recorded.get("data", {}), dict):
+        raise CheckpointError(f"{path}: data must be a dict, got {recorded['data']!r}.")
+    return dict(recorded)
+
+
+def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Write ``study.json``: the configuration, and ``facts`` such as the data."""
+    head = {
+        "schema": 1,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config_hash": config_hash(resolved),
+    }
+    write_json(folder / _MARKER, head | facts | resolved)
+
+
+def recorded_costs(runs: Path, names: Iterable[str]) -> dict[str, Any]:
+    """``costs.json`` of finished runs by their names here, which a copied one may not hold."""
+    costs = {}
+    for name in names:
+        path = runs / name / "costs.json"
+        # A run that diverged before its first checkpoint has none.
+        if path.exists() or read_json(runs / name / "results.json").get("diverged_step") is None:
+            costs[name] = read_json(path) | {"run": name}
+    return costs
+
+
+def require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Refuse to continue a study on other tokens.
+
+    Args:
+        folder: Study folder.
+        recorded: Its ``study.json``.
+        facts: Of the data at hand: hashes and counts.
+
+    Raises:
+        ConfigError: One of ``facts`` was another when the study began.
+    """
+    changed = [key for key in facts if recorded["data"].get(key) != facts[key]]
+    if changed:
+        raise ConfigError(
+            f"reproduce: the data of {folder} must be unchanged to continue, got another "
+            f"{changed[0]}. Choose another --out."
+        )

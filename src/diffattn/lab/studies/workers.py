@@ -1,0 +1,270 @@
+"""Runs side by side, one single-threaded process each."""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.lab.records.lock import LOCK
+from diffattn.lab.studies.worker import job
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.monitoring.termination import ended_by_sigterm
+from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.models.twins import Twin
+
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+"""glibc keeps what a step frees for the next one: to touch fresh pages takes a tenth of a step."""
+OnMessage = Callable[[str], None]
+OnProgress = Callable[[str, dict[str, Any]], None]
+"""Called with a run's name and its event: ``step`` and ``loss``, ``message``, ``done`` or
+``error``; or ``total``, the steps of all runs."""
+
+
+Config = TypeVar("Config", RunConfig, RecallConfig)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member(Generic[Config]):
+    """One run of a study."""
+
+    config: Config
+    facts: dict[str, Any]
+    """Exact differences to the softmax base: parameters, training FLOPs per token."""
+    records_divergence: bool = False
+    """Whether a run on text whose numbers leave the range of floats ends with results, without a
+    loss. Else it fails."""
+
+    @classmethod
+    def of(
+        cls, config: Config, twin: Twin, *, records_divergence: bool = False
+    ) -> "Member[Config]":
+        """The run of a twin."""
+        facts = ("parameter_difference", "flops_difference")
+        return cls(
+            config=config,
+            facts={name: getattr(twin, name) for name in facts},
+            records_divergence=records_divergence,
+        )
+
+
+def worker_count(workers: int | None) -> int:
+    """Processes side by side: by default one per GPU, else one per core up to two.
+
+    Raises:
+        ConfigError: Fewer than one.
+    """
+    import torch
+
+    if workers is None:
+        return torch.cuda.device_count() or min(2, os.cpu_count() or 1)
+    if workers < 1:
+        raise ConfigError(f"reproduce: workers must be 1 or more, got {workers}.")
+    return workers
+
+
+def visible_devices() -> list[str]:
+    """GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them; none without one."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return (named.split(",") if named else [str(idx) for idx in range(count)])[:count]
+
+
+def unfinished(members: Sequence[Member[Config]], folder: Path) -> list[Member[Config]]:
+    """The members that are not done."""
+    return [m for m in members if not is_done(folder / m.config.name)]
+
+
+def is_done(run: Path) -> bool:
+    """Whether a run directory has results, and was not killed before it had cleaned up."""
+    left = (run / name for name in ("checkpoints", LOCK))
+    return (run / "results.json").exists() and not any(path.exists() for path in left)
+
+
+def run_members(
+    members: Sequence[Member[Config]],
+    data: Path | None,
+    folder: Path,
+    *,
+    workers: int,
+    on_progress: OnProgress,
+    short: bool = False,
+) -> None:
+    """Train the members, ``workers`` at a time.
+
+    If one fails the others finish what they started, and the next call continues from their
+    checkpoints.
+
+    Args:
+        members: The runs.
+        data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
+        folder: Where the run directories lie, one per member.
+        workers: Processes at a time, each with one thread; on the GPUs by turns, if there are any.
+        on_progress: Given the name of a run and each of its events.
+        short: A process makes one run after another, because to start one takes long beside a run;
+            outside Linux peak memory is then that of the process so far. Else each has its own.
+
+    Raises:
+        DiffAttnError: A run failed; its process's log is ``<folder>/<name>.log``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = _longest_first(members)
+    events: queue.Queue[tuple[_Worker, dict[str, Any]]] = queue.Queue()
+    active: list[_Worker] = []
+    devices = visible_devices()
+    failures: list[str] = []
+    try:
+        with ended_by_sigterm():
+            while active or (waiting and not failures):
+                while waiting and len(active) < workers and not failures:
+                    log = folder / f"{waiting[0].config.name}.log"
+                    active.append(_Worker.start(log, events, _least_used(devices, active)))
+                    active[-1].give(waiting.pop(0), data, folder)
+                worker, event = events.get()
+                if "exit" not in event:
+                    on_progress(worker.run, event)
+                    if "error" in event:
+                        failures.append(event["error"])
+                    if "done" in event and short and waiting and not failures:
+                        worker.give(waiting.pop(0), data, folder)
+                    elif "done" in event:
+                        worker.hang_up()
+                    continue
+                worker.hang_up()
+                active.remove(worker)
+                if event["exit"] != 0 and not failures:
+                    failures.append(
+                        f"{worker.run}: the run must end by itself, got exit status "
+                        f"{event['exit']}. Its log: {worker.log}"
+                    )
+    finally:
+        for worker in active:
+            worker.process.terminate()  # it saves a checkpoint first
+        for worker in active:
+            worker.process.wait()
+            worker.hang_up()
+    if failures:
+        raise DiffAttnError(failures[0])
+
+
+def _longest_first(members: Sequence[Member[Config]]) -> list[Member[Config]]:
+    """Within a seed the most arithmetic first, so that no core waits for another at the end."""
+    return [
+        member
+        for _, of_seed in groupby(members, key=lambda member: member.config.train.seed)
+        for member in sorted(of_seed, key=lambda member: -member.facts["flops_difference"])
+    ]
+
+
+def run_here(
+    members: Sequence[Member[Config]],
+    folder: Path,
+    train: Callable[..., Any],
+    *,
+    on_progress: OnProgress,
+) -> None:
+    """Train one after the other in this process, on one thread as a worker would.
+
+    That saves the start-up of a process per run, which counts where runs are short.
+
+    Args:
+        members: The runs.
+        folder: Where the run directories lie, one per member.
+        train: Called as ``train(config, folder=..., facts=..., on_progress=...)``.
+        on_progress: Given the name of a run and each of its events.
+    """
+    import torch
+
+    def tell(run: str, step: int, loss: float | None) -> None:
+        on_progress(run, {"step": step, "loss": loss})
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for member in members:
+            run = member.config.name
+            train(
+                member.config, folder=folder / run, facts=member.facts,
+                on_progress=partial(tell, run),
+            )  # fmt: skip
+            on_progress(run, {"done": True})
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _least_used(devices: Sequence[str], active: Sequence["_Worker"]) -> str | None:
+    """The GPU for the next worker; ``None`` without GPUs."""
+    used = [worker.device for worker in active]
+    return min(devices, key=used.count, default=None)
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A process that trains, one run at a time."""
+
+    process: "subprocess.Popen[str]"
+    log: Path
+    device: str | None
+    """The only GPU it sees."""
+    run: str = ""
+    """Name of the run it was given last."""
+
+    @classmethod
+    def start(
+        cls,
+        log: Path,
+        events: "queue.Queue[tuple[_Worker, dict[str, Any]]]",
+        device: str | None,
+    ) -> "_Worker":
+        seen = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+        with log.open("w", encoding="utf-8") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "diffattn.lab.studies.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                env=_ALLOCATOR | os.environ | _ENVIRONMENT | seen,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others
+            )
+        worker = cls(process, log, device)
+
+        def listen() -> None:
+            assert process.stdout is not None
+            with process.stdout:
+                for line in process.stdout:
+                    with contextlib.suppress(json.JSONDecodeError):  # half a line: it was killed
+                        events.put((worker, json.loads(line)))
+            events.put((worker, {"exit": process.wait()}))
+
+        threading.Thread(target=listen, daemon=True).start()
+        return worker
+
+    def give(self, member: Member[Any], data: Path | None, folder: Path) -> None:
+        """Its next run. Standard input stays open: its end says that nobody waits any more."""
+        self.run = member.config.name
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died already: its exit says so
+            order = job(
+                member.config, member.facts, data, folder / self.run,
+                records_divergence=member.records_divergence,
+            )  # fmt: skip
+            self.process.stdin.write(order + "\n")
+            self.process.stdin.flush()
+
+    def hang_up(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()

@@ -1,0 +1,224 @@
+"""What a run records while it trains: losses, λ, costs, progress."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from diffattn.errors import DiffAttnError
+from diffattn.files.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
+from diffattn.lab.records.memory import give_back, highest, reset_highest
+from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.distributed import is_first, num_processes
+from diffattn.ops.backends.chunk_layout import release_memory
+from diffattn.probes.lambdas import layer_lambdas
+
+OnProgress = Callable[[int, float | None], None]
+"""Called with the steps done and the last training loss in nats per token."""
+OnMessage = Callable[[str], None]
+METRICS = "metrics.jsonl"
+
+
+class MetricsCallback(TrainerCallback):
+    """Appends losses, and λ at each evaluation, to ``metrics.jsonl``.
+
+    Args:
+        folder: Run directory.
+        config: Tokens per step.
+        probe: What V2's λ is averaged over, as :func:`diffattn.probes.lambdas.layer_lambdas` takes
+            it: ``input_ids``, and ``position_ids`` and ``at_once`` where there are any.
+        on_progress: Called after every step.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: TrainConfig,
+        probe: Mapping[str, Any],
+        on_progress: OnProgress,
+    ) -> None:
+        self.path = folder / METRICS
+        self.config = config
+        self.probe = probe
+        self.on_progress = on_progress
+        self.loss: float | None = None
+        self.report: Callable[[Mapping[str, Any]], None] = lambda values: None
+        """Given what transformers itself does not report to trackers."""
+
+    def restore(self, checkpoint: Path | None) -> None:
+        """Go back to the rows of a checkpoint: those after it will be measured again."""
+        if is_first():
+            rows = read_jsonl(checkpoint / self.path.name) if checkpoint else []
+            write_jsonl(self.path, rows)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report progress; log before every checkpoint, whose losses so far it does not keep."""
+        self.on_progress(state.global_step, self.loss)
+        if control.should_save:
+            control.should_log = True
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any
+    ) -> None:
+        """Write a row of training loss."""
+        if "loss" not in logs:
+            return
+        self.loss = logs["loss"]
+        self._append(
+            state.global_step,
+            train_loss=self.loss,
+            learning_rate=logs["learning_rate"],
+            gradient_norm=logs["grad_norm"],
+        )
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **kwargs: Any
+    ) -> None:
+        """Write a row of validation loss, over all tokens and by part, and λ."""
+        if "eval_loss" not in metrics:
+            return
+        parts = {name: entry["loss"] for name, entry in metrics["eval_parts"].items()}
+        row: dict[str, Any] = {
+            "validation_loss": metrics["eval_loss"],
+            "validation_parts": parts,
+        }
+        lam = layer_lambdas(kwargs["model"], **self.probe)
+        if lam is not None:
+            row["lam"] = lam
+            self.report({"lam": lam})
+        self._append(state.global_step, **row)
+
+    def _append(self, step: int, **values: Any) -> None:
+        require_finite(step, values)
+        if not is_first():
+            return
+        tokens = step * self.config.batch_tokens
+        append_jsonl(self.path, {"step": step, "tokens": tokens, **values})
+
+
+def require_finite(step: int, values: Mapping[str, Any]) -> None:
+    """Stop a run that has diverged.
+
+    Args:
+        step: Steps done.
+        values: Name to a measured number, a list or mapping of them, or ``None``.
+
+    Raises:
+        DiffAttnError: A number is NaN or infinite.
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            value = list(value.values())
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and not math.isfinite(number):
+                raise diverged(name, number, step)
+
+
+class DivergenceError(DiffAttnError):
+    """The numbers of a run have left the range of floats.
+
+    Args:
+        message: In words.
+        step: Steps done.
+    """
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+def diverged(what: str, got: object, step: int) -> DivergenceError:
+    """The error of such a run, in words."""
+    message = (
+        f"training: {what} must stay finite, got {str(got).rstrip('.')} at step {step}. "
+        "A lower train.learning_rate may help."
+    )
+    return DivergenceError(message, step)
+
+
+class CostCallback(TrainerCallback):
+    """Keeps time and memory apart from results, in ``costs.json``; survives a restart.
+
+    Steps are timed in CPU seconds of the process, which other load does not stretch, and the
+    median step counts, so that start-up and evaluation do not.
+
+    Args:
+        folder: Run directory.
+        run: Name of the run.
+        config: Tokens per step.
+    """
+
+    def __init__(self, folder: Path, run: str, config: TrainConfig) -> None:
+        self.path = folder / "costs.json"
+        self.run = run
+        self.config = config
+        earlier = read_json(self.path) if self.path.exists() else {}
+        self.earlier_wall = earlier.get("wall_seconds", 0.0)
+        self.earlier_step = earlier.get("step_seconds")
+        self.earlier_cpu = earlier.get("cpu_seconds", 0.0)
+        self.earlier_peak = earlier.get("peak_bytes", 0)
+        _forget_earlier_peak()
+        self.start_wall, self.start_cpu = time.perf_counter(), time.process_time()
+        self.steps: list[float] = []
+        self.began = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the step's clock."""
+        self.began = _step_clock()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the step's clock."""
+        self.steps.append(_step_clock() - self.began)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write what has been spent so far beside the checkpoint."""
+        self.write()
+
+    def write(self) -> None:
+        """Write ``costs.json``: of several processes the first one's."""
+        if not is_first():
+            return
+        step = statistics.median(self.steps) if self.steps else self.earlier_step
+        # Of processes on CPUs each spends such seconds on its share of a step.
+        share = 1 if torch.cuda.is_available() else num_processes()
+        write_json(
+            self.path,
+            {
+                "schema": 1,
+                "run": self.run,
+                "wall_seconds": self.earlier_wall + time.perf_counter() - self.start_wall,
+                "cpu_seconds": self.earlier_cpu + time.process_time() - self.start_cpu,
+                "step_seconds": step,
+                "tokens_per_second": self.config.batch_tokens / step / share if step else None,
+                "peak_bytes": max(self.earlier_peak, peak_bytes()),
+            },
+        )
+
+
+def peak_bytes() -> int:
+    """Most memory held at once: of the GPU if there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return highest()
+
+
+def _forget_earlier_peak() -> None:
+    """So that :func:`peak_bytes` is of what follows: another run may have been made here before."""
+    release_memory()
+    give_back()
+    reset_highest()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _step_clock() -> float:
+    """CPU seconds of this process; on a GPU wall seconds after its work is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()

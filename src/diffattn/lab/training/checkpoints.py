@@ -1,0 +1,214 @@
+"""Checkpoints that are either whole or do not count."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.files.checksum import file_hash
+from diffattn.files.io import make_folder, sync
+from diffattn.files.manifest import MANIFEST, verify_manifest
+from diffattn.lab.training.distributed import wait_for_all
+from diffattn.lab.training.engine import EngineConfig
+
+KEPT = "kept"
+"""Folder of the checkpoints that stay, in the run directory."""
+
+
+class Carried:
+    """What goes into every checkpoint besides the model and the optimizer, and back."""
+
+    def save(self, checkpoint: Path) -> None:
+        """Write it into the folder of a checkpoint; called by every process of a launch."""
+        raise NotImplementedError
+
+    def load(self, checkpoint: Path) -> None:
+        """Take it from there."""
+        raise NotImplementedError
+
+
+class CheckpointCallback(TrainerCallback):
+    """Says when a checkpoint is written, and keeps the newest ones.
+
+    transformers' own limit goes by modification times, and warns where they are coarse; its own
+    interval is part of what it saves, and could not be changed by a continued run.
+
+    Args:
+        folder: Where the checkpoints lie.
+        engine: How often they are written, and which are kept.
+        back_every: Steps between those to which a run may go back. Each is written, and kept while
+            the run may need it, whatever ``engine`` says. Default: the run never goes back.
+        on_message: Given one line for each damaged one that cannot be kept.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        engine: EngineConfig,
+        back_every: int | None = None,
+        on_message: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.folder = folder
+        self.engine = engine
+        self.back_every = back_every
+        self.on_message = on_message
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Copy what a killed process had not; the others wait."""
+        if state.is_world_process_zero:
+            for path in self._to_keep(state.global_step):
+                try:
+                    verify_manifest(path)
+                except CheckpointError as error:
+                    self.on_message(f"{path.name} is not whole and cannot be kept: {error}")
+                else:
+                    self._copy(path)
+        wait_for_all()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """At other steps than the evaluations, if that is wanted; always after the last step."""
+        if self.engine.save_every is not None and state.global_step < state.max_steps:
+            every = (self.engine.save_every, self.back_every)
+            control.should_save = any(n and state.global_step % n == 0 for n in every)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Copy the one just written, if it stays, and remove those that are not needed any more;
+        the others wait."""
+        if state.is_world_process_zero:
+            self._keep_and_remove(state.global_step)
+        wait_for_all()
+
+    def _keep_and_remove(self, step: int) -> None:
+        for path in self._to_keep(step):
+            if checkpoint_step(path) == step:
+                self._copy(path)
+        done = self._until(step)
+        # One of a later step is damaged, or the run would have gone on from there.
+        ahead = [path for path in _checkpoints(self.folder) if path not in done]
+        needed = self._ways_back(step)
+        for path in ahead + done[: -self.engine.keep_checkpoints]:
+            if checkpoint_step(path) not in needed:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _ways_back(self, step: int) -> set[int]:
+        """Where a fault of the next step goes back to, and one of this step that is told later."""
+        every = self.back_every
+        return set() if every is None else {step // every * every, (step - 1) // every * every}
+
+    def _until(self, step: int) -> list[Path]:
+        """Checkpoints of what is done, oldest first."""
+        return [path for path in _checkpoints(self.folder) if checkpoint_step(path) <= step]
+
+    def _to_keep(self, step: int) -> list[Path]:
+        """Those that stay and have no copy, or one of steps that were undone."""
+        every = self.engine.keep_every
+        return [
+            path
+            for path in self._until(step)
+            if every is not None
+            and checkpoint_step(path) % every == 0
+            and _manifest(path) != _manifest(self._kept(path))
+        ]
+
+    def _kept(self, path: Path) -> Path:
+        return self.folder.parent / KEPT / path.name
+
+    def _copy(self, path: Path) -> None:
+        kept = self._kept(path)
+        unfinished = kept.with_name(f".{path.name}.tmp")
+        make_folder(kept.parent)
+        with written_whole(unfinished):
+            shutil.copytree(path, unfinished)
+            verify_manifest(unfinished)
+            for copied in (*unfinished.iterdir(), unfinished):  # the original will be removed
+                sync(copied)
+        shutil.rmtree(kept, ignore_errors=True)
+        unfinished.rename(kept)
+        sync(kept.parent)
+
+
+def _manifest(folder: Path) -> str | None:
+    """Tells what a folder holds from what another one does."""
+    path = folder / MANIFEST
+    return file_hash(path) if path.exists() else None
+
+
+def checkpoint_step(path: Path) -> int:
+    """Steps done at a checkpoint, which its name tells."""
+    return int(path.name.split("-")[1])
+
+
+def last_checkpoint(
+    folder: Path,
+    on_message: Callable[[str], None],
+    *,
+    fits: Callable[[Path], bool] = lambda checkpoint: True,
+) -> Path | None:
+    """The newest whole checkpoint, or ``None``.
+
+    Args:
+        folder: Where the checkpoints lie.
+        on_message: Given one line for each newer one that is damaged, or that a killed process
+            left half-written.
+        fits: Whether a whole one is of what the run does now; one that is not is removed.
+
+    Raises:
+        CheckpointError: From ``fits``.
+    """
+    paths = _checkpoints(folder)
+    for path in reversed(paths):
+        try:
+            verify_manifest(path)
+        except CheckpointError as error:
+            then = "training begins anew" if path == paths[0] else "an earlier one is used"
+            on_message(f"{path.name} is not whole, {then}: {error}")
+        else:
+            if fits(path):
+                return path
+            on_message(f"{path.name} has learned from batches that are left out now: removed")
+            shutil.rmtree(path)
+    return None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints, oldest first; not what a user has put beside them under another name."""
+    paths = (p for p in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-[0-9]+", p.name))
+    return sorted(paths, key=checkpoint_step)
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[None]:
+    """Remove what was written if it could not all be, and say so in one line.
+
+    What a killed process left there is removed first.
+
+    Raises:
+        DiffAttnError: Something went wrong, as a rule a full disk.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    # safetensors and torch raise these for a full disk, the tokenizer's Rust writer bare Exception.
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise not_whole(folder, error) from error
+
+
+def not_whole(folder: Path, error: Exception) -> DiffAttnError:
+    """What kept a folder from being written, in one line.
+
+    Args:
+        folder: That was to be written; its parent must exist.
+        error: What was raised.
+    """
+    reason = str(error).strip().split("\n")[0]
+    free = shutil.disk_usage(folder.parent).free
+    return DiffAttnError(
+        f"{folder}: must be written whole, got: {reason} ({free:,} bytes were free after that). "
+        "The same command continues the run."
+    )

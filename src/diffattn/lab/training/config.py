@@ -1,0 +1,270 @@
+"""Settings of one training run."""
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.setting_types import check_types
+from diffattn.lab.training.windows import (
+    WindowConfig as WindowConfig,  # recipes import configs here
+)
+
+if TYPE_CHECKING:  # settings are checked and listed without torch
+    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """What is trained on, and how it becomes tokens."""
+
+    source: str = "stdlib"
+    """See :func:`diffattn.lab.data.corpora.load_corpus`."""
+    text_field: str = "text"
+    """Field of a JSONL file or hub dataset that holds the text."""
+    tokenizer: str | None = None
+    """A tokenizer's name or folder. Default: byte-level BPE trained on the corpus, both its splits:
+    merges have seen the held-out text too, alike for all models of a comparison."""
+    vocab_size: int = 1_024
+    """Entries of the tokenizer trained here, and rows of the model's embedding."""
+    validation_fraction: float = 0.05
+    """Share of the documents held out."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 0 < self.validation_fraction < 1:
+            raise ConfigError(
+                f"DataConfig: validation_fraction must be between 0 and 1, "
+                f"got {self.validation_fraction}."
+            )
+        if not 257 <= self.vocab_size <= LARGEST_VOCAB_SIZE:
+            raise ConfigError(
+                f"DataConfig: vocab_size must be 257 or more (256 bytes and the end token) and at "
+                f"most {LARGEST_VOCAB_SIZE}, got {self.vocab_size}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """One training run. Written to ``run.json`` before step 0."""
+
+    num_steps: int
+    batch_tokens: int = 4_096
+    """Tokens per optimizer step, summed over accumulation."""
+    seq_len: int = 256
+    """Tokens per sequence."""
+    micro_batch_sequences: int | None = None
+    """Sequences per forward pass. Default: the whole batch."""
+    learning_rate: float = 1e-3
+    """Peak learning rate."""
+    final_learning_rate: float = 1e-4
+    """Floor that the linear decay reaches at the last step."""
+    warmup_steps: int = 20
+    beta_1: float = 0.9
+    beta_2: float = 0.95
+    weight_decay: float = 0.1
+    """Not applied to λ vectors, norms and biases."""
+    max_grad_norm: float = 1.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """``"bfloat16"`` is autocast: weights, λ and optimizer state stay float32."""
+    log_every: int = 10
+    """Steps between rows of training loss."""
+    evaluate_every: int = 100
+    """Steps between rows of validation loss and λ, and between checkpoints."""
+    evaluation_tokens: int = 16_384
+    """Validation tokens read while training; the final loss reads all of them."""
+    seed: int = 0
+    """Initial weights."""
+    data_seed: int = 0
+    """Order of the training windows; equal for every member of a comparison."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("num_steps", "batch_tokens", "log_every", "evaluate_every"):
+            self._check(name, getattr(self, name) >= 1, "1 or more")
+        for name in ("seq_len", "evaluation_tokens"):
+            self._check(name, getattr(self, name) >= 2, "2 or more")
+        for name in ("weight_decay", "max_grad_norm"):
+            self._check(name, getattr(self, name) >= 0, "0 or more")
+        for name in ("beta_1", "beta_2"):
+            self._check(name, 0 <= getattr(self, name) < 1, "0 or more and less than 1")
+        for name in ("seed", "data_seed"):
+            self._check(name, 0 <= getattr(self, name) < 2**32, "from 0 to 2**32 - 1")
+        self._check(
+            "batch_tokens",
+            self.batch_tokens % self.seq_len == 0,
+            f"a multiple of seq_len={self.seq_len}",
+        )
+        self._check(
+            "warmup_steps",
+            0 <= self.warmup_steps < self.num_steps,
+            f"0 or more and less than num_steps={self.num_steps}",
+        )
+        for name in ("learning_rate", "weight_decay"):  # larger ones overflow in the first step
+            self._check(name, getattr(self, name) <= 1e30, "at most 1e30")
+        self._check("learning_rate", self.learning_rate > 0, "more than 0")
+        self._check(
+            "final_learning_rate",
+            0 <= self.final_learning_rate <= self.learning_rate,
+            f"in [0, learning_rate={self.learning_rate}]",
+        )
+        micro = self.micro_batch_sequences
+        self._check(
+            "micro_batch_sequences",
+            micro is None or (micro >= 1 and self.batch_sequences % micro == 0),
+            f"a divisor of {self.batch_sequences}, the sequences of a batch",
+        )
+
+    def at(self, learning_rate: float, seed: int, **changes: Any) -> "TrainConfig":
+        """One run of a study: another peak rate, of which the final one keeps its share.
+
+        Args:
+            learning_rate: Peak learning rate.
+            seed: Of initial weights and data order.
+            **changes: Other fields.
+
+        Raises:
+            ConfigError: A value is out of range.
+        """
+        return replace(
+            self,
+            learning_rate=learning_rate,
+            final_learning_rate=learning_rate * (self.final_learning_rate / self.learning_rate),
+            seed=seed,
+            data_seed=seed,
+            **changes,
+        )
+
+    def _check(self, name: str, holds: bool, must: str) -> None:
+        if not holds:
+            raise ConfigError(f"TrainConfig: {name} must be {must}, got {getattr(self, name)!r}.")
+
+    @property
+    def batch_sequences(self) -> int:
+        """Sequences per optimizer step."""
+        return self.batch_tokens // self.seq_len
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitConfig:
+    """Weights that a run starts from in place of fresh ones; made by
+    :func:`diffattn.lab.training.initial.initial_weights`."""
+
+    folder: str
+    """Where they lie. Not part of the run: they may be moved before it is continued."""
+    weights: str
+    """Their SHA-256, which is part of the run; of several files, that of their hashes in lines."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuardConfig:
+    """Policies. The defaults change nothing: a number that is not finite ends the run."""
+
+    not_finite: Literal["stop", "skip", "roll_back"] = "stop"
+    """Of a loss or gradient that is not finite: end the run; leave the batch out, whose step then
+    passes without an update; or go back to the last evaluation before it and leave out all batches
+    from there up to it."""
+    spike: Literal["ignore", "stop", "skip", "roll_back"] = "ignore"
+    """The same of a loss or gradient norm that sticks out above the 32 steps before; see
+    :func:`diffattn.lab.stats.spikes.spike_steps`."""
+    limit: int = 10
+    """Times that batches are left out; once more ends the run."""
+    lam: Literal["report", "clip", "reinitialise"] = "report"
+    """Of a layer's λ outside [0, 1] (V1 and Shared DIFF; V2's cannot leave it): leave it, move it
+    to the edge by the smallest change of one λ vector, or draw its vectors anew."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.limit < 1:
+            raise ConfigError(f"GuardConfig: limit must be 1 or more, got {self.limit}.")
+
+    @property
+    def judges_batches(self) -> bool:
+        """Whether every step is looked at before its update."""
+        return self.not_finite != "stop" or self.spike != "ignore"
+
+    @property
+    def intervenes(self) -> bool:
+        """Whether a run may be ended, or go on otherwise than without policies."""
+        return self.judges_batches or self.lam != "report"
+
+    @property
+    def rolls_back(self) -> bool:
+        """Whether a run may go back to an earlier evaluation."""
+        return "roll_back" in (self.not_finite, self.spike)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """A model, its training and its data; and how the run is executed."""
+
+    name: str
+    model: "DiffTransformerConfig"
+    train: TrainConfig
+    data: DataConfig
+    windows: WindowConfig = field(default_factory=WindowConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    init: InitConfig | None = None
+    """Default: fresh weights, by ``train.seed``."""
+    gradient_steps: tuple[int, ...] = ()
+    """Steps, counted from 1, whose gradients and updates are written to ``gradients.jsonl``."""
+
+    def __post_init__(self) -> None:
+        if self.model.vocab_size < self.data.vocab_size:
+            raise ConfigError(
+                f"RunConfig: model.vocab_size must be at least data.vocab_size="
+                f"{self.data.vocab_size}, got {self.model.vocab_size}."
+            )
+        if self.model.max_position_embeddings < self.train.seq_len:
+            raise ConfigError(
+                f"RunConfig: model.max_position_embeddings must be at least train.seq_len="
+                f"{self.train.seq_len}, got {self.model.max_position_embeddings}."
+            )
+        steps = self.gradient_steps
+        if list(steps) != sorted(set(steps)) or (
+            steps and not 1 <= steps[0] <= steps[-1] <= self.train.num_steps
+        ):
+            raise ConfigError(
+                f"RunConfig: gradient_steps must rise from 1 or more to at most train.num_steps="
+                f"{self.train.num_steps}, got {list(steps)}."
+            )
+        if steps and self.engine.compile:  # compiled code does not call hooks that come later
+            raise ConfigError(
+                "RunConfig: engine.compile must be false where gradient_steps are measured, got "
+                "true."
+            )
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings that shape the result as plain values, for records.
+
+        Windows, the guard's policies, initial weights and measured steps are named only where they
+        differ from the default, which changes nothing, so that records from before there was a
+        choice still compare.
+        """
+        settings: dict[str, Any] = {
+            "model": self.model.settings(),
+            "train": asdict(self.train),
+            "data": asdict(self.data),
+        }
+        if (windows := self.windows.resolved()) != WindowConfig().resolved():
+            settings["windows"] = windows
+        if self.guard != GuardConfig():
+            settings["guard"] = asdict(self.guard)
+        if self.init is not None:
+            settings["init"] = {"weights": self.init.weights}
+        if self.gradient_steps:
+            settings["gradient_steps"] = list(self.gradient_steps)
+        return settings
+
+    def shown(self) -> dict[str, Any]:
+        """What a dry run prints: the settings, where initial weights lie, and what is not default
+        of how the run is executed."""
+        default = asdict(EngineConfig())
+        engine = {key: value for key, value in asdict(self.engine).items() if value != default[key]}
+        return (
+            self.resolved()
+            | ({} if self.init is None else {"init": asdict(self.init)})
+            | ({"engine": engine} if engine else {})
+        )

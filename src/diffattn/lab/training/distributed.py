@@ -1,0 +1,260 @@
+"""Several processes that train one model together, as torchrun starts them."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.engine import EngineConfig
+
+Made = TypeVar("Made")
+
+# While the first process packs a corpus or hashes a checkpoint, the others wait this long.
+_PATIENCE = timedelta(days=1)
+_SEEN_SECONDS = 120.0
+_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_talk: Any = None  # group of all processes for plain objects, on gloo also where tensors use NCCL
+
+
+def num_processes() -> int:
+    """Processes of the launch; 1 without one.
+
+    Raises:
+        ConfigError: WORLD_SIZE is no number.
+    """
+    given = os.environ.get("WORLD_SIZE", "1")
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"training: WORLD_SIZE must be a number of processes, got {given!r}.")
+    return int(given)
+
+
+def process_index() -> int:
+    """Of this process among all of them, from 0."""
+    return 0 if num_processes() == 1 else int(os.environ.get("RANK", "0"))
+
+
+def is_first() -> bool:
+    """Whether this process writes: records, checkpoints, messages and progress."""
+    return process_index() == 0
+
+
+def is_first_of_node() -> bool:
+    """Whether this process is the first on its machine."""
+    return num_processes() == 1 or int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
+def local_processes() -> int:
+    """Processes of the launch on this machine, which share its memory; 1 without a launch."""
+    return 1 if num_processes() == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def run_device() -> str:
+    """Type of the device that a run uses here. Not Apple's GPU, which has no float64: losses are
+    measured in it."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def take_gpu() -> None:
+    """Make this process's GPU the current one; does nothing where there is none, or one process.
+
+    Before anything else asks for a GPU: a process that asks for the memory of the first one holds
+    some of it until it ends.
+
+    Raises:
+        ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
+    """
+    if num_processes() == 1:
+        return
+    if missing := [name for name in _VARIABLES if name not in os.environ]:
+        raise ConfigError(
+            f"training: WORLD_SIZE={num_processes()} must come from torchrun with "
+            f"{', '.join(_VARIABLES)}, got no {missing[0]}."
+        )
+    if run_device() != "cuda":
+        return
+    local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if local >= gpus:
+        raise ConfigError(
+            f"training: torchrun --nproc-per-node must be at most {gpus}, the GPUs of this "
+            f"machine, got a process with LOCAL_RANK={local}."
+        )
+    torch.cuda.set_device(local)
+
+
+def require_one_process(what: str) -> None:
+    """Refuse a distributed launch of what cannot be shared out.
+
+    Args:
+        what: In words.
+
+    Raises:
+        ConfigError: Several processes were launched.
+    """
+    if num_processes() > 1:
+        raise ConfigError(
+            f"training: {what} must have one process, got WORLD_SIZE={num_processes()}."
+        )
+
+
+def micro_batch(config: TrainConfig) -> int:
+    """Sequences per forward pass of one process.
+
+    ``batch_tokens`` is the batch of all processes together: micro batch × accumulation ×
+    processes = sequences of a batch.
+
+    Raises:
+        ConfigError: The batch cannot be shared out evenly.
+    """
+    processes, sequences = num_processes(), config.batch_sequences
+    if sequences % processes:
+        raise ConfigError(
+            f"training: train.batch_tokens must hold a multiple of {processes} sequences, one "
+            f"share per process (WORLD_SIZE={processes}), got {sequences} of train.seq_len="
+            f"{config.seq_len}."
+        )
+    share = sequences // processes
+    micro = config.micro_batch_sequences or share
+    if share % micro:
+        raise ConfigError(
+            f"training: train.micro_batch_sequences must divide {share}, the sequences of a batch "
+            f"per process (WORLD_SIZE={processes}), got {micro}."
+        )
+    return micro
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[None]:
+    """Join the other processes of the launch; does nothing without any, or inside another one.
+
+    Raises:
+        ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
+    """
+    global _talk
+    if num_processes() == 1 or dist.is_initialized():
+        yield
+        return
+    take_gpu()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if run_device() == "cuda" else "gloo")
+    try:
+        _talk = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        yield
+    finally:
+        _talk = None
+    # Not after an error: NCCL would wait here for processes that know of none, up to ten minutes
+    # before the error is told. What is left open ends with this process.
+    dist.destroy_process_group()
+
+
+def wait_for_all() -> None:
+    """Go on when every process has come here."""
+    if _talk is not None:
+        dist.barrier(group=_talk)
+
+
+def from_first(make: Callable[[], Made]) -> Made:
+    """What the first process makes, on every process.
+
+    Args:
+        make: Called by the first process alone; its result is sent as a pickle between them.
+
+    Raises:
+        DiffAttnError: Whatever kept the first process from it, on every process.
+        OSError: The same of its files; on the others a ``DiffAttnError``.
+    """
+    if _talk is None:
+        return make()
+    made: Any = None
+    failure: Exception | None = None
+    if is_first():
+        try:
+            made = make()
+        except (DiffAttnError, OSError) as error:
+            failure = error
+    sent = [(made, None if failure is None else _told(failure))]
+    dist.broadcast_object_list(sent, src=0, group=_talk)
+    made, told = sent[0]
+    if told is not None:
+        raise failure or told
+    return made
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """What fails on one process fails on all of them, once all have come to its end.
+
+    Raises:
+        DiffAttnError: What went wrong on the first process on which something did, if nothing did
+            here.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        if _talk is None:
+            raise
+        failure = error
+    if _talk is None:
+        return
+    told: list[DiffAttnError | None] = [None] * num_processes()
+    dist.all_gather_object(told, None if failure is None else _told(failure), group=_talk)
+    if failure := failure or next((error for error in told if error is not None), None):
+        raise failure
+
+
+def wait_for_files(folder: Path, names: Iterable[str]) -> None:
+    """Wait until this process sees files that another one has written.
+
+    Network file systems show them late.
+
+    Args:
+        folder: Where they lie.
+        names: Of the files.
+
+    Raises:
+        ConfigError: One is not seen within two minutes.
+    """
+    late = time.monotonic() + _SEEN_SECONDS
+    while missing := [name for name in names if not (folder / name).is_file()]:
+        if time.monotonic() > late:
+            raise ConfigError(
+                f"{folder}: must be the same folder for every process, got no {missing[0]} on "
+                f"process {process_index()}, which another one has written there."
+            )
+        time.sleep(_SEEN_SECONDS / 100)
+
+
+def _told(failure: Exception) -> DiffAttnError:
+    """What the other processes say: an error of the same family, which can be sent."""
+    known = (ConfigError, CheckpointError)
+    kind = next((kind for kind in known if isinstance(failure, kind)), DiffAttnError)
+    index = process_index()
+    who = f"process {index}" if index else "the first process"
+    return kind(f"training: {who} must be able to go on, got: {failure}")
+
+
+@contextlib.contextmanager
+def written_by_first(folder: Path) -> Iterator[None]:
+    """Hold a folder for this run: the first process does, for all of them.
+
+    Raises:
+        ConfigError: Something else lies there.
+        CheckpointError: Another run holds the folder.
+    """
+    with contextlib.ExitStack() as held:
+        from_first(lambda: held.enter_context(sole_writer(folder)))
+        yield
+
+
+def launch(engine: EngineConfig) -> dict[str, Any]:
+    """What a record says of the processes: how many, and what each keeps of the model."""
+    processes = num_processes()
+    return {"processes": processes, "parallel": engine.parallel if processes > 1 else None}

@@ -1,0 +1,131 @@
+"""How a run is executed, as opposed to what it computes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from diffattn.errors import ConfigError
+from diffattn.lab.training.setting_types import check_types
+from diffattn.models.config.known_names import check_known
+
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+}
+"""Trackers to the modules of which one must be installed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """Nothing here changes what is computed, but for rounding; a continued run may change it."""
+
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """What several processes do: keep whole copies of the model, or shards of it."""
+    replicas: int = 1
+    """Groups of processes, each of which shards one copy of the model. One group per machine keeps
+    the traffic of weights within it; gradients alone are averaged over groups."""
+    activation_checkpointing: bool = False
+    """Compute the activations of a layer again in the backward pass instead of keeping them."""
+    compile: bool = False
+    """torch.compile the model."""
+    loss_chunk_tokens: int | None = None
+    """Tokens whose logits are in memory at once; the backward pass computes them again. Default:
+    those of the whole micro batch."""
+    save_every: int | None = None
+    """Steps between checkpoints. Default: one at every evaluation. A run whose guard may go back to
+    an evaluation writes that one besides, and keeps it as long as it may."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints that are kept until the run ends."""
+    keep_every: int | None = None
+    """Of the checkpoints, those at multiples of so many steps are copied to ``kept/`` and stay
+    there; a model loads from each of them. Default: none."""
+    report_to: str = "none"
+    """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
+    watch_every: int | None = None
+    """Steps between rows of ``watch.jsonl``: activations, λ, speed. Default: none are measured."""
+    peak_flops: float | None = None
+    """What the devices of the run could do in all, in FLOP/s; the run's share of it is its MFU.
+    Default: unknown, and no MFU is stated."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        counts = (
+            "replicas",
+            "loss_chunk_tokens",
+            "save_every",
+            "keep_checkpoints",
+            "keep_every",
+            "watch_every",
+        )
+        for name in counts:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"EngineConfig: {name} must be 1 or more, got {value}.")
+        if self.replicas > 1 and self.parallel != "fsdp":
+            raise ConfigError(
+                "EngineConfig: replicas must come with parallel 'fsdp', whose shards they consist "
+                f"of, got {self.replicas} with {self.parallel!r}."
+            )
+        if self.peak_flops is not None and self.peak_flops <= 0:
+            raise ConfigError(
+                f"EngineConfig: peak_flops must be more than 0, got {self.peak_flops}."
+            )
+        if self.peak_flops is not None and self.watch_every is None:
+            raise ConfigError(
+                "EngineConfig: peak_flops must come with watch_every, whose rows hold the MFU, "
+                "got watch_every=None."
+            )
+        for name in self.trackers:
+            check_known("EngineConfig", "report_to", name, ("none", *TRACKERS))
+        if "none" in self.trackers:
+            raise ConfigError(
+                "EngineConfig: report_to must be none or names of trackers, got "
+                f"{self.report_to!r}."
+            )
+
+    def shards(self, devices: int, where: str = "training") -> int:
+        """Devices that hold one copy of the model together: 1, or with ``"fsdp"`` several.
+
+        Args:
+            devices: Of the whole run, a process on each.
+            where: Who asks, first in messages.
+
+        Raises:
+            ConfigError: There are too few to shard over, or ``replicas`` does not divide them.
+        """
+        if self.parallel != "fsdp":
+            return 1
+        if devices % self.replicas:
+            raise ConfigError(
+                f"{where}: engine.replicas must divide the {devices} devices (torchrun "
+                f"--nproc-per-node, plan --gpus), got {self.replicas}."
+            )
+        if devices == self.replicas:
+            raise ConfigError(
+                f"{where}: engine.parallel 'fsdp' must have several devices to shard over "
+                f"(torchrun --nproc-per-node, plan --gpus), in each of engine.replicas="
+                f"{self.replicas}, got one."
+            )
+        return devices // self.replicas
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names in ``report_to``."""
+        names = tuple(name.strip() for name in self.report_to.split(","))
+        return () if names == ("none",) else names
+
+
+def unused_settings(engine: EngineConfig, launches: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Which settings of a finished run, given now, no launch of it had.
+
+    Args:
+        engine: As given now; defaults are not taken as given.
+        launches: Rows of ``launches.jsonl``.
+    """
+    default, rows = asdict(EngineConfig()), [launch["engine"] for launch in launches]
+    return [
+        f"engine.{name}"
+        for name, value in asdict(engine).items()
+        if value != default[name] and all(row.get(name) != value for row in rows)
+    ]

@@ -1,0 +1,186 @@
+"""Starting from given weights: a stage of training that continues another run's model."""
+
+import hashlib
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.checksum import file_hash
+from diffattn.files.manifest import MANIFEST, verify_manifest
+from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash
+from diffattn.lab.training.config import InitConfig
+from diffattn.layers.saved_names import saved_name
+from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.config.settings import OPTIONS
+from diffattn.models.folder_check import check_folder, read_object
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.weight_files import weight_files
+
+_FREE = (
+    "rope_parameters", "max_position_embeddings", "initializer_range", "depth_scaled_init",
+    "attention_backend", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
+)  # fmt: skip
+"""Settings of a model that its next stage may change. Every other one says what weights mean."""
+
+
+def initial_weights(
+    folder: Path, model: DiffTransformerConfig, *, verify: bool = True
+) -> InitConfig:
+    """Name and hash the weights of a folder; refuse those that are not of such a model.
+
+    RoPE's θ and the longest context may differ: to extend the context is to change them. All other
+    settings that shape the function must be equal, as must names and shapes of the parameters.
+
+    Args:
+        folder: A run directory, or a model folder with safetensors.
+        model: What the run trains.
+        verify: Whether to compare the files with their manifest, if there is one.
+
+    Raises:
+        CheckpointError: The folder holds no model, or a damaged one.
+        ConfigError: It holds another model; the first setting or parameter that differs is named.
+    """
+    place = _place(folder)
+    if verify and (place / MANIFEST).exists():
+        verify_manifest(place)
+    _require_ours(folder, place)
+    check_folder(str(folder), str(place), lambda name: _file(place, name))
+    theirs = DiffTransformerConfig.from_pretrained(place)
+    for key in (*model.settings(), *OPTIONS):
+        value, must = getattr(model, key), getattr(theirs, key)
+        if key not in _FREE and _meaning(model, key) != _meaning(theirs, key):
+            raise ConfigError(
+                f"train: model.{key} must be {must!r} to start from the weights in "
+                f"{folder}, got {value!r}."
+            )
+    files = _weight_files(folder)
+    _require_parameters(folder, files, model)
+    hashes = [file_hash(path) for path in files]
+    weights = hashes[0]
+    if len(hashes) > 1:
+        weights = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+    return InitConfig(folder=str(folder), weights=weights)
+
+
+def _meaning(model: DiffTransformerConfig, key: str) -> Any:
+    """A setting with its default spelled out."""
+    if key == "head_norm":
+        return model.uses_head_norm
+    if key == "lambda_init" and model.attention.lambda_vectors:
+        return [model.layer_lambda_init(i) for i in range(model.num_hidden_layers)]
+    return getattr(model, key)
+
+
+def initial_config(folder: Path) -> DiffTransformerConfig:
+    """The model that lies in a folder, to be trained on as it is; in float32, as all training.
+
+    Args:
+        folder: A run directory, or a model folder with safetensors.
+
+    Raises:
+        CheckpointError: The folder holds no model, or a damaged one.
+        ConfigError: It holds a model of another kind.
+    """
+    place = _place(folder)
+    _require_ours(folder, place)
+    check_folder(str(folder), str(place), lambda name: _file(place, name))
+    return DiffTransformerConfig(**DiffTransformerConfig.from_pretrained(place).settings())
+
+
+def initial_model(
+    config: DiffTransformerConfig, init: InitConfig | None
+) -> DiffTransformerForCausalLM:
+    """A model with fresh weights, which follow from torch's seed, or with given ones in float32.
+
+    Args:
+        config: The model's configuration.
+        init: Of :func:`initial_weights`, or ``None`` for fresh ones.
+    """
+    model = DiffTransformerForCausalLM(deepcopy(config))
+    if init is not None:
+        parameters = {saved_name(name): x for name, x in model.named_parameters()}
+        with torch.no_grad():
+            for path in _weight_files(init.folder):
+                with safe_open(path, "pt") as tensors:
+                    for name in tensors.keys():  # noqa: SIM118 - the file is no mapping
+                        parameters[name].copy_(tensors.get_tensor(name))
+    return model
+
+
+def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
+    """Refuse text whose ids mean something else to the given weights.
+
+    Args:
+        init: The weights; a folder without a tokenizer is taken as it is.
+        tokenizer: Of the data.
+
+    Raises:
+        ConfigError: The tokenizers differ.
+    """
+    place = _place(init.folder)
+    if not (place / "tokenizer.json").exists():
+        return
+    if tokenizer_hash(load_tokenizer(str(place.absolute()))) != tokenizer_hash(tokenizer):
+        raise ConfigError(
+            "train: the data's tokenizer must be that of the weights to start from, got another "
+            f"one than in {init.folder}. Pack with --tokenizer {place}."
+        )
+
+
+def _place(folder: Path | str) -> Path:
+    """Where ``config.json`` lies."""
+    place = checkpoint_folder(str(folder))
+    if not place.is_dir():
+        raise CheckpointError(
+            f"train: --init-from must be a folder, got {str(folder)!r}. "
+            "Save a model of the hub with save_pretrained first."
+        )
+    return place
+
+
+def _require_ours(folder: Path, place: Path) -> None:
+    settings = read_object(f"{folder}/config.json", place / "config.json")
+    if settings.get("model_type") != DiffTransformerConfig.model_type:
+        raise ConfigError(
+            f"train: --init-from must name a model of type {DiffTransformerConfig.model_type!r}, "
+            f"got {settings.get('model_type')!r} in {folder}."
+        )
+
+
+def _file(place: Path, name: str) -> Path | None:
+    path = place / name
+    return path if path.exists() else None
+
+
+def _weight_files(folder: Path | str) -> list[Path]:
+    place = _place(folder)
+    files = weight_files(str(folder), lambda name: _file(place, name))
+    if not files:
+        raise CheckpointError(f"{folder}: must hold weights (model.safetensors), got none.")
+    return list(files.values())
+
+
+def _require_parameters(
+    folder: Path | str, files: list[Path], config: DiffTransformerConfig
+) -> None:
+    """Refuse files that do not hold exactly a model's parameters."""
+    held: dict[str, list[int]] = {}
+    for path in files:
+        with safe_open(path, "pt") as tensors:
+            names = tensors.keys()
+            held |= {name: tensors.get_slice(name).get_shape() for name in names}
+    with torch.device("meta"):
+        model = DiffTransformerForCausalLM(deepcopy(config))
+    needed = {saved_name(name): list(x.shape) for name, x in model.named_parameters()}
+    for name in sorted(needed.keys() | held.keys()):
+        must, got = needed.get(name), held.get(name)
+        if must != got:
+            raise ConfigError(
+                f"train: the weights in {folder} must hold {name} as {must or 'none'}, "
+                f"got {got or 'none'}."
+            )

@@ -1,0 +1,120 @@
+"""Whether a run fits into memory, known before anything is allocated."""
+
+import math
+
+import torch
+
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.distributed import (
+    local_processes,
+    micro_batch,
+    num_processes,
+    take_gpu,
+)
+from diffattn.lab.training.planning.plan import device_phases
+from diffattn.lab.training.planning.step_memory import largest, step_memory
+from diffattn.models.accounting import parameter_count
+from diffattn.models.memory import available_bytes, require_memory
+
+_TRAINED_BYTES = 16
+"""Per parameter: the weight, its gradient and AdamW's two moments, in float32."""
+_LOGIT_BYTES = 8
+"""Per token and entry of the vocabulary: the logit and its gradient."""
+_ORDER_BYTES = 24
+"""Per window of the training order: its number, and twice again while the order is made."""
+_PLENTY = 50
+"""Times the least that a run needs: nothing between is worth a count that takes a second."""
+
+
+def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
+    """Refuse a run that no memory holds: this process's GPU, and the machine with all of its
+    processes.
+
+    What surely does not fit, and what surely does, is told from sizes alone; between them the
+    step is counted as ``diffattn plan`` counts it.
+
+    Args:
+        config: Of the run.
+        side_by_side: Runs like this one at the same time, on this machine's devices by turns.
+
+    Raises:
+        ConfigError: It does not fit; says how much is needed, what for, and how much there is. Or
+            its batch cannot be shared out to the processes of the launch, or that is incomplete.
+    """
+    train = config.train
+    least = _least(config)
+    take_gpu()
+    on_gpu = torch.cuda.is_available()
+    on_host = _on_host(config, on_gpu)
+    _require(least, on_host, side_by_side, on_gpu)
+    room = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
+    here = side_by_side * local_processes()
+    if room is None or _PLENTY * here * (sum(least.values()) + _maps(config)) <= room:
+        return
+    step = step_memory(
+        config.model,
+        train,
+        sequences=micro_batch(train),
+        accumulates=micro_batch(train) * num_processes() < train.batch_sequences,
+        device="cuda" if on_gpu else "cpu",
+        checkpointing=config.engine.activation_checkpointing,
+        loss_chunk_tokens=config.engine.loss_chunk_tokens,
+        apart=config.windows.apart,
+    )
+    phases = device_phases(
+        step,
+        devices=num_processes(),
+        shards=config.engine.shards(num_processes()),
+    )
+    _require(largest(phases), on_host, side_by_side, on_gpu)
+
+
+def _require(
+    on_device: dict[str, int], on_host: dict[str, int], side_by_side: int, on_gpu: bool
+) -> None:
+    if on_gpu:
+        free = torch.cuda.mem_get_info()[0]
+        each = math.ceil(side_by_side / torch.cuda.device_count())
+        require_memory("training on the GPU", _times(on_device, each), available=free)
+        on_device = {}
+    of_processes = _times(on_device, local_processes()) | on_host
+    require_memory("training", _times(of_processes, side_by_side))
+
+
+def _on_host(config: RunConfig, on_gpu: bool) -> dict[str, int]:
+    """What the processes on this machine hold in main memory together, beside a step."""
+    train, processes = config.train, local_processes()
+    parts = {
+        "training order": processes * _ORDER_BYTES * train.num_steps * train.batch_sequences,
+        "tokens of a step": processes * 16 * train.batch_tokens,
+    }
+    if on_gpu:  # weights begin there: on every process, or on the first, which hands out shards
+        whole = 1 if config.engine.parallel == "fsdp" else processes
+        parts["weights before they move to the GPU"] = whole * 4 * parameter_count(config.model)
+    return parts
+
+
+def _least(config: RunConfig) -> dict[str, int]:
+    """What every step holds at once, whatever it runs on."""
+    model = config.model
+    tokens = config.train.seq_len * micro_batch(config.train)
+    chunk = config.engine.loss_chunk_tokens
+    shards = config.engine.shards(num_processes())
+    return {
+        "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model) // shards,
+        "logits": _LOGIT_BYTES * min(tokens, chunk or tokens) * model.vocab_size,
+        "activations": 4 * tokens * model.hidden_size * model.num_hidden_layers,
+    }
+
+
+def _maps(config: RunConfig) -> int:
+    """What wide layers and attention maps would add, were they all held."""
+    model, micro = config.model, micro_batch(config.train)
+    heads = model.num_heads * model.attention.query_maps
+    keys = config.train.seq_len * (micro if config.windows.apart else 1)
+    widths = model.intermediate_size + heads * (keys + model.head_dim)
+    return 4 * config.train.seq_len * micro * widths * model.num_hidden_layers
+
+
+def _times(parts: dict[str, int], count: int) -> dict[str, int]:
+    return {name: count * size for name, size in parts.items()}

@@ -1,0 +1,279 @@
+"""Batches whose loss or gradient went wrong, and what is done about them."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import (
+    append_jsonl,
+    cut_half_row,
+    read_json,
+    read_jsonl,
+    sync,
+    write_json,
+)
+from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
+from diffattn.lab.training.callbacks import DivergenceError, OnMessage, diverged
+from diffattn.lab.training.checkpoints import Carried, checkpoint_step
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.distributed import num_processes
+from diffattn.lab.training.monitoring.rewinding import rewind
+
+GUARD = "guard.jsonl"
+_STATE = "guard_state.json"
+_LOST = "Put the file back as it was, or choose another --out: what a run leaves out stays so."
+
+
+class GuardStop(DivergenceError):
+    """A policy ends the run."""
+
+
+class RolledBack(Exception):
+    """No error: training has to begin again, from an earlier step."""
+
+
+def require_policies(config: RunConfig) -> None:
+    """Refuse policies that are not kept to where several processes share a run.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    processes = num_processes()
+    if processes > 1 and config.guard.intervenes:
+        raise ConfigError(
+            "training: guard must be left at its defaults where several processes share a run, "
+            f"got {config.guard} and WORLD_SIZE={processes}."
+        )
+
+
+class BatchGuard(TrainerCallback, Carried):
+    """Looks at loss and gradient norm of every step before its update.
+
+    What it decides is written to ``guard.jsonl`` before it is done and holds for every later start
+    of the run: a batch that was left out stays left out. Roll-backs go to the last evaluation,
+    whatever checkpoints there are, so that the result does not depend on when a run was
+    interrupted.
+
+    Source: arXiv:2204.02311, section 5.1, for the batches before a spike being left out too.
+
+    Args:
+        folder: Run directory.
+        config: The run.
+        on_message: Given one line for everything that is done.
+
+    Raises:
+        CheckpointError: A row of ``guard.jsonl`` is damaged.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
+        self.path = folder / GUARD
+        self.config = config
+        self.policy = config.guard
+        self.on_message = on_message
+        self.trainer: Any = None
+        self.decisions = _decisions(self.path)
+        self.losses: deque[float] = deque(maxlen=WINDOW)
+        self.log_norms: deque[float] = deque(maxlen=WINDOW)
+        self.step_losses: list[Tensor] = []
+        self.sum_before: Tensor | None = None
+
+    @property
+    def left_out(self) -> list[int]:
+        """Steps without an update, counted from 1."""
+        spans = [range(row["first"], row["last"] + 1) for row in self.decisions]
+        return sorted({step for span in spans for step in span})
+
+    def skips(self, step: int) -> bool:
+        """Whether nothing needs to be computed for a step, as it is known to be left out."""
+        return any(row["first"] <= step <= row["last"] for row in self.decisions)
+
+    def save(self, checkpoint: Path) -> None:
+        """Write what later steps are judged by, and what had been left out so far."""
+        step = checkpoint_step(checkpoint)
+        facts = {
+            "losses": list(self.losses),
+            "log_norms": list(self.log_norms),
+            "left_out": [s for s in self.left_out if s <= step],
+        }
+        write_json(checkpoint / _STATE, facts)
+
+    def load(self, checkpoint: Path) -> None:
+        """Read what later steps are judged by."""
+        facts = read_json(checkpoint / _STATE)
+        self.losses.extend(facts["losses"])
+        self.log_norms.extend(facts["log_norms"])
+
+    def fits(self, checkpoint: Path) -> bool:
+        """Whether a checkpoint has seen no batch that was left out later.
+
+        Raises:
+            CheckpointError: It was made without batches that no decision leaves out.
+        """
+        step = checkpoint_step(checkpoint)
+        now = {s for s in self.left_out if s <= step}
+        then = set(read_json(checkpoint / _STATE)["left_out"])
+        if lost := then - now:
+            raise CheckpointError(
+                f"{self.path}: must leave out step {min(lost)}, as {checkpoint.name} did, got no "
+                f"such decision. {_LOST}"
+            )
+        return then == now
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remove what was noted of steps that are done again, besides decisions."""
+        rewind(self.path, state.global_step, stays=is_decision)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note the sum of losses, from which a batch that is left out is taken off again."""
+        self.step_losses.clear()
+        self.sum_before = self.trainer._tr_loss.clone()
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Let the update happen, leave it out, or end."""
+        step = state.global_step + 1
+        if self.skips(step):
+            self._leave_out(model)
+            return
+        loss = float(torch.stack(self.step_losses).sum())
+        norm = self.trainer.gradient_norm()
+        fault = self._fault(loss, norm)
+        if fault is None:
+            self.losses.append(loss)
+            self.log_norms.append(_log(norm))
+            return
+        policy, what, value = fault
+        if policy == "stop":
+            raise _stopped(what, value, step)
+        if policy == "roll_back":
+            self.roll_back(step, what, value)
+        self._decide("skip", step, step, step, what, value)
+        self._leave_out(model)
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
+    ) -> None:
+        """The gradient norm of a step that was left out says nothing."""
+        if self.skips(state.global_step) and "grad_norm" in logs:
+            logs["grad_norm"] = None
+
+    def roll_back(self, step: int, what: str, value: object) -> None:
+        """Leave out all batches from the last evaluation before a step up to it.
+
+        Args:
+            step: At which something went wrong, counted from 1.
+            what: Was wrong.
+            value: That it had.
+
+        Raises:
+            RolledBack: Training has to begin again.
+            Terminated: SIGTERM came, so that it does not.
+            KeyboardInterrupt: So with SIGINT.
+            GuardStop: Nothing is left that could be left out, or it has been done too often.
+        """
+        every = self.config.train.evaluate_every
+        target = (step - 1) // every * every if step else 0
+        if step == 0 or set(range(target + 1, step + 1)) <= set(self.left_out):
+            raise _stopped(what, value, step)
+        self._decide("roll_back", step, target + 1, step, what, value)
+        trainer = self.trainer
+        trainer.signals.require_none("The run goes back from here", trainer.args.device)
+        raise RolledBack
+
+    def _fault(self, loss: float, norm: float) -> tuple[str, str, float] | None:
+        """The policy that applies, of what and its value."""
+        for what, value in (("the loss", loss), ("the gradient norm", norm)):
+            if not math.isfinite(value):
+                return self.policy.not_finite, what, value
+        if self.policy.spike != "ignore":
+            if _sticks_out(self.losses, loss, LEAST_LOSS):
+                return self.policy.spike, "the loss", loss
+            if _sticks_out(self.log_norms, _log(norm), LEAST_GRADIENT):
+                return self.policy.spike, "the gradient norm", norm
+        return None
+
+    def _decide(
+        self, action: str, step: int, first: int, last: int, what: str, value: object
+    ) -> None:
+        """Write a decision down, unless there have been too many."""
+        if len(self.decisions) >= self.policy.limit:
+            raise GuardStop(
+                f"training: batches must be left out at most guard.limit={self.policy.limit} "
+                f"times, got {what} of {value} at step {step}.",
+                step,
+            )
+        row = {
+            "step": step,
+            "action": action,
+            "reason": what,
+            "value": str(value),  # may be no number
+            "first": first,
+            "last": last,
+            "windows": step_windows(self.trainer.train_dataset, first, last, self.config),
+        }
+        append_jsonl(self.path, row)
+        sync(self.path)  # before a checkpoint that rests on it
+        self.decisions.append(row)
+        steps = f"step {last} is" if first == last else f"steps {first} to {last} are"
+        self.on_message(f"{what} was {value} at step {step}: {steps} left out ({action})")
+
+    def _leave_out(self, model: torch.nn.Module) -> None:
+        """No parameter moves, and the means that are logged are those of the other steps."""
+        model.zero_grad(set_to_none=True)  # the optimizer passes over what has no gradient
+        self.trainer._tr_loss = self.sum_before
+        self.trainer._globalstep_last_logged += 1
+        self.trainer._norm = None
+
+
+def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:
+    """Which windows of the training tokens some steps read.
+
+    Args:
+        dataset: Of :func:`diffattn.lab.training.ordered_trainer.training_order`.
+        first: Step, counted from 1.
+        last: Step, counted from 1.
+        config: The run.
+    """
+    size = config.train.batch_sequences
+    return [int(i) for i in dataset.indices[(first - 1) * size : last * size]]
+
+
+def is_decision(row: dict[str, Any]) -> bool:
+    """Whether a row of ``guard.jsonl`` leaves batches out, and holds when a run goes back."""
+    return "first" in row
+
+
+def _decisions(path: Path) -> list[dict[str, Any]]:
+    """Those of a run so far, every one of them."""
+    cut_half_row(path)
+    try:
+        rows = read_jsonl(path) if path.exists() else []
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} {_LOST}") from error
+    return [row for row in rows if is_decision(row)]
+
+
+def _sticks_out(before: Sequence[float], value: float, least: float) -> bool:
+    return bool(spike_steps([*before, value], least)[-1])
+
+
+def _log(norm: float) -> float:
+    return math.log(max(norm, torch.finfo(torch.float64).tiny))
+
+
+def _stopped(what: str, value: object, step: int) -> GuardStop:
+    message = str(diverged(what, value, step))
+    if isinstance(value, float) and math.isfinite(value):
+        message = (
+            f"training: {what} must not stick out above the {WINDOW} steps before "
+            f"(guard.spike), got {value} at step {step}."
+        )
+    return GuardStop(message, step)

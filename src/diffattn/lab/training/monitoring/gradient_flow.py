@@ -1,0 +1,80 @@
+"""``gradients.jsonl``: sizes of gradients and updates at chosen steps of a run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from diffattn.files.io import append_jsonl
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.distributed import require_one_process
+from diffattn.lab.training.monitoring.rewinding import rewind
+from diffattn.probes.gradients import GradientProbe
+
+GRADIENTS = "gradients.jsonl"
+
+
+class GradientFlowCallback(TrainerCallback):
+    """Appends a row of :class:`GradientProbe` at each of ``config.gradient_steps``.
+
+    It reads what the step itself computes and draws no random numbers: a run that is measured ends
+    as one that is not, to the bit.
+
+    Args:
+        folder: Run directory.
+        config: The run.
+        gradient_norm: Gives that of all parameters, before clipping; ``None`` if the step is left
+            out, which then has no row.
+    """
+
+    def __init__(
+        self, folder: Path, config: RunConfig, *, gradient_norm: Callable[[], float | None]
+    ) -> None:
+        require_one_process("a run whose gradients are measured")
+        self.path = folder / GRADIENTS
+        self.config = config
+        self.gradient_norm = gradient_norm
+        self.probe: GradientProbe | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remove the rows of steps that are done again."""
+        rewind(self.path, state.global_step)
+
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Listen, if the step to come is one of them."""
+        if state.global_step + 1 in self.config.gradient_steps:
+            self.probe = GradientProbe(model)
+            self.probe.begin()
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
+    ) -> None:
+        """Keep the weights. Clipping has happened; its factor is undone, as torch computes it."""
+        if self.probe is None:
+            return
+        norm = self.gradient_norm()
+        if norm is None:
+            self.probe.end()
+            self.probe = None
+            return
+        most = self.config.train.max_grad_norm
+        self.probe.before_step(optimizer, min(1.0, most / (norm + 1e-6)) if most else 1.0)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure and write."""
+        if self.probe is not None:
+            step = state.global_step + 1
+            tokens = step * self.config.train.batch_tokens
+            append_jsonl(
+                self.path,
+                {
+                    "step": step,
+                    "tokens": tokens,
+                    "gradient_norm": self.gradient_norm(),
+                    "layers": self.probe.after_step(),
+                },
+            )
+            self.probe = None

@@ -1,0 +1,119 @@
+"""What is done about a λ outside [0, 1]: V1's and Shared DIFF's are bounded by nothing."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from diffattn.files.io import append_jsonl
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.monitoring.batch_guard import is_decision
+from diffattn.lab.training.monitoring.rewinding import rewind
+from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
+
+TOLERANCE = 1e-5
+"""So far outside counts as at the edge: vectors in float32 do not meet it exactly."""
+
+
+class LambdaPolicy(TrainerCallback):
+    """After every update, looks at the λ of each layer and acts by ``guard.lam``.
+
+    Args:
+        path: The guard's log.
+        config: The run.
+    """
+
+    def __init__(self, path: Path, config: RunConfig) -> None:
+        self.path = path
+        self.config = config
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remove what was noted of steps that are done again."""
+        if state.is_world_process_zero:
+            rewind(self.path, state.global_step, stays=is_decision)
+
+    @torch.no_grad()
+    def on_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None,
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
+        """Act, and write down what was done."""
+        layers = [block.self_attn for block in model.model.layers]
+        values = torch.stack([layer.lam().detach() for layer in layers]).tolist()
+        for number, (layer, before) in enumerate(zip(layers, values, strict=True)):
+            if -TOLERANCE <= before <= 1 + TOLERANCE or not math.isfinite(before):
+                continue  # what is not a number is not λ's to mend
+            step = state.global_step + 1
+            if self.config.guard.lam == "clip":
+                clip_lambda(layer)
+            else:
+                draw_lambda_vectors(layer, self._generator(step, number))
+                _forget(layer, optimizer)
+            if state.is_world_process_zero:
+                append_jsonl(
+                    self.path,
+                    {
+                        "step": step,
+                        "action": self.config.guard.lam,
+                        "layer": number,
+                        "before": before,
+                        "after": float(layer.lam()),
+                    },
+                )
+
+    def _generator(self, step: int, layer: int) -> torch.Generator:
+        """A function of the run, the step and the layer, so that a restarted run draws the same."""
+        seed = hash((self.config.train.seed, step, layer)) % 2**63  # of integers: always the same
+        return torch.Generator().manual_seed(seed)
+
+
+@torch.no_grad()
+def clip_lambda(layer: Any) -> None:
+    r"""Move λ to the nearest edge of [0, 1] by the smallest change of one vector.
+
+    Above 1 that is :math:`\lambda_{q1}`, so that :math:`e^{\lambda_{q1} \cdot \lambda_{k1}}
+    = 1 - \lambda_\mathrm{init} + e^{\lambda_{q2} \cdot \lambda_{k2}}`; below 0 it is
+    :math:`\lambda_{q2}`. Where the right side is not above 0, as a λ_init outside [0, 1] can make
+    it, it is the other vector. The change is along its partner.
+
+    Args:
+        layer: With λ vectors.
+    """
+    vectors = layer.lambda_bias
+    q1, k1, q2, k2 = (getattr(vectors, name).double() for name in LAMBDA_NAMES)
+    above = float(layer.lam()) > 1
+    missing = float(above) - layer.lambda_init
+    first = float((q2 @ k2).exp()) + missing  # what either exponential must be at the edge;
+    second = float((q1 @ k1).exp()) - missing  # one of the two is above 0
+    if first > 0 if above else second <= 0:
+        vectors.lambda_q1 += _along(q1, k1, math.log(first))
+    else:
+        vectors.lambda_q2 += _along(q2, k2, math.log(second))
+
+
+@torch.no_grad()
+def draw_lambda_vectors(layer: Any, generator: torch.Generator) -> None:
+    """The λ vectors as a new layer has them.
+
+    Args:
+        layer: With λ vectors.
+        generator: Of random numbers, on the CPU.
+    """
+    for name in LAMBDA_NAMES:
+        vector = getattr(layer, name)
+        vector.copy_(torch.normal(0.0, LAMBDA_STD, vector.shape, generator=generator))
+
+
+def _along(q: Tensor, k: Tensor, wanted: float) -> Tensor:
+    """The shortest change of q after which its product with k is as wanted."""
+    return ((wanted - q @ k) / (k @ k).clamp(min=1e-30) * k).float()  # of k = 0 there is none
+
+
+def _forget(layer: Any, optimizer: Any) -> None:
+    """The moments of vectors that are no more."""
+    for name in LAMBDA_NAMES:
+        for moment in optimizer.state[getattr(layer, name)].values():
+            moment.zero_()

@@ -1,0 +1,89 @@
+"""TensorBoard, Weights & Biases and trackio, through transformers."""
+
+import copy
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.training.engine import TRACKERS, EngineConfig
+
+_TENSORBOARD_FOLDER = "TENSORBOARD_LOGGING_DIR"  # the only way to tell transformers
+
+
+def require_trackers(engine: EngineConfig) -> None:
+    """Refuse a tracker that is not installed.
+
+    Raises:
+        ConfigError: The first one.
+    """
+    for name in engine.trackers:
+        modules = TRACKERS[name]
+        if not any(find_spec(module) for module in modules):
+            raise ConfigError(
+                f"EngineConfig: report_to must name trackers that are installed, got {name!r} "
+                f"without {' or '.join(modules)}. Install it: pip install {modules[0]}."
+            )
+
+
+@contextmanager
+def tracked_in(folder: Path, engine: EngineConfig) -> Iterator[None]:
+    """Where TensorBoard's files go while a trainer is made: ``tracking/`` of the run directory.
+
+    A folder that the caller named in the environment comes first.
+    """
+    if "tensorboard" not in engine.trackers or _TENSORBOARD_FOLDER in os.environ:
+        yield
+        return
+    os.environ[_TENSORBOARD_FOLDER] = str(folder / "tracking")
+    try:
+        yield
+    finally:
+        del os.environ[_TENSORBOARD_FOLDER]
+
+
+class Reporter:
+    """Sends what transformers does not know of to the trackers of a trainer.
+
+    Args:
+        trainer: A ``transformers.Trainer``.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        from transformers.integrations.integration_utils import (
+            get_reporting_integration_callbacks,
+        )
+
+        kinds = tuple(get_reporting_integration_callbacks(trainer.args.report_to))
+        self.trainer = trainer
+        self.trackers = [
+            callback
+            for callback in trainer.callback_handler.callbacks
+            if isinstance(callback, kinds)
+        ]
+
+    def send(self, values: Mapping[str, Any]) -> None:
+        """Report numbers at the step in work."""
+        trainer, numbers = self.trainer, flat(values)
+        for tracker in self.trackers:
+            # A copy: whoever logs may say that no more logging is wanted.
+            control = copy.copy(trainer.control)
+            tracker.on_log(
+                trainer.args, trainer.state, control, logs=dict(numbers), model=trainer.model
+            )
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Numbers under one name each: ``lam/0`` for the first of a list, ``parts/quarter_1``."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            value = {str(place): item for place, item in enumerate(value)}
+        if isinstance(value, Mapping):
+            numbers |= flat(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float):
+            numbers[f"{prefix}{name}"] = value
+    return numbers

@@ -1,0 +1,277 @@
+"""What a run needs on given devices: parameters, operations, memory by part, time and cost."""
+
+from dataclasses import asdict, dataclass
+from math import isqrt
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.training.config import RunConfig, TrainConfig
+from diffattn.lab.training.planning.devices import Device, check_positive
+from diffattn.lab.training.planning.step_memory import (
+    FORWARD,
+    LAST_BLOCK,
+    LOSS,
+    OPTIMIZER,
+    StepMemory,
+    largest,
+    step_memory,
+)
+from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.memory import available_bytes
+from diffattn.ops.inputs import kernel_support
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What :func:`make_plan` says; bytes are of one device."""
+
+    name: str
+    attention_type: str
+    device: str
+    devices: int
+    parallel: str
+    replicas: int
+    """Copies of the model: of whole ones as many as devices, of shards fewer."""
+    activation_checkpointing: bool
+    backend: str
+    backend_untested: str | None
+    """What ``"auto"`` takes in its place, unless told otherwise, while no record says that the
+    kernels passed their tests on such a GPU. ``None``: nothing."""
+    composed_operations: float | None
+    """Operations of the composed backend over those counted below, where it runs or takes the
+    kernels' place. ``None``: it does neither."""
+    parameters: int
+    non_embedding_parameters: int
+    forward_flops_per_token: int
+    backward_flops_per_token: int
+    tokens: int
+    batch_tokens: int
+    micro_batch_sequences: int
+    """Sequences of one forward pass on one device."""
+    passes_per_step: int
+    memory: dict[str, int]
+    """Parts at the peak of a step."""
+    memory_bytes: int
+    device_memory_bytes: int | None
+    fits: bool | None
+    largest_micro_batch: int | None
+    """That fits, of those that divide a device's share of the batch; 0: none does."""
+    kv_cache: dict[str, int]
+    """Sequences, tokens of each, and bytes in bfloat16: generating, not training."""
+    utilisation: float
+    tokens_per_second: float | None
+    days: float | None
+    device_hours: float | None
+    cost: float | None
+    """In the currency of the price."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def make_plan(
+    config: RunConfig,
+    device: Device,
+    *,
+    devices: int = 1,
+    utilisation: float = 0.4,
+    price: float | None = None,
+    cache_sequences: int = 1,
+    cache_tokens: int | None = None,
+) -> Plan:
+    """Plan a run.
+
+    Memory is that of eager PyTorch and holds no allowance for fragmentation or the libraries of
+    communication. With several devices, ``"ddp"`` adds the buckets of gradients, and ``"fsdp"``
+    divides weights, gradients and optimizer state, and adds two gathered blocks and the embedding.
+
+    Args:
+        config: The run, with how it is executed.
+        device: What it runs on.
+        devices: How many.
+        utilisation: Share of the peak that model operations reach, in (0, 1]. Assumed, not
+            estimated.
+        price: Of a device for an hour.
+        cache_sequences: Sequences that the key/value cache is stated for.
+        cache_tokens: Tokens of each. Default: the model's longest context.
+
+    Raises:
+        ConfigError: A number is out of range, or the batch cannot be divided.
+        BackendError: The configured backend cannot run there.
+    """
+    check_positive("--utilisation", utilisation, most=1.0)
+    check_positive("--price", price)
+    for option, value in (
+        ("--gpus", devices), ("--cache-batch", cache_sequences), ("--cache-length", cache_tokens),
+    ):  # fmt: skip
+        if value is not None and not 1 <= value <= 10**9:
+            raise ConfigError(f"plan: {option} must be from 1 to 1,000,000,000, got {value}.")
+    model, train = config.model, config.train
+    shards = config.engine.shards(devices, "plan")
+    share = share_of_batch(train, devices)
+    micro = train.micro_batch_sequences or share
+    if share % micro:
+        raise ConfigError(
+            f"plan: train.micro_batch_sequences must divide the {share} sequences of a device, "
+            f"got {micro}."
+        )
+    planner = _Memory(config, device, devices, shards, share)
+    step, memory = planner.step(micro), planner.parts(micro)
+    available = device.memory_bytes
+    if available is None and (of_machine := available_bytes()) is not None:
+        available = of_machine // devices  # its processes share it
+    needed = sum(memory.values())
+    forward = flops_per_token(model, train.seq_len)
+    untested = planner.backend_untested(step)
+    composed = None
+    if "composed" in (step.backend, untested):
+        composed = flops_per_token(model, train.seq_len, composed=True) / forward
+    tokens = train.num_steps * train.batch_tokens
+    speed = None
+    if device.bfloat16_flops is not None and train.precision == "bfloat16":
+        # In another precision the peak is another one, which is not in the table.
+        speed = devices * device.bfloat16_flops * utilisation / (3 * forward)
+    hours = None if speed is None else tokens / speed / 3600
+    cache_tokens = cache_tokens or model.max_position_embeddings
+    return Plan(
+        name=config.name,
+        attention_type=model.attention_type,
+        device=device.product,
+        devices=devices,
+        parallel=config.engine.parallel if devices > 1 else "none",
+        replicas=devices // shards,
+        activation_checkpointing=config.engine.activation_checkpointing,
+        backend=step.backend,
+        backend_untested=untested,
+        composed_operations=composed,
+        parameters=parameter_count(model),
+        non_embedding_parameters=parameter_count(model, embeddings=False),
+        forward_flops_per_token=forward,
+        backward_flops_per_token=2 * forward,
+        tokens=tokens,
+        batch_tokens=train.batch_tokens,
+        micro_batch_sequences=micro,
+        passes_per_step=share // micro,
+        memory=memory,
+        memory_bytes=needed,
+        device_memory_bytes=available,
+        fits=None if available is None else needed <= available,
+        largest_micro_batch=None if available is None else planner.largest_micro_batch(available),
+        kv_cache={
+            "sequences": cache_sequences,
+            "tokens": cache_tokens,
+            "bytes": cache_sequences * cache_tokens * kv_cache_bytes_per_token(model),
+        },
+        utilisation=utilisation,
+        tokens_per_second=speed,
+        days=None if hours is None else hours / 24,
+        device_hours=None if hours is None else hours * devices,
+        cost=None if hours is None or price is None else hours * devices * price,
+    )
+
+
+def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
+    """Bytes that a dynamic or static cache in bfloat16 holds of every token, in all layers."""
+    heads, width = model.cached_kv_shape
+    keys_and_values, element_bytes = 2, 2
+    return keys_and_values * model.num_hidden_layers * heads * width * element_bytes
+
+
+def share_of_batch(train: TrainConfig, devices: int) -> int:
+    """Sequences of a step that one device reads.
+
+    Raises:
+        ConfigError: The batch cannot be divided.
+    """
+    if train.batch_sequences % devices:
+        raise ConfigError(
+            f"plan: --gpus must divide the {train.batch_sequences} sequences of a batch, "
+            f"got {devices}."
+        )
+    return train.batch_sequences // devices
+
+
+def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, dict[str, int]]:
+    """The phases of a step on one of several devices, in bytes by part.
+
+    Shards travel in float32; autocast makes a bfloat16 copy of every matrix that was gathered, and
+    the graph keeps it until the backward pass, unless the block is computed again.
+
+    Args:
+        step: On a device that shares nothing.
+        devices: How many.
+        shards: How many of them hold one copy of the model together; 1: whole copies.
+    """
+    phases = {name: dict(parts) for name, parts in step.phases.items()}
+    if devices == 1:
+        return phases
+    everything = step.root_parameters + _blocks(step)
+    for name, parts in phases.items():
+        if shards == 1:  # a second copy of the gradients, which is what is sent
+            parts["communication"] = 4 * everything
+            continue
+        for part in ("weights", "gradients", "optimizer"):
+            parts[part] = -(-parts.get(part, 0) // shards)
+        if name == OPTIMIZER:
+            parts["working"] = -(-parts.get("working", 0) // shards)
+            continue
+        root, blocks = step.root_parameters, 2 * step.block_parameters
+        # A block's gradient and the copy that is sent; the root's when all others are done.
+        reduced = {FORWARD: 0, LOSS: root, LAST_BLOCK: root + blocks}
+        parts["communication"] = 4 * (root + blocks + reduced.get(name, root + max(root, blocks)))
+    return phases
+
+
+def _blocks(step: StepMemory) -> int:
+    return step.phases[LAST_BLOCK]["weights"] // 4 - step.root_parameters
+
+
+class _Memory:
+    """Memory of a run on its devices, at any micro batch."""
+
+    def __init__(
+        self, config: RunConfig, device: Device, devices: int, shards: int, share: int
+    ) -> None:
+        self._config, self._device, self._share = config, device, share
+        self._devices, self._shards = devices, shards
+        self._steps: dict[int, StepMemory] = {}
+
+    def step(self, micro: int) -> StepMemory:
+        if micro not in self._steps:
+            on_cpu = self._device.name == "cpu"
+            self._steps[micro] = step_memory(
+                self._config.model,
+                self._config.train,
+                sequences=micro,
+                accumulates=micro < self._share,
+                device="cpu" if on_cpu else "cuda",
+                checkpointing=self._config.engine.activation_checkpointing,
+                loss_chunk_tokens=self._config.engine.loss_chunk_tokens,
+                apart=self._config.windows.apart,
+                elsewhere=not on_cpu,
+                tested=self._device.capability is not None,
+            )
+        return self._steps[micro]
+
+    def backend_untested(self, step: StepMemory) -> str | None:
+        capability = self._device.capability
+        is_tested = capability is not None and kernel_support.passed_tests(capability)
+        return None if is_tested or step.backend_untested == step.backend else step.backend_untested
+
+    def parts(self, micro: int) -> dict[str, int]:
+        return largest(device_phases(self.step(micro), devices=self._devices, shards=self._shards))
+
+    def largest_micro_batch(self, available: int) -> int:
+        """The largest divisor of a device's share that fits; 0 if not one sequence does."""
+        small = [size for size in range(1, isqrt(self._share) + 1) if self._share % size == 0]
+        sizes = sorted({*small, *(self._share // size for size in small)})
+        low, high = 0, len(sizes)  # sizes[:low] fit, sizes[high:] do not
+        while low < high:
+            middle = (low + high) // 2
+            if sum(self.parts(sizes[middle]).values()) <= available:
+                low = middle + 1
+            else:
+                high = middle
+        return sizes[low - 1] if low else 0

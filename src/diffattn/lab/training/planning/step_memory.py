@@ -1,0 +1,278 @@
+"""Memory of one training step by part: the step itself, run on tensors without values."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.planning.live_bytes import LiveBytes
+from diffattn.models.attention.cached_attention import chosen_backend
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.backends import custom_op
+from diffattn.ops.backends.chunk_layout import GROUP_BYTES
+from diffattn.ops.inputs.packed_rows import window_inputs
+
+PARTS = (
+    "weights", "gradients", "optimizer", "bfloat16 weights", "activations", "logits", "working",
+    "communication",
+)  # fmt: skip
+"""In the order of tables. ``working``: what the backward pass and the optimizer need at once."""
+FORWARD, LOSS, LAST_BLOCK, FIRST_BLOCK, OPTIMIZER = (
+    "forward", "backward of the loss", "backward of the last block", "backward of the first block",
+    "optimizer",
+)  # fmt: skip
+_COUNTED_LAYERS = 2
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepMemory:
+    """What a step holds on one device that shares nothing, in bytes."""
+
+    phases: dict[str, dict[str, int]]
+    """Of every phase, the parts at its peak."""
+    block_parameters: int
+    """Of one decoder block."""
+    root_parameters: int
+    """Of everything else: embeddings and final norm."""
+    backend: str
+    """Of attention."""
+    backend_untested: str | None = None
+    """The same where the kernels have not passed their tests. Default: not known."""
+
+    @property
+    def peak(self) -> dict[str, int]:
+        """The parts in the phase that needs most."""
+        return largest(self.phases)
+
+
+def largest(phases: dict[str, dict[str, int]]) -> dict[str, int]:
+    """The parts of the phase whose sum is the largest, in the order of :data:`PARTS`."""
+    parts = max(phases.values(), key=lambda phase: sum(phase.values()))
+    return {name: parts[name] for name in PARTS if parts.get(name)}
+
+
+def step_memory(
+    config: DiffTransformerConfig,
+    train: TrainConfig,
+    *,
+    sequences: int,
+    accumulates: bool,
+    device: str,
+    checkpointing: bool = False,
+    loss_chunk_tokens: int | None = None,
+    apart: bool = False,
+    elsewhere: bool = False,
+    tested: bool = True,
+    whole: bool = False,
+) -> StepMemory:
+    """Run one step of a model on tensors without values, and count what is alive.
+
+    Two layers are run; the others are equal to them and are added. What is counted is what eager
+    PyTorch allocates for tensors; see :class:`LiveBytes` for what it is not.
+
+    Args:
+        config: The model.
+        train: Sequence length and precision.
+        sequences: Of one forward pass on the device.
+        accumulates: Whether several passes make a step: gradients are there from the start.
+        device: ``"cpu"`` or ``"cuda"``, whose backends and optimizer are meant.
+        checkpointing: Whether activations of a block are computed again.
+        loss_chunk_tokens: Tokens whose logits exist at once. Default: all of a forward pass.
+        apart: Whether documents are kept apart: the sequences are one packed row, and a backend
+            that holds masks or maps has those of the whole row.
+        elsewhere: Whether another machine is meant, with every backend of that device.
+        tested: See :func:`diffattn.models.attention.cached_attention.chosen_backend`.
+        whole: Run all layers, which takes longer and gives the same.
+
+    Raises:
+        BackendError: The configured backend cannot run there.
+    """
+    dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
+    choose = partial(
+        chosen_backend, config, device=device, dtype=dtype, batch=1 if apart else sequences,
+        num_tokens=train.seq_len * (sequences if apart else 1), elsewhere=elsewhere,
+    )  # fmt: skip
+    backend = choose(tested=tested)
+    is_auto = elsewhere and config.attention_backend == "auto"
+    layers = config.num_hidden_layers
+    ran = layers if whole else min(layers, _COUNTED_LAYERS)
+    step = _Step(config, backend, ran, on_gpu=device != "cpu")
+    ids = torch.zeros(sequences, train.seq_len, dtype=torch.int64)
+    positions = torch.arange(train.seq_len).expand(sequences, -1) if apart else None
+    rows = window_inputs(ids, positions)  # before: where documents begin are values
+    with FakeTensorMode(allow_non_fake_inputs=True), step.live:
+        step.run(
+            train, rows, accumulates=accumulates, checkpointing=checkpointing,
+            chunk=loss_chunk_tokens, dtype=dtype,
+        )  # fmt: skip
+    block = sum(p.numel() for p in step.model.model.layers[0].parameters())
+    root = sum(p.numel() for p in step.model.parameters()) - ran * block
+    return StepMemory(
+        phases=step.phases(
+            layers - ran, block, accumulates=accumulates, checkpointing=checkpointing
+        ),
+        block_parameters=block,
+        root_parameters=root,
+        backend=backend,
+        backend_untested=choose(tested=False) if is_auto else backend,
+    )
+
+
+class _Step:
+    """One step, told apart into parts and phases while it runs."""
+
+    def __init__(
+        self, config: DiffTransformerConfig, backend: str, layers: int, *, on_gpu: bool
+    ) -> None:
+        settings = config.settings() | {"num_hidden_layers": layers}
+        if isinstance(config.lambda_init, list):
+            settings["lambda_init"] = config.lambda_init[:layers]
+        self.backend = backend
+        self.kernel = backend in ("triton", "hopper")
+        settings["attention_backend"] = "auto" if self.kernel else backend
+        self.config = DiffTransformerConfig(**settings)
+        self.on_gpu = on_gpu
+        self.live = LiveBytes(self._sort)
+        self.model: Any = None
+        self._stage = "weights"
+        self._logits = 0  # tokens of them at once
+        self._around_last_block: list[dict[str, int]] = []
+
+    def run(
+        self, train: TrainConfig, rows: dict[str, Tensor], *, accumulates: bool,
+        checkpointing: bool, chunk: int | None, dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        """Build the model, give the optimizer its state, and run one pass and its step."""
+        tokens = rows["input_ids"].numel()
+        self._logits = min(tokens, chunk or tokens)
+        self.model = DiffTransformerForCausalLM(self.config).train()
+        self.model.loss_chunk_tokens = chunk
+        if checkpointing:
+            enable = getattr(self.model, "activation_checkpointing_enable", None)
+            enable = enable or self.model.gradient_checkpointing_enable  # before transformers 5.23
+            # Without dropout there is no random state to be kept.
+            enable({"use_reentrant": False, "preserve_rng_state": False})
+        optimizer = self._optimizer_with_state()
+        if accumulates:
+            self._give_gradients()
+        self._watch()
+        self._stage = "activations"
+        self.live.enter(FORWARD)
+        bfloat16 = dtype == torch.bfloat16
+        # Of a block that is computed again the trainer's autocast keeps no bfloat16 copies either.
+        with torch.autocast("cpu", torch.bfloat16, bfloat16, cache_enabled=not checkpointing):
+            out = self.model(**rows, labels=rows["input_ids"], use_cache=False)
+        if bfloat16 and out.logits is not None:
+            out.logits = out.logits.float()  # as accelerate hands them out
+        loss = out.loss
+        del out
+        self._stage = "working"
+        self.live.enter(LOSS)
+        loss.backward()
+        self._stage = "step"
+        self.live.enter(OPTIMIZER)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=False)
+        optimizer.step()
+        del optimizer
+
+    def _optimizer_with_state(self) -> torch.optim.Optimizer:
+        # One parameter after another, as on a CPU; what a GPU does at once is added in ``phases``.
+        optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
+        self._give_gradients()
+        self._stage = "optimizer"
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return optimizer
+
+    def _give_gradients(self) -> None:
+        self._stage = "gradients"
+        for parameter in self.model.parameters():
+            parameter.grad = torch.empty_like(parameter)
+
+    def _watch(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.register_post_accumulate_grad_hook(
+                lambda p: self.live.move([p.grad], "gradients")
+            )
+        blocks = list(self.model.model.layers)
+        for number, block in enumerate(blocks):
+            phase = LAST_BLOCK if number == len(blocks) - 1 else FIRST_BLOCK
+            if number in (0, len(blocks) - 1):
+                block.register_forward_hook(partial(self._after_block, phase))
+            if self.kernel:
+                block.self_attn.register_forward_pre_hook(_with_kernel, with_kwargs=True)
+        for module in (blocks[-1], self.model.model.norm):
+            module.register_forward_pre_hook(self._between_blocks)
+
+    def _after_block(self, phase: str, block: Any, inputs: Any, output: Tensor) -> None:
+        if self._stage == "activations":  # not when it is computed again
+            output.register_hook(lambda grad: self.live.enter(phase))
+
+    def _between_blocks(self, module: Any, inputs: Any) -> None:
+        if self._stage == "activations":
+            self._around_last_block.append(dict(self.live.now))
+
+    def _sort(self, func: Any, args: tuple[Any, ...], tensor: Tensor) -> str:
+        """The part of a new tensor."""
+        if self._stage in ("weights", "optimizer", "gradients"):
+            return self._stage
+        vocabulary = self.config.vocab_size
+        if tensor.shape == (vocabulary, self.config.hidden_size) and tensor.dtype == torch.float32:
+            return "gradients" if self._stage == "working" else "activations"
+        if tensor.shape[-1:] == (vocabulary,) and tensor.numel() == self._logits * vocabulary:
+            return "logits"
+        if func is torch.ops.aten._to_copy.default and self.live.part_of(args[0]) == "weights":
+            return "bfloat16 weights"
+        return "working" if self._stage == "step" else self._stage
+
+    def phases(
+        self, more: int, block: int, *, accumulates: bool, checkpointing: bool
+    ) -> dict[str, dict[str, int]]:
+        """The peaks of a model with ``more`` layers than were run."""
+        found = {name: dict(parts) for name, parts in self.live.peaks.items() if name}
+        if self.backend == "chunked":
+            for name in found.keys() - {OPTIMIZER}:
+                found[name]["working"] = (
+                    found[name].get("working", 0) + GROUP_BYTES
+                )  # its own memory
+        if self.on_gpu:  # the square roots of all second moments at once
+            working = sum(p.numel() for p in self.model.parameters()) * _FLOAT32
+            found[OPTIMIZER]["working"] = working
+        if not more:
+            return found
+        before, after = self._around_last_block
+        kept = {
+            part: after.get(part, 0) - before.get(part, 0)
+            for part in ("activations", "bfloat16 weights", "logits")
+        }  # logits: of none, but for attention maps that are as many
+        for name, parts in found.items():
+            kept_too = name in (FORWARD, LOSS, LAST_BLOCK)
+            has_gradients = accumulates or not kept_too
+            growth = {
+                "weights": _FLOAT32 * block,
+                "optimizer": 2 * _FLOAT32 * block,
+                "gradients": _FLOAT32 * block if has_gradients else 0,
+                "working": _FLOAT32 * block if self.on_gpu and name == OPTIMIZER else 0,
+                **(kept if kept_too else {}),
+            }
+            for part, size in growth.items():
+                parts[part] = parts.get(part, 0) + more * size
+        return found
+
+
+def _with_kernel(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Let a layer call the kernels' operator, which without values needs no GPU."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
+        scale = layer.head_dim**-0.5
+        if lam is None:
+            return custom_op.softmax_attention(q, k, v, scale=scale)
+        return custom_op.diff_attention(q, k, v, lam, scale=scale)
+
+    return args, kwargs | {"attend": attend}

@@ -1,0 +1,363 @@
+"""From a data configuration to token files that every run of a comparison shares."""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.checksum import file_hash
+from diffattn.files.io import read_json, sync, write_json
+from diffattn.lab.data.corpora import Document, corpus_hash, load_corpus
+from diffattn.lab.data.files import relative_files
+from diffattn.lab.data.packing import pack
+from diffattn.lab.data.pinning import Pin, Stamp, difference, pin, stamp, total_bytes
+from diffattn.lab.data.sidecar import advised
+from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
+from diffattn.lab.data.tokens import PackedTokens
+from diffattn.lab.records.claim import is_claimed
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.run import package_versions, require_schema
+from diffattn.lab.training.config import DataConfig
+
+# Written before the tokens, so that a folder without it is not ours; and again when they are whole.
+_MARKER = "data.json"
+_SCHEMA = 2
+"""The files or the commit of the source are pinned since version 2."""
+_OLD_SCHEMA = 1
+"""Has the hash of the text only; it is still read, so that runs on such data go on."""
+_SOURCE = "source"
+_PACKED = "packed"
+_TOKENIZER_FILES = "tokenizer_files"
+_TOKENIZER = "tokenizer"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedData:
+    """A tokenizer and memory-mapped tokens."""
+
+    folder: Path
+    config: DataConfig
+    tokenizer: Any
+    train: PackedTokens
+    validation: PackedTokens
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes of validation text per validation token."""
+        return self.validation.num_bytes / self.validation.num_tokens
+
+    def facts(self) -> dict[str, Any]:
+        """What a record says of the data: hashes and counts."""
+        return {
+            "corpus_hash": self.train.metadata["corpus_hash"],
+            "tokenizer_hash": self.train.metadata["tokenizer_hash"],
+            "train_hash": self.train.metadata["token_hash"],
+            "validation_hash": self.validation.metadata["token_hash"],
+            "train_tokens": self.train.num_tokens,
+            "validation_tokens": self.validation.num_tokens,
+            "validation_bytes": self.validation.num_bytes,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackingProgress:
+    """How far a packing is."""
+
+    bytes_read: int
+    """Of the source's files; what was packed before an interruption is read again."""
+    total_bytes: int | None
+    """Of all of them. ``None``: not known, as of a dataset on the hub."""
+    num_tokens: int
+    """Written so far, by interrupted calls too."""
+
+
+def prepare_data(
+    config: DataConfig,
+    folder: Path,
+    *,
+    workers: int = 1,
+    require: Callable[["PreparedData"], None] = lambda data: None,
+    on_message: Callable[[str], None] = lambda line: None,
+    on_progress: Callable[[PackingProgress], None] = lambda progress: None,
+) -> PreparedData:
+    """Train or load the tokenizer and pack the corpus, or reuse what ``folder`` holds.
+
+    ``data.json`` pins what was read: every file of the source by its hash, or the commit of a
+    dataset on the hub; with it the tokenizer, counts and the versions of the libraries. The files
+    are hashed again every time: a changed source is an error, not a silent mix. A commit does not
+    change, so a finished packing of one is used without the hub.
+
+    The documents are read as a stream, once for the tokenizer if it is trained here and once for
+    the tokens; an interrupted packing goes on, see :func:`diffattn.lab.data.packing.pack`.
+
+    Args:
+        config: Source and tokenizer.
+        folder: Where ``tokenizer/`` and the token files lie or will lie.
+        workers: Processes that encode; the files do not depend on it.
+        require: Raises ``ConfigError`` for data that its reader cannot use. What this call has
+            packed is removed then, so that it does not stand in the way of other data.
+        on_message: Called with one line per long stage.
+        on_progress: Called while tokens are written.
+
+    Raises:
+        ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than
+            ``vocab_size``, ``workers`` is below 1, or ``require`` says so.
+        CheckpointError: ``folder`` holds tokens of another corpus or tokenizer, foreign files, or
+            another process is writing to it; or the source changed.
+        DiffAttnError: A process that encodes was killed; the same call goes on.
+        OSError: The disk is full or not writable; the same call goes on.
+    """
+    folder = Path(folder)
+    with sole_writer(folder):
+        before = set(folder.iterdir())
+        marker = _claimed(folder, config)
+        unchanged = stamp(config.source)  # before it is hashed: hash and tokens are of one text
+        source = _pinned(folder, config, marker, on_message)
+        finished = marker is not None and _PACKED in marker
+        try:
+            if not finished:
+                _pack(config, folder, source, unchanged, workers, on_message, on_progress)
+            data = open_data(folder, verify=finished)  # else just written, or checked
+            require(data)
+        except ConfigError:
+            if marker is None:
+                _remove(set(folder.iterdir()) - before)
+            raise
+    return data
+
+
+def _pack(
+    config: DataConfig,
+    folder: Path,
+    source: Pin | None,
+    unchanged: Stamp,
+    workers: int,
+    on_message: Callable[[str], None],
+    on_progress: Callable[[PackingProgress], None],
+) -> None:
+    """Make or load the tokenizer, pack, and say in the marker that it is done."""
+    if (folder / _TOKENIZER).exists():
+        with advised(folder):
+            tokenizer = _saved_tokenizer(folder)
+    else:
+        tokenizer = _new_tokenizer(config, source, on_message)
+        _save_tokenizer(tokenizer, folder, config, source)
+    on_message(f"packing {config.source}")
+    read = 0
+
+    def on_read(size: int) -> None:
+        nonlocal read
+        read += size
+
+    total = None if source is None or config.source.startswith("hub:") else total_bytes(source)
+    sidecars = pack(
+        _documents(config, source, on_read),
+        tokenizer,
+        folder,
+        validation_fraction=config.validation_fraction,
+        workers=workers,
+        on_progress=lambda tokens: on_progress(
+            PackingProgress(bytes_read=read, total_bytes=total, num_tokens=tokens)
+        ),
+    )
+    if stamp(config.source) != unchanged:
+        raise CheckpointError(
+            f"{folder}: the corpus must stay as it is while it is packed, got a file that has "
+            "changed meanwhile. Delete the folder and pack again."
+        )
+    if source is not None:
+        write_json(folder / _MARKER, {**_read_marker(folder), **_manifest(sidecars)})
+
+
+def _documents(
+    config: DataConfig, source: Pin | None, on_read: Callable[[int], None] = lambda size: None
+) -> Iterator[Document]:
+    revision = None if source is None else source.get("revision")
+    return load_corpus(
+        config.source, text_field=config.text_field, revision=revision, on_read=on_read
+    )
+
+
+def _manifest(sidecars: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What a finished packing holds, and by what it was made."""
+    counts = ("num_documents", "num_bytes", "num_tokens", "token_hash", "index_hash", "names_hash")
+    of_both = ("corpus_hash", "tokenizer_hash")
+    return {
+        **{key: sidecars["train"][key] for key in of_both},
+        _PACKED: {split: {key: part[key] for key in counts} for split, part in sidecars.items()},
+        "versions": package_versions(),
+    }
+
+
+def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
+    """Open what :func:`prepare_data` left in ``folder``.
+
+    Args:
+        folder: With ``data.json``, ``tokenizer/`` and the token files.
+        verify: Whether to compare the tokens with their hashes: about a second per gigabyte. Every
+            process of a study that trains does so once. All other files are always checked.
+
+    Raises:
+        CheckpointError: Files are missing, damaged, or of different packings.
+    """
+    folder = Path(folder)
+    with advised(folder):
+        marker = _read_marker(folder)
+        try:
+            config = DataConfig(**marker["config"])
+        except (TypeError, ConfigError) as error:
+            raise CheckpointError(
+                f"{folder / _MARKER}: must hold data settings, got {error}."
+            ) from error
+        tokenizer = _saved_tokenizer(folder)
+    if "corpus_hash" not in marker:
+        raise CheckpointError(
+            f"{folder}: must hold a whole packing, got an interrupted one. Pack it again: the same "
+            "call goes on where it was."
+        )
+    train, validation = (PackedTokens(folder, s, verify=verify) for s in ("train", "validation"))
+    with advised(folder):
+        packed = {"corpus_hash": marker["corpus_hash"], "tokenizer_hash": tokenizer_hash(tokenizer)}
+        for part in (train, validation):
+            if other := [key for key, value in packed.items() if part.metadata[key] != value]:
+                raise CheckpointError(
+                    f"{folder}: all files must be of one packing, got another {other[0]} in "
+                    f"{part.metadata['split']}.json."
+                )
+    return PreparedData(
+        folder=folder, config=config, tokenizer=tokenizer, train=train, validation=validation
+    )
+
+
+def has_packing(folder: Path) -> bool:
+    """Whether ``folder`` holds a packing, finished or interrupted."""
+    return (Path(folder) / _MARKER).exists()
+
+
+def _read_marker(folder: Path) -> dict[str, Any]:
+    path = folder / _MARKER
+    marker = read_json(path)
+    is_old = marker.get("schema") == _OLD_SCHEMA
+    require_schema(marker, path, _OLD_SCHEMA if is_old else _SCHEMA)
+    fields = {"config": dict, _TOKENIZER_FILES: dict}
+    for key, kind in (fields | ({"corpus_hash": str} if is_old else {_SOURCE: dict})).items():
+        if not isinstance(marker.get(key), kind):
+            raise CheckpointError(f"{path}: must hold data settings, got no {key}.")
+    return marker
+
+
+def _claimed(folder: Path, config: DataConfig) -> dict[str, Any] | None:
+    """The marker of a folder, if it has one; another corpus's or somebody else's is refused."""
+    if not is_claimed(folder, _MARKER, "packed data"):
+        return None
+    with advised(folder):
+        marker = _read_marker(folder)
+    if marker["config"] != asdict(config):
+        raise _of_another(folder, "settings")
+    return marker
+
+
+def _pinned(
+    folder: Path,
+    config: DataConfig,
+    marker: dict[str, Any] | None,
+    on_message: Callable[[str], None],
+) -> Pin | None:
+    """What the source is read from, the same as the marker says; ``None`` with an old marker."""
+    if marker is not None:
+        on_message(f"checking {config.source}")
+        if marker["schema"] == _OLD_SCHEMA:
+            if corpus_hash(_documents(config, None)) != marker["corpus_hash"]:
+                raise _of_another(folder, "text")
+            if (folder / _TOKENIZER).exists():
+                return None  # else there is nothing to go on with
+        elif "revision" in marker[_SOURCE]:
+            recorded: Pin = marker[_SOURCE]
+            return recorded
+    source = pin(config.source)
+    if marker is not None and (changed := difference(marker.get(_SOURCE, source), source)):
+        raise _of_another(folder, f"source: {changed}")
+    return source
+
+
+def _of_another(folder: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder}: must hold data of this corpus and tokenizer, got another one's ({what}). "
+        "Choose another folder."
+    )
+
+
+def _new_tokenizer(
+    config: DataConfig, source: Pin | None, on_message: Callable[[str], None]
+) -> Any:
+    if config.tokenizer is None:
+        on_message(f"training a byte-level BPE of {config.vocab_size:,} entries on {config.source}")
+        tokenizer = train_tokenizer(_documents(config, source), vocab_size=config.vocab_size)
+    else:
+        # Registers our configuration: transformers warns of a model folder with an unknown one.
+        import diffattn.models.modeling_diff_transformer  # noqa: F401
+
+        tokenizer = load_tokenizer(config.tokenizer)
+    entries = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps
+    if entries > config.vocab_size:
+        raise ConfigError(
+            f"data.vocab_size must be at least the tokenizer's {entries:,} entries, "
+            f"got {config.vocab_size:,}."
+        )
+    return tokenizer
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path, config: DataConfig, source: Pin | None) -> None:
+    """Whole or not at all; the marker, which names its files, before it."""
+    temporary = folder / f".{_TOKENIZER}.tmp"
+    _clean(folder)
+    try:
+        tokenizer.save_pretrained(temporary)
+        hashes = {}
+        for name in relative_files(temporary, lambda name: False):
+            sync(temporary / name)
+            size = (temporary / name).stat().st_size
+            hashes[name] = {"bytes": size, "sha256": file_hash(temporary / name)}
+        sync(temporary)
+        marker = {"schema": _SCHEMA, "config": asdict(config), _SOURCE: source}
+        write_json(folder / _MARKER, {**marker, _TOKENIZER_FILES: hashes})
+        temporary.replace(folder / _TOKENIZER)
+        sync(folder)
+    # The Rust writer raises bare Exception for a full disk.
+    except Exception as error:
+        raise OSError(f"{folder / _TOKENIZER}: must be writable, got {error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """Files and folders, and last the marker, which says whose they are."""
+    for path in sorted(paths, key=lambda path: path.name == _MARKER):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _clean(folder: Path) -> None:
+    """Remove what a killed process left."""
+    for path in folder.glob(".*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _saved_tokenizer(folder: Path) -> Any:
+    for name, facts in _read_marker(folder)[_TOKENIZER_FILES].items():
+        path = folder / _TOKENIZER / name
+        if not path.is_file():
+            raise CheckpointError(f"{path}: file must exist, got none.")
+        if path.stat().st_size != facts["bytes"] or file_hash(path) != facts["sha256"]:
+            raise CheckpointError(f"{path}: must be as it was packed, got other content.")
+    try:
+        return load_tokenizer(str(folder / _TOKENIZER))
+    except ConfigError as error:  # there it is our file, not the caller's setting
+        raise CheckpointError(str(error)) from error

@@ -1,0 +1,320 @@
+"""One training run on a recall task, from a configuration to a run directory."""
+
+import itertools
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PrinterCallback, TrainingArguments, set_seed
+
+from diffattn.errors import ShapeError
+from diffattn.files.io import log_facts, read_jsonl, write_json
+from diffattn.lab.data.recall_tasks import DEPTHS, TaskConfig, guessing_ceilings
+from diffattn.lab.data.synthetic import RecallBatch, generate
+from diffattn.lab.training.callbacks import (
+    CostCallback,
+    DivergenceError,
+    MetricsCallback,
+    OnMessage,
+    OnProgress,
+)
+from diffattn.lab.training.checkpoints import (
+    CheckpointCallback,
+    checkpoint_step,
+    last_checkpoint,
+)
+from diffattn.lab.training.distributed import require_one_process
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.ordered_trainer import OrderedTrainer, training_arguments
+from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.run_records import record, record_launch
+from diffattn.lab.training.schedule import optimizer_and_scheduler
+from diffattn.lab.training.trainer import finish
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.residual_stream import residual_writes
+
+# Beyond every training seed, so that no training batch is a batch of these streams.
+_HELD_OUT_SEED = 2**32
+_VALIDATION, _TEST = 0, 1
+
+
+def train_recall(
+    config: RecallConfig,
+    folder: Path,
+    *,
+    facts: dict[str, Any] | None = None,
+    on_progress: OnProgress = lambda step, loss: None,
+    on_message: OnMessage = lambda line: None,
+) -> dict[str, Any]:
+    """Train one model on a recall task until it is solved or the steps are used up.
+
+    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json`` and, last,
+    ``results.json``; weights are not kept. The same call continues an interrupted run. Validation
+    accuracy decides when to stop, and a test set that was never looked at is scored once. A run
+    that diverges ends there, unsolved: it answers nothing.
+
+    Args:
+        config: Model, training and task.
+        folder: Run directory.
+        facts: More to record about the model, for example its difference to a baseline.
+        on_progress: Called after every step.
+        on_message: Given one line for every checkpoint that is damaged and left out.
+
+    Returns:
+        What ``results.json`` holds: whether and when the task was solved, test accuracy over all
+        queries, by query position and, for needles, by depth, the guessing ceilings, and
+        ``largest_write``: at step 0 the most that a block writes, as a share of what the residual
+        stream holds there.
+
+    Raises:
+        ConfigError: Several processes share the run.
+        CheckpointError: ``folder`` holds another run, or another process is at work there.
+        DiffAttnError: A file could not be written whole.
+        OSError: The disk is full or not writable; the same call continues.
+    """
+    folder = Path(folder)
+    require_one_process("a run on a recall task")
+    resolved, engine = config.resolved(), EngineConfig()
+    run = record(config.name, config.model, config.train, resolved, facts or {}, engine)
+    return finish(folder, run, lambda: _run(config, folder, on_progress, on_message))
+
+
+def held_out(config: RecallConfig, index: int) -> RecallBatch:
+    """Validation (0) or test (1) sequences: the same for every model and seed of a task."""
+    count = max(len(DEPTHS), config.train.evaluation_tokens // config.train.seq_len)
+    return generate(config.task, count, seed=_HELD_OUT_SEED, index=index)
+
+
+@dataclass(frozen=True, slots=True)
+class RecallScore:
+    """How well a model answers the queries of a batch."""
+
+    hits: Tensor
+    """bool ``[B, Q]``: the most likely token is the answer."""
+    loss: float
+    """Mean cross-entropy of the answers over the whole vocabulary, in nats."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of queries answered."""
+        return float(self.hits.double().mean())
+
+    def by_query(self) -> list[float]:
+        """Accuracy of the first query, the second, and so on."""
+        return self.hits.double().mean(0).tolist()
+
+
+@torch.no_grad()
+def recall_score(
+    model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = 256
+) -> RecallScore:
+    """Answer every query of a batch.
+
+    Args:
+        model: A causal language model; its mode is kept.
+        batch: Sequences and their labels.
+        rows: Sequences per forward pass.
+    """
+    was_training = model.training
+    model.eval()
+    hits, losses = [], []
+    for start in range(0, len(batch.input_ids), rows):
+        part = slice(start, start + rows)
+        ids = batch.input_ids[part].to(model.device)
+        queries, labels = batch.queries[part].to(ids.device), batch.labels[part].to(ids.device)
+        logits = model(input_ids=ids, use_cache=False).logits.float()
+        at_queries = logits.take_along_dim(queries[:, :, None], dim=1)  # [B, Q, vocab]
+        answers = labels.gather(1, queries)
+        hits.append((at_queries.argmax(-1) == answers).cpu())
+        losses.append(F.cross_entropy(at_queries.mT, answers, reduction="none").flatten().cpu())
+    model.train(was_training)
+    return RecallScore(torch.cat(hits), float(torch.cat(losses).double().mean()))
+
+
+def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
+    """The first of two evaluations in a row that reach ``accuracy``, in steps, or ``None``.
+
+    Args:
+        rows: Of ``metrics.jsonl``, in order.
+        accuracy: To be reached.
+    """
+    measured = [(row["step"], row["accuracy"]) for row in rows if "accuracy" in row]
+    for (step, first), (_, second) in itertools.pairwise(measured):
+        if min(first, second) >= accuracy:
+            return int(step)
+    return None
+
+
+class _FreshBatches(Dataset[dict[str, Tensor]]):
+    """The batch of every step, made when it is read."""
+
+    def __init__(self, task: TaskConfig, num_steps: int, num_sequences: int, seed: int) -> None:
+        self.task, self.num_steps = task, num_steps
+        self.num_sequences, self.seed = num_sequences, seed
+
+    def __len__(self) -> int:
+        return self.num_steps
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        batch = generate(self.task, self.num_sequences, seed=self.seed, index=step)
+        return {"input_ids": batch.input_ids, "labels": batch.labels}
+
+
+class _RecallCallback(MetricsCallback):
+    """Adds validation accuracy to ``metrics.jsonl``, and ends a run that is solved."""
+
+    def __init__(self, folder: Path, config: RecallConfig, on_progress: OnProgress) -> None:
+        self.validation = held_out(config, _VALIDATION)
+        self.recall = config
+        probe = {"input_ids": self.validation.input_ids[:64]}
+        super().__init__(folder, config.train, probe, on_progress)
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Score the untrained model."""
+        if state.global_step == 0:
+            self._score(0, model)
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Report progress; score the model at the evaluation steps and at the last."""
+        super().on_step_end(args, state, control, **kwargs)
+        step = state.global_step
+        if step % self.config.evaluate_every == 0 or step == self.config.num_steps:
+            self._score(step, model)
+            if self.solved() is not None:
+                control.should_training_stop = True
+
+    def solved(self) -> int | None:
+        """See :func:`solved_step`."""
+        rows = read_jsonl(self.path) if self.path.exists() else []
+        return solved_step(rows, self.recall.solved_accuracy)
+
+    def _score(self, step: int, model: DiffTransformerForCausalLM) -> None:
+        score = recall_score(model, self.validation)
+        row: dict[str, Any] = {
+            "accuracy": score.accuracy,
+            "by_query": score.by_query(),
+            "validation_loss": score.loss,
+        }
+        lam = layer_lambdas(model, **self.probe)
+        if lam is not None:
+            row["lam"] = lam
+        if step == 0:
+            row["writes"] = [
+                share
+                for layer in residual_writes(model, **self.probe)
+                for share in (
+                    layer["attention"] / layer["stream"],
+                    layer["feed_forward"] / layer["between"],
+                )
+            ]
+        self._append(step, **row)
+
+
+def _answer_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    """Mean cross-entropy at the queries; labels are not shifted, unlike a language model's."""
+    return F.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten())
+
+
+def _run(
+    config: RecallConfig, folder: Path, on_progress: OnProgress, on_message: OnMessage
+) -> None:
+    """Train from the start or from the last checkpoint, and write ``results.json``."""
+    train = config.train
+    set_seed(train.seed)
+    model = DiffTransformerForCausalLM(deepcopy(config.model))
+    metrics = _RecallCallback(folder, config, on_progress)
+    costs = CostCallback(folder, config.name, train)
+    checkpoint = last_checkpoint(folder / "checkpoints", on_message)
+    record_launch(folder, checkpoint, EngineConfig(), on_message)
+    batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)
+    trainer = OrderedTrainer(
+        model=model,
+        args=_arguments(config, folder / "checkpoints"),
+        train_dataset=batches,
+        data_collator=lambda features: features[0],  # an item is a whole batch
+        compute_loss_func=_answer_loss,
+        optimizers=optimizer_and_scheduler(model, train),
+        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints", EngineConfig())],
+    )
+    trainer.remove_callback(PrinterCallback)  # the caller shows progress
+    metrics.restore(checkpoint)
+    has_diverged = False
+    try:
+        if checkpoint is not None and metrics.solved() is not None:
+            # It was to end there; transformers would take one more step before it looks.
+            model = DiffTransformerForCausalLM.from_pretrained(checkpoint)
+            trainer.state.global_step = checkpoint_step(checkpoint)
+        else:
+            trainer.train_from(checkpoint)
+    except (DivergenceError, ShapeError) as error:
+        # The operator meets a λ that is no number before any loss does: a ShapeError.
+        if isinstance(error, ShapeError) and _is_finite(model):
+            raise
+        has_diverged = True
+    costs.write()
+    steps = trainer.state.global_step
+    write_json(folder / "results.json", _results(config, model, steps, metrics, has_diverged))
+
+
+def _is_finite(model: DiffTransformerForCausalLM) -> bool:
+    """Whether every weight is a number."""
+    return all(bool(weight.isfinite().all()) for weight in model.parameters())
+
+
+def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
+    arguments = training_arguments(config.train, folder, fresh=False, engine=EngineConfig())
+    arguments.per_device_train_batch_size = 1  # items: each is a whole batch
+    arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
+    # Seldom: a run takes minutes, and what is lost by an interruption is made again.
+    arguments.set_save(strategy="steps", steps=4 * config.train.evaluate_every)
+    return arguments
+
+
+def _results(
+    config: RecallConfig,
+    model: DiffTransformerForCausalLM,
+    steps: int,
+    metrics: _RecallCallback,
+    has_diverged: bool,
+) -> dict[str, Any]:
+    test = held_out(config, _TEST)
+    if has_diverged:
+        hits = torch.zeros_like(test.queries, dtype=torch.bool)
+    else:
+        hits = recall_score(model, test).hits
+    solved = metrics.solved()
+    scored = [row for row in read_jsonl(metrics.path) if "accuracy" in row]
+    results = {
+        "schema": 1,
+        "run": config.name,
+        "task": config.task_name,
+        "solved": solved is not None,
+        "solved_step": solved,
+        "diverged": has_diverged,
+        "steps": steps,
+        "sequences": steps * config.train.batch_sequences,
+        "validation_loss": None if has_diverged else scored[-1]["validation_loss"],
+        "test_accuracy": float(hits.double().mean()),
+        "test_by_query": hits.double().mean(0).tolist(),
+        "test_sequences": len(test.input_ids),
+        "ceilings": guessing_ceilings(config.task),
+        "lam": None if has_diverged else layer_lambdas(model, **metrics.probe),
+        "largest_write": max(scored[0]["writes"]),
+        "metrics": log_facts(metrics.path),
+    }
+    if test.depths is not None:
+        first = hits[:, 0].double()
+        results["test_by_depth"] = {
+            str(depth): float(first[test.depths == depth].mean()) for depth in DEPTHS
+        }
+    return results

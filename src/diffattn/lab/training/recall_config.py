@@ -1,0 +1,91 @@
+"""Settings of one training run on a recall task."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.recall_tasks import (
+    MqarConfig,
+    MultiNeedleConfig,
+    NoisyRecallConfig,
+    TaskConfig,
+)
+from diffattn.lab.training.config import TrainConfig
+from diffattn.models.config.known_names import check_known
+
+if TYPE_CHECKING:
+    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+
+TASKS: dict[str, type[TaskConfig]] = {
+    "mqar": MqarConfig,
+    "noisy_recall": NoisyRecallConfig,
+    "multi_needle": MultiNeedleConfig,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallConfig:
+    """A model, its training and the task it is trained and tested on.
+
+    Every step reads fresh sequences, a function of ``train.data_seed`` and the step alone.
+    ``train.evaluation_tokens`` is the size of the validation set; the test set is as large.
+    """
+
+    name: str
+    model: "DiffTransformerConfig"
+    train: TrainConfig
+    task: TaskConfig
+    solved_accuracy: float = 0.99
+    """Validation accuracy which, reached at two evaluations in a row, ends training as solved."""
+
+    def __post_init__(self) -> None:
+        for name, value, wanted in (
+            ("train.seq_len", self.train.seq_len, self.task.seq_len),
+            ("model.vocab_size", self.model.vocab_size, self.task.vocab_size),
+        ):
+            if value != wanted:
+                raise ConfigError(f"RecallConfig: {name} must be the task's {wanted}, got {value}.")
+        if not 0 < self.solved_accuracy <= 1:
+            raise ConfigError(
+                "RecallConfig: solved_accuracy must be more than 0 and at most 1, "
+                f"got {self.solved_accuracy}."
+            )
+        if self.train.micro_batch_sequences is not None:
+            raise ConfigError(
+                "RecallConfig: train.micro_batch_sequences must be None, as a batch is read whole, "
+                f"got {self.train.micro_batch_sequences}."
+            )
+
+    @property
+    def task_name(self) -> str:
+        """A key of :data:`TASKS`."""
+        return next(name for name, kind in TASKS.items() if isinstance(self.task, kind))
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, for records."""
+        return {
+            "model": self.model.settings(),
+            "train": asdict(self.train),
+            "task": {"name": self.task_name, **asdict(self.task)},
+            "solved_accuracy": self.solved_accuracy,
+        }
+
+    @classmethod
+    def from_resolved(cls, name: str, settings: dict[str, Any]) -> "RecallConfig":
+        """The inverse of :meth:`resolved`.
+
+        Raises:
+            ConfigError: An unknown task, or settings that contradict each other.
+        """
+        from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+
+        task = dict(settings["task"])
+        kind = task.pop("name")
+        check_known("RecallConfig", "task", kind, TASKS)
+        return cls(
+            name=name,
+            model=DiffTransformerConfig(**settings["model"]),
+            train=TrainConfig(**settings["train"]),
+            task=TASKS[kind](**task),
+            solved_accuracy=settings["solved_accuracy"],
+        )

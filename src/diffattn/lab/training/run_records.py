@@ -1,0 +1,110 @@
+"""What a run directory records of a run: what it is, and every start of it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffattn.lab.records.launches import append_launch
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.training.callbacks import OnMessage
+from diffattn.lab.training.checkpoints import checkpoint_step
+from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.distributed import is_first, launch, micro_batch, run_device
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.attention.cached_attention import chosen_backend
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+
+
+def record_launch(
+    folder: Path, checkpoint: Path | None, engine: EngineConfig, on_message: OnMessage
+) -> None:
+    """Append this start of a run to ``launches.jsonl``; the first process does.
+
+    Args:
+        folder: Run directory.
+        checkpoint: That it goes on from.
+        engine: How it is executed.
+        on_message: Given one line if it is continued on another number of threads.
+    """
+    if not is_first():
+        return
+    threads = torch.get_num_threads()
+    before = append_launch(
+        folder,
+        step=0 if checkpoint is None else checkpoint_step(checkpoint),
+        device=run_device(),
+        threads=threads,
+        engine=asdict(engine) | launch(engine),
+    )
+    earlier = threads if checkpoint is None or before is None else before.get("threads", threads)
+    if run_device() == "cpu" and earlier != threads:
+        on_message(
+            f"the run had OMP_NUM_THREADS={earlier} and goes on with {threads}: the last bits of "
+            "its losses may differ"
+        )
+
+
+def record(
+    name: str,
+    model: DiffTransformerConfig,
+    config: TrainConfig,
+    resolved: dict[str, Any],
+    facts: dict[str, Any],
+    engine: EngineConfig,
+) -> RunRecord:
+    """What ``run.json`` says of a run.
+
+    Args:
+        name: Of the run.
+        model: The model's configuration.
+        config: Its training.
+        resolved: All settings as plain values.
+        facts: More about the model.
+        engine: How it is executed.
+    """
+    return RunRecord(
+        name=name,
+        config=resolved,
+        seed=config.seed,
+        backends=chosen_backends(
+            model, config, apart=resolved.get("windows", {}).get("documents") == "apart"
+        ),
+        device=run_device(),
+        engine=asdict(engine) | launch(engine),
+        model={
+            "parameters": parameter_count(model),
+            "non_embedding_parameters": parameter_count(model, embeddings=False),
+            "train_flops_per_token": flops_per_token(model, config.seq_len, training=True),
+            **facts,
+        },
+    )
+
+
+def chosen_backends(
+    model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
+) -> dict[str, str]:
+    """Which backend the operator will run on, for the shapes of this run.
+
+    Args:
+        model: The model's configuration.
+        config: Its training: tokens per sequence, micro batch, precision.
+        apart: Whether documents are kept apart, so that a micro batch is one packed row.
+
+    Returns:
+        The operator's name to the backend's.
+
+    Raises:
+        BackendError: The configured backend cannot run here.
+        ConfigError: The batch cannot be shared out to the processes of the launch.
+    """
+    dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+    batch, num_tokens = micro_batch(config), config.seq_len
+    if apart:
+        batch, num_tokens = 1, batch * num_tokens
+    chosen = chosen_backend(
+        model, device=run_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
+    )
+    return {model.attention_op: chosen}

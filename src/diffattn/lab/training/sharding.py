@@ -1,0 +1,329 @@
+"""A model of which several processes hold shards (FSDP2), and checkpoints that all write to."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate.utils import AutocastKwargs
+from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, Trainer
+from transformers.trainer import SCHEDULER_NAME
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.files.manifest import write_manifest
+from diffattn.lab.training.checkpoints import not_whole
+from diffattn.lab.training.config import InitConfig
+from diffattn.lab.training.distributed import (
+    from_first,
+    is_first,
+    num_processes,
+    process_index,
+    together,
+    wait_for_all,
+    wait_for_files,
+)
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.initial import initial_model
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+_SHARDS = "optimizer-*-of-*.safetensors"
+
+
+def require_shardable(engine: EngineConfig) -> None:
+    """Refuse to shard where it cannot be done.
+
+    Raises:
+        ConfigError: There are too few processes, or the installed transformers cannot shard.
+    """
+    if engine.shards(num_processes()) == 1:
+        return
+    if not hasattr(PreTrainedModel, "is_distributed_loading_by_transformers"):
+        raise ConfigError(
+            "training: engine.parallel 'fsdp' needs transformers 5.23 or newer, got an older one."
+        )
+
+
+def untrained_model(
+    config: DiffTransformerConfig,
+    engine: EngineConfig,
+    checkpoint: Path | None,
+    scratch: Path,
+    init: InitConfig | None = None,
+) -> DiffTransformerForCausalLM:
+    """The model as this process holds it before training, whole or its shard.
+
+    Sharded, every parameter is split over the processes, with the decoder block as the unit that
+    is gathered for its computation. transformers does it while it reads weights, so that no
+    process but the first ever holds all of them; accelerate's own FSDP cannot be used on a CPU
+    and casts λ to bfloat16 in mixed precision.
+
+    Args:
+        config: The model's configuration.
+        engine: Whether to shard.
+        checkpoint: Where a sharded model finds its weights, or ``None`` for initial ones; they
+            follow from torch's seed, and are those of one process.
+        scratch: A folder for the initial weights, removed again.
+        init: Weights to start from in place of fresh ones; not read if there is a checkpoint.
+
+    Raises:
+        DiffAttnError: A parameter is not sharded though it should be.
+    """
+    if engine.parallel != "fsdp":
+        return initial_model(config, init if checkpoint is None else None)
+    from transformers.distributed import DistributedConfig
+
+    if checkpoint is None:
+
+        def write() -> None:
+            initial_model(config, init).save_pretrained(scratch, remote_code=False)
+
+        from_first(write)
+    mesh = DistributedConfig(
+        fsdp_size=engine.shards(num_processes()), dp_replicate_size=engine.replicas
+    )
+    model = DiffTransformerForCausalLM.from_pretrained(
+        checkpoint or scratch, distributed_config=mesh
+    )
+    wait_for_all()
+    if is_first():
+        shutil.rmtree(scratch, ignore_errors=True)
+    require_sharded(model)
+    _let_go_of_the_rest(model)
+    return model
+
+
+def prepare_model(model: DiffTransformerForCausalLM, engine: EngineConfig) -> None:
+    """Have a model trained in the way that is asked for, as far as it is the model's part."""
+    model.loss_chunk_tokens = engine.loss_chunk_tokens
+    if engine.activation_checkpointing:
+        # The older name, which transformers 5.23 warns of, is the only one in 5.17.
+        switch = getattr(model, "activation_checkpointing_enable", None)
+        (switch or model.gradient_checkpointing_enable)()
+
+
+def prepare_trainer(trainer: Trainer, engine: EngineConfig) -> None:
+    """The same of what is the trainer's part."""
+    if engine.activation_checkpointing:
+        # The cache would keep a bfloat16 copy of every matrix until the whole forward pass is over.
+        trainer.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
+
+
+def require_sharded(model: torch.nn.Module) -> None:
+    """Assert that every process holds only its share of every parameter.
+
+    Some engines train with whole copies, without a word, where they cannot shard.
+
+    Raises:
+        DiffAttnError: A parameter is whole.
+    """
+    whole = [
+        name
+        for name, parameter in model.named_parameters()
+        if not isinstance(parameter, DTensor)
+        or not any(placement.is_shard() for placement in parameter.placements)
+    ]
+    if whole:
+        raise DiffAttnError(
+            "training: with engine.parallel 'fsdp' every parameter must be sharded, got "
+            f"{len(whole)} whole ones, the first {whole[0]}."
+        )
+
+
+def _let_go_of_the_rest(model: torch.nn.Module) -> None:
+    """Have every process hold the memory of its shards alone.
+
+    On a CPU transformers leaves each shard as a view of the whole tensor that was read.
+    """
+    compact: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # tied ones stay one
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            local = cast(DTensor, parameter).to_local()
+            if local.untyped_storage().nbytes() == local.nbytes:
+                continue
+            if parameter not in compact:
+                compact[parameter] = torch.nn.Parameter(_shard(local.clone(), parameter))
+            setattr(module, name, compact[parameter])
+
+
+def save_model(model: Any, folder: Path, *, remote_code: bool = False) -> None:
+    """Write configuration and weights as one process would; all processes take part.
+
+    transformers would write tied weights of a sharded model twice.
+
+    Args:
+        model: Whole or sharded.
+        folder: For the files.
+        remote_code: Write the model's code and a card, too: the last model of a run has them.
+    """
+    if not is_sharded(model):
+        if is_first():
+            model.save_pretrained(folder, remote_code=remote_code)
+        return
+    from transformers.distributed import gather_full_state_dict
+
+    weights = gather_full_state_dict(model)
+    if is_first():
+        config = deepcopy(model.config)
+        del config.distributed_config
+        with torch.device("meta"):
+            whole = DiffTransformerForCausalLM(config)
+        whole.load_state_dict(weights, assign=True)
+        whole.tie_weights()
+        whole.save_pretrained(folder, remote_code=remote_code)
+
+
+def is_sharded(model: Any) -> bool:
+    """Whether the processes hold shards of a model."""
+    return bool(getattr(model, "is_distributed_loading_by_transformers", False))
+
+
+def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
+    """Refuse a checkpoint that was written in parts which these processes cannot take up.
+
+    Whole copies (DDP) continue on any number of processes, shards on any number of replicas of as
+    many.
+
+    Raises:
+        ConfigError: Names the setting to change.
+    """
+    if checkpoint is None:
+        return
+    counts = {int(path.stem.split("-")[3]) for path in checkpoint.glob(_SHARDS)}
+    written = "fsdp" if counts else "ddp"
+    if engine.parallel != written:
+        raise ConfigError(
+            f"training: engine.parallel must be {written!r}, as in {checkpoint.name}, to continue "
+            f"the run, got {engine.parallel!r}."
+        )
+    shards = engine.shards(num_processes())
+    if counts and counts != {shards}:
+        raise ConfigError(
+            f"training: a sharded run must be continued by as many processes per replica as "
+            f"wrote {checkpoint.name}, {counts.pop()}, got {shards} (WORLD_SIZE="
+            f"{num_processes()}, engine.replicas={engine.replicas})."
+        )
+
+
+@contextmanager
+def written_by_all(folder: Path) -> Iterator[None]:
+    """A folder to which every process writes its part; whole and with a manifest, or removed.
+
+    Raises:
+        DiffAttnError: Something went wrong on one of them, as a rule a full disk.
+    """
+    if is_first():
+        shutil.rmtree(folder, ignore_errors=True)
+    wait_for_all()  # what lay there is gone
+    try:
+        with together():
+            yield
+        # NCCL, which comes next, has less patience than a large hash may take.
+        from_first(lambda: write_manifest(folder))
+    # safetensors and torch raise these for a full disk, the tokenizer's Rust writer bare Exception.
+    except Exception as error:
+        if is_first():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise not_whole(folder, error) from error
+
+
+class ShardedState(Trainer):
+    """transformers.Trainer that also writes and continues the state of a sharded model.
+
+    It refuses to by itself: of a model sharded while it was read, it saves the weights only.
+    """
+
+    def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
+        if self.model.config.distributed_config.dp_replicate_size > 1:
+            # Gradients are shared out at once, and averaged over replicas in the last pass.
+            context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
+            return context
+        # Until the last pass of a step each device would hold whole float32 gradients.
+        return nullcontext()
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if output_dir is not None and is_sharded(self.model):
+            save_model(self.model, Path(output_dir))
+        else:
+            super()._save(output_dir, state_dict)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if not is_sharded(self.model):
+            return
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        self._save_rng_state(str(folder))
+        shard, shards = self._shard_of_all()
+        if process_index() < shards:  # all replicas hold the same
+            save_file(self._shards(), folder / _shard_name(shard, shards))
+        if is_first():
+            torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not is_sharded(self.model):  # else its weights were read from there
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or not is_sharded(self.model):
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        folder = Path(checkpoint)
+        scheduler = torch.load(folder / SCHEDULER_NAME, weights_only=True)
+        self.lr_scheduler.load_state_dict(scheduler)
+        states: dict[int, dict[str, torch.Tensor]] = {}
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        for key, value in load_file(folder / _shard_name(*self._shard_of_all())).items():
+            index, name = key.split(".")
+            like = parameters[int(index)]
+            states.setdefault(int(index), {})[name] = (
+                value if value.ndim == 0 else _shard(value, like)
+            )
+        groups = self.optimizer.state_dict()["param_groups"]
+        for group, rate in zip(groups, scheduler["_last_lr"], strict=True):
+            group["lr"] = rate
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+    def require_parts(self, folder: Path) -> None:
+        """Wait until the first process sees what all of them have written of a checkpoint."""
+        shards = self._shard_of_all()[1] if is_sharded(self.model) else 0
+        parts = [_shard_name(shard, shards) for shard in range(shards)]
+        if num_processes() > 1:
+            parts += [f"rng_state_{index}.pth" for index in range(num_processes())]
+        from_first(lambda: wait_for_files(folder, parts))
+
+    def _shard_of_all(self) -> tuple[int, int]:
+        """The number of this process's shard, and how many there are."""
+        shards = int(self.model.config.distributed_config.fsdp_size)
+        return process_index() % shards, shards
+
+    def _shards(self) -> dict[str, torch.Tensor]:
+        """This process's part of the optimizer's state: index and name to tensor."""
+        return {
+            f"{index}.{name}": (value.to_local() if isinstance(value, DTensor) else value)
+            .detach()
+            .cpu()
+            .contiguous()
+            for index, state in self.optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+        }
+
+
+def _shard_name(shard: int, shards: int) -> str:
+    return f"optimizer-{shard:05d}-of-{shards:05d}.safetensors"
+
+
+def _shard(local: torch.Tensor, like: Any) -> DTensor:
+    """This process's part as a part of what is sharded like a parameter."""
+    return DTensor.from_local(
+        local.to(like.to_local().device),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )

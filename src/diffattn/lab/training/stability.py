@@ -1,0 +1,80 @@
+"""Training runs of which divergence is a result, not a failure."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffattn.files.io import log_facts, read_json, write_json
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.training.callbacks import METRICS, DivergenceError
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.distributed import require_one_process
+from diffattn.lab.training.prepare import PreparedData
+from diffattn.lab.training.trainer import RESULTS, train
+
+RECORDED = "recorded"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StabilityRun(RunConfig):
+    """A run that may diverge, of which no weights are kept."""
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, and what becomes of a run that diverges."""
+        return {**RunConfig.resolved(self), "divergence": RECORDED}
+
+
+def train_recorded(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    *,
+    facts: dict[str, Any] | None = None,
+    **callbacks: Callable[..., None],
+) -> dict[str, Any]:
+    """Train one model as :func:`diffattn.lab.training.trainer.train` does; record it if it
+    diverges.
+
+    Args:
+        config: The run.
+        data: Tokens.
+        folder: Run directory.
+        facts: More to record about the model.
+        **callbacks: ``on_progress`` and ``on_message`` of ``train``.
+
+    Returns:
+        What ``results.json`` holds. Of a run that met a number that is not finite:
+        ``validation_loss`` null, ``diverged_step`` the step at which it did, ``reason`` in words.
+
+    Raises:
+        ConfigError: As ``train``.
+        CheckpointError: As ``train``.
+        DiffAttnError: A file could not be written whole; the same call continues.
+        OSError: The disk is full or not writable; the same call continues.
+    """
+    folder = Path(folder)
+    require_one_process("a run of which divergence is recorded")
+    try:
+        train(config, data, folder, facts=facts, **callbacks)
+    except DivergenceError as error:
+        with sole_writer(folder):
+            _record(config, folder, error)
+    if isinstance(config, StabilityRun):
+        shutil.rmtree(folder / "model", ignore_errors=True)
+    return read_json(folder / RESULTS)
+
+
+def _record(config: RunConfig, folder: Path, error: DivergenceError) -> None:
+    """Write ``results.json``, the last file; checkpoints are of no more use."""
+    results = {
+        "schema": 1,
+        "run": config.name,
+        "validation_loss": None,
+        "diverged_step": error.step,
+        "reason": str(error),
+        "metrics": log_facts(folder / METRICS),
+    }
+    write_json(folder / RESULTS, results)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)

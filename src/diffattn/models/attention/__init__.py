@@ -1,0 +1,1 @@
+"""Attention inside the model: caches, masks and kernels of transformers' interface."""

@@ -1,0 +1,258 @@
+"""Between a layer and its cache: one attention call per layer, by our operator or Hugging Face's.
+
+What is stored per token, for K and for V alike (H heads, Hkv key/value heads, D ``head_dim``):
+
+=================== ======================= =================== ================ ===============
+attention type      dynamic, static cache   paged cache, by us  by HF kernels    query heads, HF
+=================== ======================= =================== ================ ===============
+softmax             Hkv heads of D          (by HF kernels)     Hkv heads of D   H
+diff, shared_diff   Hkv heads of 2D         2 Hkv heads of D    4 Hkv heads of D 4 H
+diff_v2             Hkv heads of D          Hkv heads of D      Hkv heads of D   2 H
+=================== ======================= =================== ================ ===============
+
+Caches keyed by layer keep one K and V per layer, so a second call would overwrite the first
+(transformers' DiffLlama does). Hugging Face's kernels pair query, key and value heads one to one
+at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2, k1, k2]``,
+``V = [left, left, right, right]``; a paged cache, which stores what it is called with, then holds K
+and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both once: see
+:mod:`diffattn.models.attention.paged_cache`. Dynamic and static caches may be given in the kernels'
+layout, too: see :mod:`diffattn.models.attention.cache_layout`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+from transformers.utils.generic import is_flash_attention_requested
+
+from diffattn.errors import ConfigError
+from diffattn.models.attention.cache_layout import update
+from diffattn.models.attention.kernels import (
+    AttentionMapRecorder,
+    KernelCall,
+    by_kernel,
+    through_maps,
+)
+from diffattn.models.attention.masks import KeyMask
+from diffattn.models.attention.paged_cache import PagedBatch
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.inputs import backends, kernel_support
+from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
+
+IMPLEMENTATION = "diffattn"
+
+
+def bind(
+    layer: Any,
+    kernel: KernelCall,
+    config: DiffTransformerConfig,
+    *,
+    mask: Any,
+    past_key_values: Cache | None,
+    recorder: AttentionMapRecorder | None,
+    **kwargs: Any,
+) -> Callable[..., Tensor]:
+    """The ``attend`` of one layer in one forward pass.
+
+    Args:
+        layer: An attention layer of ours.
+        kernel: The layer's call of Hugging Face's interface.
+        config: The model's configuration.
+        mask: A :class:`KeyMask` under ``"diffattn"``, or a :class:`PagedBatch` in continuous
+            batching; else what Hugging Face's kernel takes.
+        past_key_values: Cache to read and extend, or ``None``.
+        recorder: Given when maps are wanted.
+        **kwargs: Passed to Hugging Face's kernel, for example a paged cache.
+
+    Returns:
+        A function ``attend(q, k, v, lam=None)`` with the operator's shapes.
+    """
+
+    acting_map = layer.acting_map if config.attention.map_norm else None
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
+        if past_key_values is not None:
+            k, v = update(past_key_values, k, v, layer.layer_idx)
+        if config._attn_implementation != IMPLEMENTATION:
+            return _hugging_face(kernel, config, mask, recorder, kwargs, q, k, v, lam)
+        if isinstance(mask, PagedBatch):
+            assert lam is not None  # see paged_cache.reads_pages
+            if recorder is not None:
+                raise ConfigError("DiffTransformer: attention maps need a pass without pages.")
+            return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
+        ours = KeyMask() if mask is None else mask
+        if ours.scores is not None:
+            return _by_scores(kernel, config, ours.scores, acting_map, recorder, q, k, v, lam)
+        batch, num_tokens = q.shape[:2]
+        rows = batch if ours.cu_seqlens is not None else 1  # laid end to end
+        if rows > 1:
+            q, k, v = (x.flatten(0, 1)[None] for x in (q, k, v))
+            lam = None if lam is None else lam.expand(batch, num_tokens, q.shape[2])
+            lam = None if lam is None else lam.flatten(0, 1)[None]
+        options = ours.options()
+        if recorder is not None:
+            _record(recorder, acting_map, q, k, lam, options, rows)
+        if lam is None:
+            out = softmax_attention(q, k, v, backend=config.attention_backend, **options)
+        elif config.attention.map_norm:
+            out = layer.operator(q, k, v, lam, **options)
+        else:
+            out = diff_attention(q, k, v, lam, backend=config.attention_backend, **options)
+        return out[0].unflatten(0, (batch, num_tokens)) if rows > 1 else out
+
+    return attend
+
+
+def chosen_backend(
+    config: DiffTransformerConfig,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    batch: int,
+    num_tokens: int,
+    elsewhere: bool = False,
+    tested: bool = True,
+) -> str:
+    """The backend that ``"diffattn"`` trains with on ``[batch, num_tokens]``.
+
+    Args:
+        config: The model's configuration.
+        device: Device type.
+        dtype: Of the queries.
+        batch: Rows.
+        num_tokens: Per row.
+        elsewhere: Whether another machine is meant, whose device runs every backend.
+        tested: Of another machine, whether it has passed the kernels' tests: if not, ``"auto"``
+            leaves them alone.
+
+    Returns:
+        A name from ``backends.names(config.attention_op)``.
+
+    Raises:
+        BackendError: The configured backend cannot run these inputs.
+    """
+    if config.attention.map_norm:
+        return "reference"
+    is_softmax = config.attention_op == "softmax_attention"
+    inputs = backends.Inputs(
+        device=device,
+        dtype=dtype,
+        batch=batch,
+        num_heads=config.num_attention_heads if is_softmax else config.num_heads,
+        num_queries=num_tokens,
+        num_keys=num_tokens,
+        head_dim=config.head_dim,
+        value_dim=config.cached_kv_shape[1],
+        # Without it no kernel is chosen, whatever GPU is here.
+        capability=None if elsewhere else kernel_support.compute_capability(torch.device(device)),
+        needs_gradient=True,
+        elsewhere=elsewhere and tested,
+    )
+    return backends.resolve(config.attention_op, config.attention_backend, inputs)
+
+
+def _record(
+    recorder: AttentionMapRecorder,
+    acting_map: Callable[[Tensor], Tensor] | None,
+    q: Tensor,
+    k: Tensor,
+    lam: Tensor | None,
+    options: dict[str, Any],
+    rows: int,
+) -> None:
+    if lam is None:
+        signed = softmax_attention_maps(q, k, **options)
+        raw = signed[:, :, None]
+    else:
+        map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
+        if acting_map is not None:
+            signed = acting_map(signed)
+        raw = torch.stack([map_1, map_2], dim=2)
+    recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))
+
+
+def _of_each_row(maps: Tensor, rows: int) -> Tensor:
+    """``[1, ..., rows * T, rows * T]`` to ``[rows, ..., T, T]``: none sees another's tokens."""
+    if rows == 1:
+        return maps
+    size = maps.shape[-1] // rows
+    maps = maps[0].unflatten(-1, (rows, size)).unflatten(-3, (rows, size))
+    return maps.diagonal(dim1=-4, dim2=-2).movedim(-1, 0)
+
+
+def _by_scores(
+    kernel: KernelCall,
+    config: DiffTransformerConfig,
+    scores: Tensor,
+    acting_map: Callable[[Tensor], Tensor] | None,
+    recorder: AttentionMapRecorder | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+) -> Tensor:
+    """A mask that says for each score whether it counts, which no backend of ours takes.
+
+    ``"auto"`` means here: PyTorch's kernel in one call, or the definition if maps are wanted.
+    """
+    if config.attention_backend != "auto":
+        raise ConfigError(
+            "DiffTransformer: an attention_mask of four axes needs attention_backend 'auto', "
+            f"got {config.attention_backend!r}."
+        )
+    if recorder is not None or config.attention.map_norm:
+        return through_maps(q, k, v, lam, scores, acting_map=acting_map, recorder=recorder)
+    scores = scores if scores.dtype == torch.bool else scores.to(q.dtype)
+    return by_kernel("sdpa", kernel, q, k, v, lam, scores, {})
+
+
+def _hugging_face(
+    kernel: KernelCall,
+    config: DiffTransformerConfig,
+    mask: Any,
+    recorder: AttentionMapRecorder | None,
+    kwargs: dict[str, Any],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+) -> Tensor:
+    """The implementation that is asked for; see the table above."""
+    implementation = config._attn_implementation
+    if config.attention.map_norm:
+        raise ConfigError(
+            f"DiffTransformer: attention_type {config.attention_type!r} needs attn_implementation "
+            f"{IMPLEMENTATION!r}, got {implementation!r}."
+        )
+    if implementation == "eager":  # adds its mask, one of bools, too
+        is_bool = mask is not None and mask.dtype == torch.bool
+        if recorder is not None or is_bool:
+            return through_maps(q, k, v, lam, mask, acting_map=None, recorder=recorder)
+    if recorder is not None:
+        raise ConfigError(
+            "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
+            f"got {implementation!r}."
+        )
+    _check_flash_dtype(config, q)
+    return by_kernel(implementation, kernel, q, k, v, lam, mask, kwargs)
+
+
+def _check_flash_dtype(config: DiffTransformerConfig, q: Tensor) -> None:
+    """transformers looks for the dtype in place of float32 in a linear layer of the kernel's
+    module, and ours has none."""
+    if q.dtype != torch.float32 or not is_flash_attention_requested(config):
+        return
+    told = torch.is_autocast_enabled(q.device.type) or hasattr(config, "_is_quantized")
+    if not told:
+        raise ConfigError(
+            f"DiffTransformer: attn_implementation {config._attn_implementation!r} needs float16 "
+            "or bfloat16, got float32. Load the model with dtype=torch.bfloat16, or use autocast."
+        )
+
+
+def only_through_our_models(*args: Any, **kwargs: Any) -> Any:
+    """Registered under our name so that Hugging Face knows it; our models never call it."""
+    raise NotImplementedError("'diffattn' is the attention of DiffTransformer models only.")

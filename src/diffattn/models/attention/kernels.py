@@ -1,0 +1,162 @@
+"""One call of Hugging Face's attention interface per layer, and the eager definition by maps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import eager_attention_forward
+
+from diffattn.models.attention.cache_layout import in_kernel_layout
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.ops.inputs.masking import repeat_heads
+
+
+class AttentionMapRecorder(nn.Module):
+    """The point where ``output_attentions`` and ``output_attention_maps`` read the maps."""
+
+    def forward(self, signed: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Pass through ``[B, H, T, S]`` (what acts on V) and ``[B, H, maps, T, S]``."""
+        return signed, raw
+
+
+class KernelCall(nn.Module):
+    """The call of Hugging Face's attention interface, and what kernels read off their module.
+
+    A module of its own, one per layer, with the call in its ``forward``: vLLM reads the sources of
+    all modules for it and gives each that has one a part of the cache.
+
+    Args:
+        config: The model's configuration; it names the implementation.
+        layer_idx: Counted from 0.
+    """
+
+    is_causal = True
+
+    def __init__(self, config: DiffTransformerConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.scaling = config.head_dim**-0.5
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+
+    def forward(
+        self,
+        implementation: str,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """``[B, heads, tokens, D]`` each to ``[B, T, heads, D]``, some axes of it flattened."""
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        out, _ = attention(self, q, k, v, mask, dropout=0.0, scaling=self.scaling, **kwargs)
+        return out
+
+
+def by_kernel(
+    implementation: str,
+    kernel: KernelCall,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+    mask: Tensor | None,
+    kwargs: dict[str, Any],
+) -> Tensor:
+    """Attention by one call of a kernel that pairs query, key and value heads of one width.
+
+    V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2, k1, k2]``, ``V = [left, left, right,
+    right]``; V2 has its two query heads side by side already.
+
+    Args:
+        implementation: A name of Hugging Face's interface.
+        kernel: The layer's.
+        q: ``[B, T, H, 2, D]``, or ``[B, T, H, D]`` of softmax attention.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``.
+        lam: λ, broadcastable to ``[B, T, H]``; ``None`` for softmax attention.
+        mask: As the kernel takes it.
+        kwargs: For the kernel, for example a paged cache.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``.
+    """
+    num_heads = q.shape[2]
+    pieces = 2 if k.ndim == 5 else 1
+    if pieces == 2:
+        q = torch.cat([*q.unbind(3)] * 2, dim=2)
+        k, v = in_kernel_layout(k, v)
+    else:
+        q = q if lam is None else q.flatten(2, 3)
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+    out = kernel(implementation, q.transpose(1, 2), k, v, mask, **kwargs)
+    out = out.view(*q.shape[:2], -1, q.shape[-1])  # [B, T, heads of the call, D]
+    if lam is None:
+        return out
+    lam = lam.expand(*out.shape[:2], num_heads)[..., None]
+    if pieces == 2:
+        out_1, out_2 = out.unflatten(2, (2, 2, num_heads)).unbind(3)  # [B, T, halves, H, D]
+        out_1, out_2 = (x.transpose(2, 3).flatten(3) for x in (out_1, out_2))
+    else:
+        out_1, out_2 = out.unflatten(2, (num_heads, 2)).unbind(3)
+    return (out_1 - lam * out_2).to(q.dtype)
+
+
+def through_maps(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+    mask: Tensor | None,
+    *,
+    acting_map: Callable[[Tensor], Tensor] | None,
+    recorder: AttentionMapRecorder | None,
+) -> Tensor:
+    """Attention as it is defined: the maps, their difference, its product with V.
+
+    What the recorder is given lies on the way to the output, so gradients can be read there.
+
+    Args:
+        q: As for :func:`by_kernel`.
+        k: As for :func:`by_kernel`.
+        v: As for :func:`by_kernel`.
+        lam: As for :func:`by_kernel`.
+        mask: ``[B or 1, 1, T, S]``, True where a key is seen, or what is added to the scores; or
+            ``None``.
+        acting_map: What a layer that normalises the difference of its maps makes of it.
+        recorder: Given when maps are wanted.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
+        query that sees no key gets 0.
+    """
+    num_heads, dtype = q.shape[2], q.dtype
+    q = q if q.ndim == 5 else q[:, :, :, None]
+    k = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
+    scores = q.permute(0, 2, 3, 1, 4) @ k.permute(0, 2, 3, 4, 1)  # [B, H, maps, T, S]
+    scores = scores.to(torch.float64 if dtype == torch.float64 else torch.float32)
+    scores = scores * q.shape[-1] ** -0.5
+    if mask is not None:
+        mask = mask[:, :, None]
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        else:
+            scores = scores + mask
+        sees_none = (scores == -torch.inf).all(-1, keepdim=True)
+        raw = scores.masked_fill(sees_none, 0).softmax(-1).masked_fill(sees_none, 0)
+    else:
+        raw = scores.softmax(-1)
+    if lam is None:
+        signed = raw[:, :, 0]
+    else:
+        lam = lam.expand(*q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]
+        signed = raw[:, :, 0] - lam * raw[:, :, 1]
+        if acting_map is not None:
+            signed = acting_map(signed)
+    if recorder is not None:
+        signed, _ = recorder(signed, raw)
+    values = repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]
+    return (signed.to(dtype) @ values).transpose(1, 2)

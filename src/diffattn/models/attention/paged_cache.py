@@ -1,0 +1,179 @@
+"""One pass of continuous batching: a paged cache that holds K1, K2 and V once.
+
+Hugging Face's cache has one tensor of K and one of V per layer, both of ``num_key_value_heads``
+heads as wide as ``head_dim``. Its kernels pair such heads one to one, so for them V1 stores each
+twice (:func:`diffattn.models.attention.cache_layout.in_kernel_layout`). Our operator reads the
+pages itself: with half the heads, those of K are ``[k1, k2]`` and those of V ``[left, right]`` per
+key/value head, which in memory is the operator's own layout.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import ConfigError
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.paged_decode import gathered_pages, paged_decode
+
+_FEW_QUERIES = 16
+"""Of one sequence: what the decode kernel takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Few:
+    """Sequences with at most 16 queries each."""
+
+    tokens: Tensor
+    """int64 ``[B, T]``, each sequence's at the end of its row; N where there is none."""
+    table: Tensor
+    """int32 ``[B, table pages]``."""
+    lengths: Tensor
+    """int32 ``[B]``, keys with those of this pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Many:
+    """One sequence with more queries."""
+
+    tokens: slice
+    table: Tensor
+    """int32 ``[1, table pages]``."""
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedBatch:
+    """One pass of continuous batching: where its N tokens are stored, and what they read."""
+
+    allocator: Any
+    """Hugging Face's: it writes, and hands out the pages of a layer."""
+    write_index: Tensor
+    """int64 ``[N]``."""
+    cu_seqlens: Tensor
+    """int32, borders of the sequences among the N tokens, padding last."""
+    few: _Few | None = None
+    many: tuple[_Many, ...] = ()
+    """With ``few``: every sequence that reads keys of earlier passes. Neither: none does."""
+
+    @torch.compiler.disable  # a write to aliased views, which a graph would copy
+    def attend(
+        self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, backend: str
+    ) -> Tensor:
+        """Store the new keys and values of one layer and attend to all that its queries see.
+
+        Args:
+            layer_idx: Of the layer.
+            q: ``[1, N, H, 2, D]``.
+            k: ``[1, N, Hkv, 2, D]`` or ``[1, N, Hkv, D]``.
+            v: ``[1, N, Hkv, Dv]``.
+            lam: λ, broadcastable to ``[1, N, H]``.
+            backend: Of ``diff_attention``, on gathered pages; ``"auto"``: of ``paged_decode``.
+
+        Returns:
+            ``[1, N, H, Dv]``.
+        """
+        k_pages, v_pages = self._store(layer_idx, k, v)
+        if self.few is None and not self.many:
+            return diff_attention(q, k, v, lam, cu_seqlens=self.cu_seqlens, backend=backend)
+        num_tokens, num_heads = q.shape[1:3]
+        lam = lam.expand(1, num_tokens, num_heads)
+        out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # the last for no token
+        for one in self.many:
+            keys, values = (
+                gathered_pages(x, one.table)[:, : one.length] for x in (k_pages, v_pages)
+            )
+            out[one.tokens] = diff_attention(
+                q[:, one.tokens], keys, values, lam[:, one.tokens], backend=backend
+            )[0]
+        if self.few is not None:
+            few, taken = self.few, self.few.tokens.clamp(max=num_tokens - 1)
+            queries, their_lam = q[0, taken], lam[0, taken]
+            if backend == "auto":
+                attended = paged_decode(
+                    queries, k_pages, v_pages, their_lam, block_table=few.table,
+                    kv_lengths=few.lengths,
+                )  # fmt: skip
+            else:
+                keys, values = (gathered_pages(x, few.table) for x in (k_pages, v_pages))
+                attended = diff_attention(
+                    queries, keys, values, their_lam, kv_lengths=few.lengths, backend=backend
+                )
+            out[few.tokens] = attended
+        return out[None, :num_tokens]
+
+    def _store(self, layer_idx: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write, and give the layer's pages in the operator's layout, uncopied."""
+        heads = (self.allocator.num_key_value_heads, self.allocator.head_dim)
+        self.allocator.update(
+            k[0].reshape(-1, *heads), v[0].reshape(-1, *heads), layer_idx,
+            self.write_index[:0], self.write_index,
+        )  # fmt: skip
+        k_pages, v_pages = self.allocator.get_cache_for_block_table(layer_idx)
+        k_pages, v_pages = (x.flatten(2) for x in (k_pages, v_pages))  # views
+        return k_pages.unflatten(2, k.shape[2:]), v_pages.unflatten(2, v.shape[2:])
+
+
+@torch.compiler.disable
+def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
+    """What Hugging Face's manager says of a pass, once for all layers.
+
+    Where a sequence that has keys of earlier passes has more than 16 queries (a prompt read in
+    parts), the lengths are read on the host, which waits for the device once per pass.
+
+    Args:
+        num_tokens: N, padding included.
+        kwargs: Arguments of the model's forward pass, as Hugging Face's kernels take them.
+
+    Raises:
+        ConfigError: The pass would have to wait for the device while it is captured.
+    """
+    (allocator,) = kwargs["cache"].cache_allocators.values()  # one attention type in all layers
+    (read_index,), (write_index,) = kwargs["read_index"], kwargs["write_index"]
+    borders = kwargs["cu_seq_lens_q"]
+    closed = torch.cat([borders, borders.new_full((1,), num_tokens)])
+    batch = PagedBatch(allocator=allocator, write_index=write_index, cu_seqlens=closed)
+    if read_index.numel() == 0:
+        return batch
+    key_borders = kwargs["cu_seq_lens_k"][allocator.layer_type]
+    lengths = key_borders.diff()
+    table = _block_table(
+        read_index, key_borders, kwargs["max_length_k"][allocator.layer_type],
+        allocator.tokens_per_page,
+    )  # fmt: skip
+    most = kwargs["max_length_q"]
+    if most <= _FEW_QUERIES:
+        tokens = _tokens(borders, most, num_tokens)
+        return replace(batch, few=_Few(tokens=tokens, table=table, lengths=lengths))
+    if borders.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise ConfigError(
+            "DiffTransformer: continuous batching with use_cuda_graph needs attn_implementation "
+            "'sdpa' or a flash one, got 'diffattn'."
+        )
+    starts, ends = borders[:-1].tolist(), borders[1:].tolist()
+    many = tuple(
+        _Many(tokens=slice(start, end), table=table[row : row + 1], length=length)
+        for row, (start, end, length) in enumerate(zip(starts, ends, lengths.tolist(), strict=True))
+        if end - start > _FEW_QUERIES
+    )
+    batch = replace(batch, many=many)
+    rows = [row for row in range(len(starts)) if 0 < ends[row] - starts[row] <= _FEW_QUERIES]
+    if rows:
+        most = max(ends[row] - starts[row] for row in rows)
+        tokens = _tokens(borders, most, num_tokens)[rows]
+        batch = replace(batch, few=_Few(tokens=tokens, table=table[rows], lengths=lengths[rows]))
+    return batch
+
+
+def _block_table(read_index: Tensor, key_borders: Tensor, most_keys: int, page_size: int) -> Tensor:
+    """int32 ``[B, table pages]`` from the row of every key; after a sequence's end any page."""
+    steps = torch.arange(0, most_keys, page_size, device=read_index.device)
+    first_of_page = (key_borders[:-1, None] + steps).clamp(max=len(read_index) - 1)
+    return (read_index[first_of_page] // page_size).to(torch.int32)
+
+
+def _tokens(borders: Tensor, most: int, num_tokens: int) -> Tensor:
+    """int64 ``[B, most]``, the last ``most`` tokens of each sequence; N where it has fewer."""
+    tokens = borders[1:, None] - most + torch.arange(most, device=borders.device)
+    return tokens.masked_fill(tokens < borders[:-1, None], num_tokens)

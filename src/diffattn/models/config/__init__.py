@@ -1,0 +1,1 @@
+"""Configuration of the models, and the checks of its values."""

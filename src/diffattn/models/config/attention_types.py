@@ -1,0 +1,216 @@
+"""Every fact about an attention type, one row each. Loads without torch and transformers.
+
+Layers hold the arithmetic; a row names its layer and gives what models, counts, matched twins,
+caches and tables have to know of it.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from diffattn.models.config.known_names import check_known
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionType:
+    """One attention type. Widths are in units of ``head_dim``, counts per head of the operator.
+
+    Without slots, which cloudpickle cannot send by value.
+    """
+
+    name: str
+    layer: tuple[str, str]
+    """Module and class of the layer; see :meth:`layer_class`."""
+    source: str
+    query_maps: int
+    """Queries per head, one for each attention map."""
+    key_maps: int
+    """Keys per key/value head: V2's maps share theirs."""
+    value_width: int
+    """Width of one value, and the softmax heads that one head stands for."""
+    attention_units: int
+    """Multiply-adds per query-key pair in units of ``num_heads * head_dim``: scores plus weighted
+    values. V1 and Shared combine the maps before V, as any implementation may. V2 is counted as
+    its authors run it, as one flash call with twice the heads; combining first would take 3."""
+    head_norm: bool
+    """Whether heads are normalised unless the configuration says otherwise."""
+    lambda_vectors: bool = False
+    """λ comes from four vectors per layer and λ_init."""
+    lambda_projection: bool = False
+    """λ comes from a projection of every token."""
+    low_rank_maps: bool = False
+    """The maps share one base projection and differ by updates of rank ``shared_rank``."""
+    projected_maps: int | None = None
+    """Maps whose queries and keys are projected, where not all are; with 0 the layer has no
+    projections."""
+    subtracts_outputs: bool = False
+    """The maps of a pair have keys and values of their own: softmax attention with as many heads
+    as there are queries, whose outputs are subtracted."""
+    map_norm: bool = False
+    """Rows of A1 − λA2 are normalised before they meet V, which needs the maps themselves: the
+    eager definition alone."""
+    control: str = ""
+    """What a control changes; empty for the types of the papers."""
+
+    @property
+    def op(self) -> str:
+        """The operator its layer calls: ``"softmax_attention"`` or ``"diff_attention"``."""
+        one_map = self.query_maps == 1 or self.subtracts_outputs
+        return "softmax_attention" if one_map else "diff_attention"
+
+    @property
+    def composed_units(self) -> int:
+        """``attention_units`` when each map meets V by itself, as the composed backend does: keys
+        of both maps lie side by side, so that scores have their joint width."""
+        if self.op == "softmax_attention":
+            return self.attention_units
+        return self.query_maps * (self.key_maps + self.value_width)
+
+    @property
+    def matches_softmax(self) -> bool:
+        """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
+        if self.low_rank_maps or self.lambda_projection or self.projected_maps == 0:
+            return False
+        return self.query_projections == self.key_projections == self.value_width
+
+    @property
+    def query_projections(self) -> int:
+        """Projections of queries per head."""
+        return self.query_maps if self.projected_maps is None else self.projected_maps
+
+    @property
+    def key_projections(self) -> int:
+        """Projections of keys per key/value head."""
+        if self.projected_maps is None:
+            return self.key_maps
+        return min(self.key_maps, self.projected_maps)
+
+    def softmax_heads(self, match: str) -> int:
+        """Heads of the softmax model that one head stands for, by what is to be equal."""
+        if match == "attention_flops" and self.attention_units:
+            return self.attention_units // ATTENTION["softmax"].attention_units
+        return self.value_width
+
+    def layer_class(self) -> Any:
+        """The layer; torch loads with it."""
+        module, name = self.layer
+        return getattr(import_module(module), name)
+
+
+_CONTROLS = "diffattn.layers.controls"
+_ROWS = (
+    AttentionType(
+        name="softmax", layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
+        source="arXiv:1706.03762", query_maps=1, key_maps=1, value_width=1, attention_units=2,
+        head_norm=False,
+    ),
+    AttentionType(
+        name="diff", layer=("diffattn.layers.diff_attention", "DiffAttention"),
+        source="arXiv:2410.05258v2", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+        head_norm=True, lambda_vectors=True,
+    ),
+    AttentionType(
+        name="diff_v2", layer=("diffattn.layers.diff_attention_v2", "DiffAttentionV2"),
+        source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
+        attention_units=4, head_norm=False, lambda_projection=True,
+    ),
+    AttentionType(
+        name="shared_diff", layer=("diffattn.layers.shared_diff_attention", "SharedDiffAttention"),
+        source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+        head_norm=True, lambda_vectors=True, low_rank_maps=True,
+    ),
+    AttentionType(
+        name="none", layer=(_CONTROLS, "NoAttention"), control="no attention: zero in its place",
+        source="ours", query_maps=1, key_maps=1, value_width=1, attention_units=0,
+        head_norm=False, projected_maps=0,
+    ),
+    AttentionType(
+        name="softmax_half", layer=(_CONTROLS, "HalvedAttention"), control="softmax times ½",
+        source="ours", query_maps=1, key_maps=1, value_width=1, attention_units=2,
+        head_norm=False,
+    ),
+    AttentionType(
+        name="softmax_minus_mean", layer=(_CONTROLS, "MeanFreeAttention"),
+        control="softmax minus 0.7 times the mean value: the second map is uniform",
+        source="ours", query_maps=2, key_maps=1, value_width=1, attention_units=4,
+        head_norm=False, projected_maps=1,
+    ),
+    AttentionType(
+        name="diff_v2_gate", layer=(_CONTROLS, "GatedAttention"),
+        control="V2 without its second map: softmax times 1 - λ", source="ours", query_maps=1,
+        key_maps=1, value_width=1, attention_units=2, head_norm=False, lambda_projection=True,
+    ),
+    AttentionType(
+        name="diff_v2_constant", layer=(_CONTROLS, "ConstantLambdaAttention"),
+        control="V2 with λ = ½", source="ours", query_maps=2, key_maps=1, value_width=1,
+        attention_units=4, head_norm=False,
+    ),
+    AttentionType(
+        name="diff_v2_added", layer=(_CONTROLS, "AddedMapsAttention"),
+        control="V2 whose second map is added", source="ours", query_maps=2, key_maps=1,
+        value_width=1, attention_units=4, head_norm=False, lambda_projection=True,
+    ),
+    AttentionType(
+        name="diff_added", layer=(_CONTROLS, "AddedMapsV1"),
+        control="V1 whose second map is added", source="ours", query_maps=2, key_maps=2,
+        value_width=2, attention_units=4, head_norm=True, lambda_vectors=True,
+    ),
+    AttentionType(
+        name="diff_uniform", layer=(_CONTROLS, "UniformSecondMap"),
+        control="V1 whose second map is uniform", source="ours", query_maps=2, key_maps=2,
+        value_width=2, attention_units=4, head_norm=True, lambda_vectors=True, projected_maps=1,
+    ),
+    AttentionType(
+        name="diff_token_lambda", layer=(_CONTROLS, "TokenLambdaAttention"),
+        control="V1 with V2's λ per token and head", source="ours", query_maps=2, key_maps=2,
+        value_width=2, attention_units=4, head_norm=True, lambda_projection=True,
+    ),
+    AttentionType(
+        name="diff_v2_no_lambda", layer=(_CONTROLS, "WholeDifferenceAttention"),
+        control="V2 without λ: A1 − A2", source="DIFF V2 note, January 2026", query_maps=2,
+        key_maps=1, value_width=1, attention_units=4, head_norm=False,
+    ),
+    AttentionType(
+        name="diff_v2_raw_lambda", layer=(_CONTROLS, "RawLambdaAttention"),
+        control="V2 with λ not through a sigmoid", source="DIFF V2 note, January 2026",
+        query_maps=2, key_maps=1, value_width=1, attention_units=4, head_norm=False,
+        lambda_projection=True,
+    ),
+    AttentionType(
+        name="diff_v2_across", layer=(_CONTROLS, "AcrossGroupsAttention"),
+        control="V2 with pairs of heads that read other keys and values",
+        source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
+        attention_units=4, head_norm=False, lambda_projection=True, subtracts_outputs=True,
+    ),
+    AttentionType(
+        name="shared_diff_map_norm", layer=(_CONTROLS, "MapNormAttention"),
+        control="Shared DIFF with its norm on the map, not on the head's output",
+        source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+        head_norm=False, lambda_vectors=True, low_rank_maps=True, map_norm=True,
+    ),
+)  # fmt: skip
+ATTENTION = {row.name: row for row in _ROWS}
+"""Name to facts, in the order of tables and studies; the controls come last."""
+ATTENTION_TYPES = tuple(row.name for row in _ROWS if not row.control)
+"""Of the papers."""
+CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
+"""With one thing changed, to say what makes a difference; see :mod:`diffattn.layers.controls`."""
+
+
+def attention_facts(where: str, name: str) -> AttentionType:
+    """The row of a type.
+
+    Args:
+        where: Who asks, first in the message.
+        name: For example ``"diff"``.
+
+    Raises:
+        ConfigError: No such type.
+    """
+    check_known(where, "attention_type", name, ATTENTION)
+    return ATTENTION[name]
+
+
+def types_with(fact: str) -> str:
+    """The types for which a yes-or-no fact holds, for messages: ``"'diff' and 'shared_diff'"``."""
+    return " and ".join(repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact))

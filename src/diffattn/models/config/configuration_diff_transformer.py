@@ -1,0 +1,317 @@
+"""Configuration of the DIFF Transformer family."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from difflib import get_close_matches
+from threading import get_ident
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers import GenerationConfig, PreTrainedConfig
+
+from diffattn.errors import ConfigError, did_you_mean, shown
+from diffattn.models.config.numbers import as_float
+from diffattn.models.config.settings import OPTIONS, ModelSettings
+from diffattn.models.remote_code.saving import NamesItsCode
+from diffattn.models.twins import Twin
+from diffattn.models.twins import twin as matched_twin
+from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
+
+_TENSOR_PARALLEL = {
+    "layers.*.self_attn.q_proj": "colwise",
+    "layers.*.self_attn.k_proj": "colwise",
+    "layers.*.self_attn.v_proj": "colwise",
+    "layers.*.self_attn.o_proj": "rowwise",
+    "layers.*.mlp.gate_proj": "colwise",
+    "layers.*.mlp.up_proj": "colwise",
+    "layers.*.mlp.down_proj": "rowwise",
+}
+_DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
+_ABSENT: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False, None), "attention_chunk_size": (None,),
+    "attention_dropout": (0, None), "attn_dropout": (0, None), "attn_pdrop": (0, None),
+    "decoder": (None,), "distributed_config": (None,), "dropout": (0, None),
+    "embd_pdrop": (0, None), "fusion_config": (None,), "generator": (None,),
+    "hidden_act": ("silu", "swish", None), "hidden_dropout": (0, None), "is_causal": (True, None),
+    "kv_sharing_modes": (None,), "mlp_bias": (False, None),
+    "num_kv_shared_layers": (0, None), "per_layer_config": (None,),
+    "resid_pdrop": (0, None), "sliding_window": (None,), "text_config": (None,),
+    "text_encoder": (None,), "transformers_weights": (None,), "use_sliding_window": (False, None),
+}  # fmt: skip
+"""What models of other families have and these have not, with the values that say so. transformers
+would keep any of them, and its caches, masks and loader read some."""
+OTHER_NAMES = (
+    "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
+    "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map", *_DERIVED_HEADS,
+)  # fmt: skip
+"""Of a DIFF Transformer's ``config.json``, besides the fields of its configuration."""
+_SHOWN = 300
+"""Characters of a message that holds a value of the wrong type."""
+
+
+_FLOATS = {"lambda_init"} | {x.name for x in fields(ModelSettings) if x.type is float}
+_ONE_COPY: set[int] = set()
+"""Threads in :func:`heads_of_one_copy`. vLLM sends this module by value; no ContextVar can be."""
+
+
+@contextmanager
+def heads_of_one_copy() -> Iterator[None]:
+    """Meanwhile, in this thread, ``num_key_value_heads`` are those that hold K and V once.
+
+    Hugging Face makes a paged cache by this number, and takes no other.
+    """
+    _ONE_COPY.add(get_ident())
+    try:
+        yield
+    finally:
+        _ONE_COPY.discard(get_ident())
+
+
+def _checked_in_one_line(cls: type) -> type:
+    """Before the strict base class checks a type, whole numbers become floats where those are
+    meant; after it, its error of two lines becomes a ConfigError."""
+    checked_setattr: Any = cls.__setattr__
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        value = as_float(value) if name in _FLOATS else value
+        try:
+            checked_setattr(self, name, value)
+        except StrictDataclassFieldValidationError as error:
+            reason = " ".join(str(error.__cause__).split())
+            raise ConfigError(f"{cls.__name__}: {reason[:_SHOWN]}.") from error
+
+    cls.__setattr__ = __setattr__  # type: ignore[assignment]
+    return cls
+
+
+@_checked_in_one_line
+@strict
+class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
+    r"""Settings of a decoder with softmax or differential attention.
+
+    LLaMA-style: pre-RMSNorm, rotary positions, SwiGLU, and no biases unless asked for. Types are
+    checked on construction and on assignment, the rest on construction and on saving.
+
+    Source: arXiv:2410.05258v2, section 2 (architecture), Appendices D and E (sizes).
+
+    Args:
+        attention_type: ``"softmax"``, ``"diff"`` (V1), ``"diff_v2"`` or ``"shared_diff"``.
+        vocab_size: Rows of the embedding; may exceed the tokenizer's.
+        hidden_size: Width of the residual stream, in channels.
+        intermediate_size: Width inside SwiGLU. Default: 8/3 of ``hidden_size``, rounded to the
+            nearest multiple of 64.
+        num_hidden_layers: Decoder blocks.
+        num_heads: H of the operator. The softmax twin of V1 or Shared has ``2 * num_heads``.
+        num_kv_heads: Hkv, divides ``num_heads``. Default: ``num_heads``.
+        head_dim: D, width of one query or key, even. Default: what makes the heads fill
+            ``hidden_size`` (``hidden_size / num_heads`` for softmax and V2, half of it else).
+        shared_rank: r of Shared DIFF, else ``None``. Default for Shared DIFF: ``head_dim // 4``.
+        head_norm: RMSNorm per head. Default: on for V1 and Shared DIFF, off for softmax and V2.
+        head_norm_affine: Learn the scale of that norm.
+        head_norm_eps: Added to its mean square.
+        lambda_init: Constant part of λ of V1 and Shared DIFF: ``None`` for the paper's depth
+            schedule, one number, or one per layer.
+        lambda_bias: Give V2's λ projection a bias.
+        rms_norm_eps: Added to the mean square in the block's norms.
+        rope_parameters: As in Hugging Face; θ = 10,000 by default.
+        max_position_embeddings: Longest context, in tokens.
+        tie_word_embeddings: Use one matrix for embedding and output (the papers' sizes do).
+        initializer_range: Standard deviation of the initial weights.
+        embedding_multiplier: Factor of the embeddings (``inputs_embeds`` too) on their way into
+            the residual stream. The papers have none, 1. With weights of deviation 0.02 a tied
+            embedding is so small that the first attention outputs drown it; √hidden_size mends
+            that (docs/log.md).
+        depth_scaled_init: Divide the initial weights of the two projections per block that write
+            into the residual stream by √(2 num_hidden_layers), as GPT-2 does. The papers do not.
+        attention_backend: Backend of :attr:`attention_op` under
+            ``attn_implementation="diffattn"``.
+        use_cache: Return a key/value cache.
+        qkv_bias: Give the projections of queries, keys and values biases, as in Qwen2.
+        qk_norm: RMSNorm with ``rms_norm_eps`` over every query and key before rotation, as in
+            Qwen3; both maps share its scales (:class:`~diffattn.layers.attention.AttentionLayer`).
+
+    Raises:
+        ConfigError: Settings of the wrong type or that contradict each other; unknown
+            ``attention_type``; a keyword that looks like a misspelled field, or asks for what
+            these models have not, such as ``attention_dropout`` or ``sliding_window``.
+
+    Warns:
+        UserWarning: Any other keyword that neither these models nor transformers know.
+    """
+
+    model_type = "diff_transformer"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    base_model_pp_plan = {
+        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+        "norm": (["hidden_states"], ["hidden_states"]),
+    }
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._check_keywords(kwargs)
+        given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
+        if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
+            raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
+        # Checked here, and by the strict class again, which would wrap the error.
+        ModelSettings.__post_init__(self)
+        # No property: some versions of transformers add the tied embedding to it.
+        self.base_model_tp_plan = self._tensor_parallel_plan()
+        PreTrainedConfig.__post_init__(self, **kwargs)
+        for name, value in given.items():  # from to_dict or config.json
+            if value != getattr(self, name):
+                must = f"{name} must be {getattr(self, name)}, as follows from num_heads and"
+                raise self._error(f"{must} num_kv_heads", value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, with the two head counts that other libraries read there.
+
+        Options are named where they are on: older versions refuse names that they do not know.
+        """
+        named = {k: x for k, x in super().to_dict().items() if k not in OPTIONS or x}
+        return named | {name: getattr(self, name) for name in _DERIVED_HEADS}
+
+    __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
+
+    def _tensor_parallel_plan(self) -> dict[str, str]:
+        """How transformers splits the weights: by whole heads, so by pairs of maps.
+
+        Rows of every projection lie head by head, both maps of a head beside each other, so equal
+        shares of the rows are whole heads if the devices divide ``num_kv_heads``; otherwise a
+        forward pass fails. Biases go with their rows. λ vectors and the scales of norms stay
+        whole, and their gradients are summed over the devices. Pairs across groups of heads lie
+        on several devices: there the feed-forward layers alone are split.
+        """
+        plan = dict(_TENSOR_PARALLEL)
+        if self.attention.subtracts_outputs:
+            return {name: how for name, how in plan.items() if ".mlp." in name}
+        if self.attention.lambda_projection:
+            plan["layers.*.self_attn.lambda_proj"] = "colwise"
+        if self.uses_head_norm:
+            plan["layers.*.self_attn.head_norm"] = "replicated_with_grad_allreduce"
+        if self.qk_norm:
+            for name in ("q_norm", "k_norm"):
+                plan[f"layers.*.self_attn.{name}"] = "replicated_with_grad_allreduce"
+        if self.attention.lambda_vectors:
+            plan["layers.*.self_attn.lambda_bias"] = "replicated_with_grad_allreduce"
+        if self.attention.low_rank_maps:
+            for name in ("q", "k"):
+                plan[f"layers.*.self_attn.{name}_down_proj"] = "colwise"
+                plan[f"layers.*.self_attn.{name}_up"] = "embedding_rowwise"  # axis 0: heads
+            plan["layers.*.self_attn"] = "local_params"
+        return plan
+
+    def _check_keywords(self, kwargs: dict[str, Any]) -> None:
+        """Hugging Face keeps any keyword: refuse what can only be a mistake, warn of the rest."""
+        ours = {*self.settings(), *OPTIONS}
+        known = {*OTHER_NAMES, "experts_implementation", "quantization_config"}
+        known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
+        for name in sorted(kwargs.keys() - set(_DERIVED_HEADS)):
+            near = get_close_matches(name, ours, n=1, cutoff=0.85)
+            if near:
+                raise ConfigError(
+                    f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
+                )
+            if name in _ABSENT or name == "layer_types":
+                self._check_absent(name, kwargs.pop(name))
+            elif name not in known and name[0] != "_" and not hasattr(PreTrainedConfig, name):
+                hint = did_you_mean(name, ours)
+                warnings.warn(
+                    f"DiffTransformerConfig: {name} = {shown(kwargs[name])} is kept and changes "
+                    f"nothing, for a DIFF Transformer has no such setting.{hint}",
+                    stacklevel=2,
+                )
+
+    def _check_absent(self, name: str, value: Any) -> None:
+        """Refuse a setting of other families, unless it says what holds here anyway."""
+        if name == "layer_types":
+            listed = value if isinstance(value, list | tuple) else [value]
+            neutral = value is None or all(kind == "full_attention" for kind in listed)
+            must = "layer_types must all be 'full_attention'"
+        else:
+            neutral = value in _ABSENT[name]
+            must = f"{name} must be {_ABSENT[name][0]!r}, for a DIFF Transformer has no other"
+        if not neutral:
+            raise self._error(must, value)
+
+    def validate_rope(self) -> None:
+        """Checked with the other settings; Hugging Face only warns."""
+
+    def layer_lambda_init(self, layer_idx: int) -> float:
+        """λ_init of one layer of V1 or Shared DIFF.
+
+        Source: arXiv:2410.05258v2, after Eq. (2).
+
+        Args:
+            layer_idx: Counted from 0.
+        """
+        if self.lambda_init is None:
+            return scheduled_lambda_init(layer_idx)
+        if isinstance(self.lambda_init, list):
+            return self.lambda_init[layer_idx]
+        return self.lambda_init
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Query heads of the one attention call under Hugging Face's kernels. Read-only.
+
+        Every map meets every part of V that is one head wide.
+        """
+        return self.num_heads * self.attention.query_maps * self.attention.value_width
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Key/value heads, ``head_dim`` wide, that kernels and paged caches take. Read-only.
+
+        A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`
+        and :func:`heads_of_one_copy`.
+        """
+        times_stored = 1 if get_ident() in _ONE_COPY else self.attention.key_maps
+        return self.num_kv_heads * self.attention.value_width * times_stored
+
+    @property
+    def n_head_kv(self) -> int:
+        """:attr:`num_key_value_heads` by the name that vLLM reads before ``num_kv_heads``.
+
+        That is Falcon's name for what a kernel takes, and ours for another number.
+        """
+        return self.num_key_value_heads
+
+    @property
+    def cached_kv_shape(self) -> tuple[int, int]:
+        """Heads and width of keys, and of values, in a dynamic or static cache."""
+        return self.num_kv_heads, self.attention.value_width * self.head_dim
+
+    @property
+    def adapter_targets(self) -> dict[str, list[str]]:
+        """What an adapter should change by default: ``peft.LoraConfig(**config.adapter_targets)``.
+
+        Every projection of the attention layers in low rank, and λ's vectors as they are. peft
+        itself knows the model types of transformers alone.
+        """
+        facts = self.attention
+        names = [] if facts.projected_maps == 0 else ["q_proj", "k_proj", "v_proj", "o_proj"]
+        if facts.low_rank_maps:
+            names += ["q_down_proj", "k_down_proj"]
+        if facts.lambda_projection:
+            names.append("lambda_proj")
+        whole = ["lambda_bias"] if facts.lambda_vectors else []
+        return {"target_modules": names, "modules_to_save": whole}
+
+    @property
+    def attention_op(self) -> str:
+        """The operator its layers call: ``"softmax_attention"`` or ``"diff_attention"``."""
+        return self.attention.op
+
+    def twin(
+        self, attention_type: str, match: str = "params", **changes: Any
+    ) -> "Twin[DiffTransformerConfig]":
+        """The matched model of another attention type.
+
+        See :func:`diffattn.models.twins.twin` for the rules, the result and the errors.
+        """
+        return matched_twin(self, attention_type, match, **changes)

@@ -1,0 +1,137 @@
+"""Rotary positions as a configuration gives them: what they may hold. Needs no torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.models.config.known_names import check_known
+from diffattn.models.config.numbers import is_number, is_whole
+
+# Type to the fields it must have and those it may have besides ``rope_type`` and ``rope_theta``.
+_TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "linear": (("factor",), ()),
+    "dynamic": (("factor",), ("original_max_position_embeddings",)),
+    "yarn": (
+        ("factor",),
+        (
+            "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow",
+            "mscale", "mscale_all_dim", "truncate",
+        ),
+    ),
+    "longrope": (
+        ("short_factor", "long_factor"),
+        ("factor", "original_max_position_embeddings", "attention_factor"),
+    ),
+    "llama3": (
+        ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), (),
+    ),
+}  # fmt: skip
+_RANGES: dict[str, tuple[float, float]] = {
+    "rope_theta": (1.0, 1e12),
+    "factor": (1.0, 1e6),
+    "original_max_position_embeddings": (1, 2**31 - 1),
+    "attention_factor": (1e-3, 1e3),
+    "beta_fast": (1e-3, 1e6),
+    "beta_slow": (1e-3, 1e6),
+    "mscale": (1e-3, 1e3),
+    "mscale_all_dim": (1e-3, 1e3),
+    "low_freq_factor": (1e-3, 1e6),
+    "high_freq_factor": (1e-3, 1e6),
+    "short_factor": (1e-3, 1e6),
+    "long_factor": (1e-3, 1e6),
+    "partial_rotary_factor": (1.0, 1.0),  # every layer turns whole heads
+}
+"""Smallest and largest number of every field, those of the lists too."""
+
+
+def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None:
+    """Refuse rotary parameters that are incomplete, unknown or of impossible values.
+
+    Transformers only logs most of it, or fails later.
+
+    Args:
+        where: Who asks, first in the message.
+        parameters: As in Hugging Face; ``None`` for the default.
+        head_dim: Width of a head, in channels.
+
+    Raises:
+        ConfigError: They are; names the field.
+    """
+    if parameters is None or parameters == {}:
+        return
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(f"{where}: rope_parameters must be a JSON object, got {parameters!r}.")
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if not isinstance(kind, str):
+        raise ConfigError(f"{where}: rope_parameters: rope_type must be text, got {kind!r}.")
+    check_known(where, "rope_parameters: rope_type", kind, _TYPES)
+    required, optional = _TYPES[kind]
+    for name in required:
+        if parameters.get(name) is None:
+            raise ConfigError(
+                f"{where}: rope_parameters: {kind!r} must have {name}, got {sorted(parameters)}."
+            )
+    known = ("rope_type", "type", "rope_theta", "partial_rotary_factor", *required, *optional)
+    for name, value in parameters.items():
+        check_known(where, "rope_parameters: field", name, known)
+        if value is not None or name == "rope_theta":
+            _check_field(f"{where}: rope_parameters: {name}", name, value, head_dim)
+    low, high = parameters.get("low_freq_factor"), parameters.get("high_freq_factor")
+    if low is not None and high is not None and not low < high:
+        raise ConfigError(
+            f"{where}: rope_parameters: low_freq_factor must be below high_freq_factor={high}, "
+            f"got {low}."
+        )
+
+
+def steady_positions(config: Any) -> tuple[str, int] | None:
+    """Up to how many tokens a model's rotary frequencies are the same for every text.
+
+    ``"longrope"`` and ``"dynamic"`` choose them by the longest text of a forward pass: beyond the
+    length that they began with, keys that were read before no longer fit, and a row depends on
+    what runs beside it.
+
+    Args:
+        config: Of any model of transformers. Its rotary parameters may be per type of layer.
+
+    Returns:
+        The type and the largest number of tokens, the least of all layers; ``None``: any.
+    """
+    config = config.get_text_config()
+    parameters = getattr(config, "rope_parameters", None)
+    parameters = parameters or getattr(config, "rope_scaling", None) or {}
+    per_layer = [value for value in parameters.values() if isinstance(value, Mapping)]
+    found: list[tuple[int, str]] = []
+    for one in per_layer or [parameters]:
+        kind = str(one.get("rope_type", one.get("type", "default")))
+        longest = getattr(config, "max_position_embeddings", None)
+        if kind == "longrope":
+            original = one.get("original_max_position_embeddings")
+            longest = original or getattr(config, "original_max_position_embeddings", longest)
+        elif "dynamic" not in kind:  # as transformers tells it
+            continue
+        if longest is not None:
+            found.append((int(longest), kind))
+    return (min(found)[1], min(found)[0]) if found else None
+
+
+def _check_field(where: str, name: str, value: Any, head_dim: int) -> None:
+    if name in ("rope_type", "type"):
+        return
+    if name == "truncate":
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where} must be true or false, got {value!r}.")
+        return
+    numbers = [value]
+    if name in ("short_factor", "long_factor"):
+        if not isinstance(value, list) or len(value) != head_dim // 2:
+            raise ConfigError(f"{where} must be a list of {head_dim // 2} numbers, got {value!r}.")
+        numbers = value
+    least, most = _RANGES[name]
+    whole = name == "original_max_position_embeddings"
+    for number in numbers:
+        fits = is_whole(number) if whole else is_number(number)
+        if not fits or not least <= number <= most:
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(f"{where} must be {kind} from {least:g} to {most:g}, got {number!r}.")

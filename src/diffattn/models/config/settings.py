@@ -1,0 +1,177 @@
+"""The settings of a model, without Hugging Face: names, counts and twins need no torch."""
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from diffattn.errors import ConfigError, short
+from diffattn.models.config.attention_types import (
+    ATTENTION,
+    AttentionType,
+    attention_facts,
+    types_with,
+)
+from diffattn.models.config.known_names import check_known
+from diffattn.models.config.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
+from diffattn.models.config.rope_settings import check_rope_parameters
+from diffattn.ops.inputs import backends
+
+if TYPE_CHECKING:  # ``None`` only until ``__post_init__`` has filled it in
+    Derived = int
+else:
+    Derived = int | None
+
+_COUNTS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_heads", "intermediate_size",
+    "num_kv_heads", "head_dim", "shared_rank", "max_position_embeddings",
+)  # fmt: skip
+_RANGES = {  # without an epsilon, a vector of zeros has no norm
+    "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0), "initializer_range": (0.0, 100.0),
+    "embedding_multiplier": (1e-30, 1e6),
+}  # fmt: skip
+_LARGEST_LAMBDA_INIT = 100.0
+OPTIONS = ("qkv_bias", "qk_norm")
+"""What other families have and no model of the papers: off, unless a configuration of a model says
+otherwise. No recipe has them, so its settings, and the hashes of its records, name none."""
+
+
+def kept_backend(name: str, facts: AttentionType) -> str:
+    """``attention_backend`` of a model that becomes another type: the same where that has it."""
+    names = ("reference",) if facts.map_norm else backends.names(facts.op)
+    return name if name in names else "auto"
+
+
+@dataclass(kw_only=True)
+class ModelSettings:
+    """What a :class:`DiffTransformerConfig` holds, which documents every field and adds the rest.
+
+    Recipes, presets and counts use it as it is; types of values are checked by the configuration.
+
+    Raises:
+        ConfigError: Unknown ``attention_type``, or settings that contradict each other.
+    """
+
+    attention_type: str = "diff"
+    vocab_size: int = 32_000
+    hidden_size: int = 768
+    intermediate_size: Derived = None  # type: ignore[assignment]
+    num_hidden_layers: int = 12
+    num_heads: int = 6
+    num_kv_heads: Derived = None  # type: ignore[assignment]
+    head_dim: Derived = None  # type: ignore[assignment]
+    shared_rank: Derived = None  # type: ignore[assignment]
+    head_norm: bool | None = None
+    head_norm_affine: bool = True
+    head_norm_eps: float = 1e-5
+    lambda_init: float | list[float] | None = None
+    lambda_bias: bool = False
+    rms_norm_eps: float = 1e-5
+    rope_parameters: dict | None = None
+    max_position_embeddings: int = 2_048
+    tie_word_embeddings: bool = True
+    initializer_range: float = 0.02
+    embedding_multiplier: float = 1.0
+    depth_scaled_init: bool = False
+    attention_backend: str = "auto"
+    use_cache: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    # OPTIONS: without types they are no fields here.
+    qkv_bias = False
+    qk_norm = False
+
+    def __post_init__(self) -> None:
+        facts = attention_facts(type(self).__name__, self.attention_type)
+        self._check_numbers()
+        if self.num_kv_heads is None:
+            self.num_kv_heads = self.num_heads
+        if self.head_dim is None:
+            self.head_dim = self.hidden_size // (self.num_heads * facts.value_width)
+        if self.intermediate_size is None:
+            self.intermediate_size = max(64, round(self.hidden_size * 8 / 3 / 64) * 64)
+        if self.shared_rank is None and facts.low_rank_maps:
+            self.shared_rank = max(1, self.head_dim // 4)
+        self.validate_architecture()
+
+    def _check_numbers(self) -> None:
+        """Check every number for itself."""
+        for name in _COUNTS:
+            value = getattr(self, name)
+            optional = getattr(ModelSettings, name) is None
+            if value is None and optional:
+                continue
+            if not is_whole(value) or (value < 1 and not optional):
+                raise self._error(f"{name} must be 1 or more", value)
+            if value > LARGEST_COUNT:
+                raise self._error(f"{name} must be at most {LARGEST_COUNT}", value)
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not is_number(value) or not least <= value <= most or not in_float32(value):
+                raise self._error(f"{name} must be from {least:g} to {most:g}", value)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            ids = getattr(self, name)
+            if ids == []:
+                raise self._error(f"{name} must list one token id or more", ids)
+            for token in ids if isinstance(ids, list) else [ids]:
+                if ids is not None and not (is_whole(token) and 0 <= token < self.vocab_size):
+                    raise self._error(f"{name} must be below vocab_size = {self.vocab_size}", ids)
+        given: Any = self.lambda_init
+        for lam in given if isinstance(given, list) else [given]:
+            fits = is_number(lam) and abs(lam) <= _LARGEST_LAMBDA_INIT and in_float32(lam)
+            if given is not None and not fits:
+                must = f"lambda_init must be numbers up to {_LARGEST_LAMBDA_INIT:g} in size"
+                raise self._error(must, given)
+
+    def validate_architecture(self) -> None:
+        """Check fields against each other; the strict configuration calls it on saving too."""
+        facts = self.attention
+        self._check_numbers()
+        backend_names = ("auto", *backends.names(facts.op))
+        check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)
+        for holds, must, got in (
+            (self.intermediate_size >= 1, "intermediate_size must be 1 or more",
+             self.intermediate_size),
+            (self.num_kv_heads >= 1 and self.num_heads % self.num_kv_heads == 0,
+             f"num_kv_heads must divide num_heads = {self.num_heads}", self.num_kv_heads),
+            (self.head_dim >= 2 and self.head_dim % 2 == 0,
+             "head_dim must be even and 2 or more for rotary positions", self.head_dim),
+            (facts.low_rank_maps or self.shared_rank is None,
+             f"shared_rank belongs to attention_type {types_with('low_rank_maps')}",
+             self.shared_rank),
+            (not facts.low_rank_maps or self.shared_rank >= 1, "shared_rank must be 1 or more",
+             self.shared_rank),
+            (facts.lambda_vectors or self.lambda_init is None,
+             f"lambda_init belongs to {types_with('lambda_vectors')}", self.attention_type),
+            (not facts.map_norm or self.attention_backend in ("auto", "reference"),
+             f"attention_backend of {self.attention_type!r} must be 'auto' or 'reference'",
+             self.attention_backend),
+            (facts.lambda_projection or not self.lambda_bias,
+             f"lambda_bias belongs to {types_with('lambda_projection')}", self.attention_type),
+        ):  # fmt: skip
+            if not holds:
+                raise self._error(must, got)
+        check_rope_parameters(type(self).__name__, self.rope_parameters, self.head_dim)
+        if isinstance(self.lambda_init, list) and len(self.lambda_init) != self.num_hidden_layers:
+            raise self._error(
+                f"lambda_init must have one value for each of {self.num_hidden_layers} layers",
+                len(self.lambda_init),
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """The fields above as plain values, and options that are on; nothing of Hugging Face's."""
+        on = [name for name in OPTIONS if getattr(self, name)]
+        names = [*(field.name for field in fields(ModelSettings)), *on]
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def attention(self) -> AttentionType:
+        """The facts of its attention type. Read-only."""
+        return ATTENTION[self.attention_type]
+
+    @property
+    def uses_head_norm(self) -> bool:
+        """Whether heads are normalised: the setting, or the attention type's own default."""
+        return self.attention.head_norm if self.head_norm is None else self.head_norm
+
+    def _error(self, must: str, got: object) -> ConfigError:
+        return ConfigError(f"{type(self).__name__}: {must}, got {short(got)}.")

@@ -1,1 +1,0 @@
-"""What stands between a layer of ours and Hugging Face: masks, caches and kernels."""

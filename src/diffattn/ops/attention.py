@@ -1,0 +1,179 @@
+"""The public operator: documentation, validation, dispatch."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from diffattn.ops.backends import (
+    chunked,
+    composed,
+    custom_op,
+    decode,
+    decode_op,
+    flex,
+    hopper_op,
+    reference,
+)
+from diffattn.ops.inputs import backends
+from diffattn.ops.inputs.call_forms import Known, call_form, remember
+from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.inputs.validation import (
+    checked_scale,
+    look_at_lambda,
+    look_at_mask,
+    validate_lambda,
+    validate_mask,
+    validate_queries_keys,
+    validate_rows,
+    validate_values,
+)
+
+_FORWARD: dict[str, Callable[..., Tensor]] = {
+    "reference": reference.forward,
+    "chunked": chunked.diff_attention,
+    "decode": decode.forward,
+    "triton": custom_op.diff_attention,
+    "triton_decode": decode_op.forward,
+    "hopper": hopper_op.diff_attention,
+    "composed": composed.one_call,
+    "flash_diff_attn_1": composed.flash_diff_attn_1,
+    "flash_diff_attn_2": composed.flash_diff_attn_2,
+    "flex": flex.forward,
+}
+_CHECKED: dict[tuple[Any, ...], Known] = {}
+"""Forms of calls that passed their checks."""
+
+
+def diff_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    r"""Difference of two softmax attention maps, applied to the values.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64. Axis 3 is the map: index 0
+            is added, index 1 is subtracted.
+        k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
+            Query head i reads key/value head ``i // (H // Hkv)``, each map its own keys.
+        v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
+        lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
+            NaN is refused where looking is free, that is on CPU outside compiled code.
+        scale: s, dimensionless, finite. Default ``D ** -0.5``.
+        causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
+        window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
+        key_padding_mask: bool ``[B, S]``, True where a key is real.
+        kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache. Default ``S``.
+        cu_seqlens: int32 ``[num_docs + 1]``, document borders of a packed row (B = 1, T = S, no
+            ``kv_lengths``): no attention across them.
+        backend: A name from ``backends.names("diff_attention")``, or ``"auto"``. A named backend
+            never falls back to another one.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``.
+        A query that sees no key gets 0. An empty batch or length gives an empty result. Keys and
+        values that no query sees (unwritten cache, padding, before every window) change nothing
+        and get a gradient of 0, whatever they hold, inf and NaN included; without a gradient the
+        backends that read a cache where it lies, ``decode`` and ``triton_decode``, need them
+        finite.
+
+    Raises:
+        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
+            range.
+        BackendError: The named backend cannot run these inputs here.
+    """
+    where = "diff_attention"
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    form = call_form(
+        q, k, v, lam, scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens
+    )  # fmt: skip
+    known = None if form is None else _CHECKED.get(form)
+    if known is None:
+        validate_queries_keys(where, q, k)
+        validate_values(where, q, k, v)
+        validate_lambda(where, q, lam)
+        validate_mask(where, q, k, mask)
+        scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v, lam)
+        empty = not (q.numel() and k.numel())
+        if form is not None and not empty:
+            remember(_CHECKED, form, Known(scale, inputs))
+    else:
+        look_at_lambda(where, lam)
+        look_at_mask(where, k.shape[1], kv_lengths, cu_seqlens)
+        (scale, inputs), empty = known, False
+    name = backends.resolve(where, backend, inputs)
+    if empty:
+        # Nothing to compute: kernels differ in what they do with it, the definition does not.
+        return reference.forward(q, k, v, lam, scale=scale, mask=mask)
+    if mask.hides_keys and backends.copies_keys(where, name, inputs):
+        k, v = mask.without_unseen(q.shape[1], k, v)
+    return _FORWARD[name](q, k, v, lam, scale=scale, mask=mask)
+
+
+def diff_attention_maps(
+    q: Tensor,
+    k: Tensor,
+    lam: Tensor,
+    *,
+    rows: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The two attention maps and their signed difference, for all or some query rows.
+
+    .. math:: A_1 = \mathrm{softmax}(s Q_1 K_1^\top),\quad
+              A_2 = \mathrm{softmax}(s Q_2 K_2^\top),\quad A_1 - \lambda A_2
+
+    Rows of A1 and A2 sum to 1, rows of the difference to :math:`1 - \lambda`; a row without any
+    visible key is 0. Memory grows with the rows asked for, not with T.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, dtype of ``q``.
+        lam: λ, float32, broadcastable to ``[B, T, H]``.
+        rows: int64 ``[R]``, query positions in [0, T). Default: all.
+        scale: As in :func:`diff_attention`, likewise the other options.
+        causal: Bottom-right aligned.
+        window: In tokens.
+        key_padding_mask: bool ``[B, S]``.
+        kv_lengths: int32 ``[B]``.
+        cu_seqlens: int32 ``[num_docs + 1]``.
+
+    Returns:
+        A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
+
+    Raises:
+        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
+            range.
+    """
+    where = "diff_attention_maps"
+    validate_queries_keys(where, q, k)
+    validate_lambda(where, q, lam)
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
+    validate_mask(where, q, k, mask)
+    if rows is not None:
+        validate_rows(where, rows, q)
+    scale = checked_scale(where, scale, q)
+    if q.numel() and k.numel():
+        (k,) = mask.without_unseen(q.shape[1], k)
+    return reference.maps(q, k, lam, rows=rows, scale=scale, mask=mask)

@@ -1,0 +1,1 @@
+"""Implementations of differential attention; none imports another."""

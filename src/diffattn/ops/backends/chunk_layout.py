@@ -1,0 +1,305 @@
+"""How the chunked path cuts a call into pieces: groups of heads, chunks of rows, memory.
+
+The cache decides. Rows per chunk and heads per group follow one rule, measured in docs/log.md.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffattn.ops.inputs.masking import AttentionMask
+
+MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
+"""``(a, b, alpha, beta, out)``: ``out = alpha * a @ b + beta * out``, batched, in place."""
+
+GROUP_BYTES = 8 * 1024 * 1024
+"""Scores, keys and values of the heads computed together: small enough to stay in a cache."""
+_FEW_GROUP_BYTES = 1024 * 1024
+"""Where a head or two keep the matrix products busy: others beside them would cost memory alone."""
+_PIECE = 32 * 1024
+"""Elements copied or summed at a time where the whole is not needed."""
+_KEPT_BYTES = 8 * 1024 * 1024
+"""The largest single piece of memory that a thread keeps for its next call."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One call in kernel form. The number of maps is 2, or 1 for softmax attention."""
+
+    q: Tensor
+    """``[B, T, H, maps, D]``."""
+    k: Tensor
+    """``[B, S, Hkv, maps or 1, D]``; 1: the maps share keys."""
+    v: Tensor
+    """``[B, S, Hkv, Dv]``."""
+    lam: Tensor | None
+    """λ ``[B, T, H]``, any strides; ``None`` for one map."""
+    scale: float
+    mask: AttentionMask
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """C query rows and the keys that some of them see.
+
+    A score is hidden by taking the minimum with a limit of −inf; a limit of +inf leaves it.
+    """
+
+    rows: slice
+    keys: slice
+    limits: list[tuple[slice, Tensor]]
+    """Columns of the chunk's scores, and their limits ``[batch rows or 1, 1, C or 1, columns]``."""
+    blind: Tensor | None
+    """True ``[batch rows or 1, 1, C, 1]`` at rows that see no key, if there are any."""
+
+
+class _Kept(threading.local):
+    """What a thread keeps from call to call."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+def release_memory() -> None:
+    """Give back what this thread keeps for its next call."""
+    Memory.kept.pieces.clear()
+
+
+class Memory:
+    """Named memory, written over by every chunk. Small pieces are kept for the thread's next call.
+
+    The system hands out fresh memory page by page on first touch, which can take as long as the
+    arithmetic done in it.
+    """
+
+    kept = _Kept()
+
+    def __init__(self, like: Tensor):
+        self._like = like
+        self._views: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self._held: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def __call__(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Unwritten memory; of the input dtype, unless said."""
+        view = self._views.get((name, shape))
+        if view is None:
+            flat = self._flat(name, math.prod(shape), dtype or self._like.dtype)
+            view = self._views[name, shape] = flat.view(shape)
+        return view
+
+    def _flat(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
+        kept = self.kept.pieces
+        held = self._held.get((name, dtype), kept.get((name, dtype)))
+        if held is None or held.numel() < size:
+            with torch.inference_mode(False):  # else no later call could write to it
+                held = torch.empty(size, dtype=dtype)
+            if held.nbytes <= _KEPT_BYTES:
+                kept[name, dtype] = held
+        self._held[name, dtype] = held
+        return held[:size]
+
+
+class Group:
+    """Some key/value heads of some batch rows, computed together.
+
+    G is their number, R the rows of a chunk: query positions times the query heads that share a
+    key/value head. Everything is packed first: strided products are up to three times slower in
+    bfloat16. Memory is taken once per call, under a name.
+    """
+
+    def __init__(
+        self, problem: Problem, product: MatrixProduct, memory: Memory, batch: slice,
+        heads: slice, chunks: list[Chunk],
+    ):  # fmt: skip
+        self._problem, self._product, self.memory, self._batch = problem, product, memory, batch
+        self._heads, self.chunks = heads, chunks
+        repeat = problem.q.shape[2] // problem.k.shape[2]
+        self._query_heads = slice(heads.start * repeat, heads.stop * repeat)
+        keys = problem.k[batch, :, heads].expand(-1, -1, -1, problem.q.shape[3], -1)
+        values = problem.v[batch, :, heads, None]
+        self._num_rows, self.size = len(values), values.shape[0] * values.shape[2]
+        # One head in float32 is read where it lies. Otherwise packing pays: oneDNN is up to three
+        # times slower on strided bfloat16, and several heads have no common stride.
+        self._in_place = self.size == 1 and keys.dtype != torch.bfloat16
+        if self._in_place:
+            self.keys, self.values = keys[0, :, 0].transpose(0, 1), values[0, :, 0].transpose(0, 1)
+            self.keys_t = self.keys.mT
+            return
+        self.keys = self._packed("keys", keys)  # [maps * G, S, D]
+        self.keys_t = self.transposed("keysT", self.keys)  # [maps * G, D, S]
+        self.values = self._packed("product", values)  # [G, S, Dv], until the first product
+
+    def _packed(self, name: str, x: Tensor) -> Tensor:
+        """``[b, n, heads, maps, width]`` as ``[maps * b * heads, n, width]``, a copy."""
+        x = x.permute(3, 0, 2, 1, 4)
+        held = self.memory(name, (x.shape[:3].numel(), *x.shape[3:]), x.dtype)
+        held.view(x.shape).copy_(x)
+        return held
+
+    def values_t(self) -> Tensor:
+        """``[G, Dv, S]``; takes the memory of ``values``."""
+        return self.values.mT if self._in_place else self.transposed("valuesT", self.values)
+
+    def transposed(self, name: str, x: Tensor) -> Tensor:
+        """``[n, a, b]`` as ``[n, b, a]``, a copy. Of packed tensors only: others take 5 times."""
+        return self.memory(name, (len(x), x.shape[2], x.shape[1]), x.dtype).copy_(x.mT)
+
+    def rows(self, name: str, x: Tensor, chunk: Chunk) -> Tensor:
+        """The chunk's rows of ``[B, T, H, maps, width]`` as ``[maps * G, R, width]``, a copy."""
+        packed = self._packed(name, x[self._batch, chunk.rows, self._query_heads])
+        return packed.view(x.shape[3] * self.size, -1, x.shape[4])
+
+    def write_rows(self, x: Tensor, packed: Tensor, chunk: Chunk) -> None:
+        """Write ``[maps * G, R, width]`` into the chunk's rows of ``[B, T, H, maps, width]``."""
+        rows = x[self._batch, chunk.rows, self._query_heads].permute(3, 0, 2, 1, 4)
+        rows.copy_(packed.view(rows.shape))
+
+    def write_keys(self, x: Tensor, packed: Tensor) -> None:
+        """Write ``[maps * G, width, S]`` into ``x``; keys that maps share get the maps' sum."""
+        keys = x[self._batch, :, self._heads].permute(3, 0, 2, 1, 4)  # [maps or 1, b, heads, S, D]
+        by_map = packed.view(-1, self.size, *packed.shape[1:])
+        if len(keys) < len(by_map):
+            by_map = by_map.sum(0, keepdim=True)
+        num_keys = max(1, _PIECE // (self.size * packed.shape[1]))
+        for target, source in zip(keys, by_map, strict=True):
+            pieces = zip(target.split(num_keys, 2), source.split(num_keys, 2), strict=True)
+            for some, new in pieces:  # rounded, then turned: together they take four times as long
+                rounded = self.memory("rounded", new.shape).copy_(new)
+                some.copy_(self.transposed("untransposed", rounded).view(some.shape))
+
+    def weights(self, queries: Tensor, chunk: Chunk) -> Tensor:
+        """A1 and A2 of a chunk, ``[maps, G, R, keys]``, from queries ``[maps * G, R, D]``."""
+        keys = self.keys_t[..., chunk.keys]
+        scores = self.memory("weights", (*queries.shape[:2], keys.shape[-1]))
+        self._product(queries, keys, self._problem.scale, 0.0, scores)
+        maps, num_heads = len(scores) // self.size, self._query_heads.stop - self._query_heads.start
+        num_rows = chunk.rows.stop - chunk.rows.start
+        by_position = scores.view(maps, self._num_rows, num_heads, num_rows, scores.shape[-1])
+        for columns, limit in chunk.limits:
+            limited = by_position[..., columns]
+            torch.minimum(limited, limit, out=limited)
+        torch.softmax(scores, -1, out=scores)
+        if chunk.blind is not None:
+            by_position.masked_fill_(chunk.blind, 0.0)
+        return scores.view(maps, self.size, *scores.shape[1:])
+
+    def lam(self, chunk: Chunk) -> Tensor | float | None:
+        """λ of the chunk's rows, ``[G, R, 1]``; a number if it is the same for all."""
+        lam = self._problem.lam
+        if lam is None:
+            return None
+        if not any(lam.stride()):
+            return float(lam[0, 0, 0])
+        return self.rows("lam", lam[..., None, None], chunk)
+
+    def row_sums(self, weights: Tensor, per_key: Tensor) -> Tensor:
+        """rowsum(A dP) ``[G, R, 1]``, summed in float32 at least and rounded once."""
+        num_rows = max(1, _PIECE // max(1, len(weights) * weights.shape[-1]))
+        sums = []
+        for a, b in zip(weights.split(num_rows, 1), per_key.split(num_rows, 1), strict=True):
+            terms = torch.mul(a, b, out=self.memory("terms", a.shape))
+            sums.append(terms.sum(-1, keepdim=True))
+        return torch.cat(sums, dim=1)
+
+    def add_product(self, total: Tensor, a: Tensor, b: Tensor, alpha: float) -> None:
+        """``total += alpha a b``, where ``total`` may be wider than ``a`` and ``b``."""
+        if total.dtype == a.dtype:
+            self._product(a, b, alpha, 1.0, total)
+        else:
+            terms = self._product(a, b, alpha, 0.0, self.memory("product", total.shape))
+            width = max(1, _PIECE // max(1, len(total) * total.shape[-1]))
+            for piece, new in zip(total.split(width, 1), terms.split(width, 1), strict=True):
+                piece.add_(self.memory("wide", piece.shape, total.dtype).copy_(new))
+
+
+def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
+    """All (batch row, key/value head) pairs, in groups whose scores fit the cache.
+
+    Rows per chunk and pairs per group were measured: docs/log.md.
+    """
+    batch, num_queries, num_heads = problem.q.shape[:3]
+    num_keys, num_kv_heads = problem.k.shape[1:3]
+    repeat = num_heads // num_kv_heads
+    chunk_rows = min(max(16, _chunk_rows(problem) // repeat), num_queries)
+    maps, head_dim = problem.q.shape[3:]
+    # Scores of every map, dP, and keys and values packed both ways.
+    width = (maps + 1) * chunk_rows * repeat + 2 * maps * head_dim + 2 * problem.v.shape[-1]
+    is_long = num_keys >= (2048 if problem.q.dtype == torch.bfloat16 else 512)
+    group_bytes = min(GROUP_BYTES, _FEW_GROUP_BYTES) if is_long else GROUP_BYTES
+    size = max(1, group_bytes // (width * num_keys * problem.q.element_size()))
+    rows_at_once, heads_at_once = max(1, size // num_kv_heads), min(size, num_kv_heads)
+    ranges = problem.mask.key_ranges(num_queries, num_keys, device=problem.q.device)
+    same_for_all = problem.mask.kv_lengths is None and problem.mask.key_padding_mask is None
+    memory = Memory(problem.q)
+    chunks: list[Chunk] = []
+    for row in range(0, batch, rows_at_once):
+        rows = slice(row, min(row + rows_at_once, batch))
+        if not chunks or not same_for_all:
+            chunks = list(_chunks(problem, *ranges, chunk_rows, rows))
+        for head in range(0, num_kv_heads, heads_at_once):
+            heads = slice(head, min(head + heads_at_once, num_kv_heads))
+            yield Group(problem, product, memory, rows, heads, chunks)
+
+
+def _chunk_rows(problem: Problem) -> int:
+    """Rows of a chunk, all query heads that share a key/value head counted.
+
+    Few waste less on the triangle of a causal mask, many make better matrix products.
+    """
+    num_keys = problem.k.shape[1]
+    if num_keys <= (256 if problem.q.dtype == torch.bfloat16 else 512):
+        return 64
+    if num_keys < 2048:
+        return 128
+    return 256 if problem.q.dtype == torch.bfloat16 else 192
+
+
+def _chunks(
+    problem: Problem, first: Tensor, last: Tensor, chunk_rows: int, batch: slice
+) -> Iterator[Chunk]:
+    """The chunks of one call, the one with the most keys first: its memory serves them all."""
+    if len(first) > 1:
+        first, last = first[batch], last[batch]
+    blind = first >= last  # [batch rows or 1, T]
+    real = problem.mask.key_padding_mask
+    if real is not None:
+        real = real[batch]
+        counts = torch.nn.functional.pad(real.cumsum(-1), (1, 0))  # [batch rows, S + 1]
+        until = [counts.gather(-1, x.long().expand(len(real), -1)) for x in (first, last)]
+        blind = blind | (until[0] >= until[1])
+    # Neither end of a query's keys ever falls from one query to the next.
+    begins, lefts = first.amin(0).tolist(), first.amax(0).tolist()
+    rights, ends = last.amin(0).tolist(), last.amax(0).tolist()
+    some_blind = blind.any(0).tolist()
+    for start in reversed(range(0, len(begins), chunk_rows)):
+        rows = slice(start, min(start + chunk_rows, len(begins)))
+        begin = begins[start]
+        end = max(begin, ends[rows.stop - 1])
+        left, right = min(end, lefts[rows.stop - 1]), max(begin, rights[start])
+        hidden = []  # only the edges hold hidden keys, padding aside
+        if left > begin:
+            columns = torch.arange(begin, left)
+            hidden.append((slice(0, left - begin), columns < first[:, rows, None]))
+        if right < end:
+            columns = torch.arange(right, end)
+            hidden.append((slice(right - begin, end - begin), columns >= last[:, rows, None]))
+        if real is not None:
+            hidden.append((slice(0, end - begin), ~real[:, None, begin:end]))
+        yield Chunk(
+            rows=rows,
+            keys=slice(begin, end),
+            limits=[(columns, _limit(mask, problem.q.dtype)) for columns, mask in hidden],
+            blind=blind[:, None, rows, None] if any(some_blind[rows]) else None,
+        )
+
+
+def _limit(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """−inf where hidden, else inf: ``[batch rows or 1, 1, C or 1, columns]``."""
+    limit = torch.full(hidden.shape, torch.inf, dtype=dtype)
+    return limit.masked_fill_(hidden, -torch.inf)[:, None]

@@ -1,0 +1,79 @@
+"""Differential attention composed of softmax-attention calls: what the papers' users have.
+
+Arguments and results are those of :func:`diffattn.ops.backends.reference.forward`.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from diffattn.ops.backends.sdpa import attend
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+
+# Each form reads O1 = A1 V and O2 = A2 V from scaled_dot_product_attention and subtracts them,
+# so A V is done twice; a fused kernel does it once. See docs/numerics.md.
+
+
+def flash_diff_attn_1(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    r"""Two attention calls whose values are as wide as V: O = attend₁(V) − λ attend₂(V).
+
+    On CPU the flash kernel refuses ``Dv != D`` and PyTorch materialises the maps.
+
+    Source: arXiv:2410.05258v2, Appendix A, FlashDiffAttn_1.
+    """
+    maps = _split_maps(q, k)
+    out_1, out_2 = (attend(q_i, k_i, v, scale=scale, mask=mask) for q_i, k_i in maps)
+    return _subtract(out_1, out_2, lam, q.dtype)
+
+
+def flash_diff_attn_2(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    r"""Four calls of equal widths: each map attends to the left and to the right half of V.
+
+    For kernels that need ``Dv == D``; here V is twice as wide and is split.
+
+    Source: arXiv:2410.05258v2, Appendix A, FlashDiffAttn_2.
+    """
+    halves = v.chunk(2, dim=-1)
+    out_1, out_2 = (
+        torch.cat([attend(q_i, k_i, half, scale=scale, mask=mask) for half in halves], dim=-1)
+        for q_i, k_i in _split_maps(q, k)
+    )
+    return _subtract(out_1, out_2, lam, q.dtype)
+
+
+def one_call(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    r"""One call of 2H heads: the keys of both maps lie side by side, each query reads its half.
+
+    With ``K = [k1 | k2]`` of width 2D, the query ``[q1 | 0]`` scores map 1 and ``[0 | q2]`` map 2,
+    exactly. Keys and values are passed as they are, at equal widths when ``Dv = 2D``, so that
+    flash kernels run and only the queries are copied. Shared keys (V2) need no zeros.
+
+    Source: arXiv:2410.05258v2, Eq. (1), with both maps in one call.
+    """
+    head_dim = q.shape[-1]
+    if k.ndim == 5:
+        q_1, q_2 = q.unbind(3)
+        q = torch.stack([F.pad(q_1, (0, head_dim)), F.pad(q_2, (head_dim, 0))], dim=3)
+        k = k.flatten(3)  # [B, S, Hkv, 2D]
+    # Heads 2i and 2i + 1 are the maps of head i, so grouped queries still meet their own keys.
+    out = attend(q.flatten(2, 3), k, v, scale=scale, mask=mask)  # [B, T, 2H, Dv]
+    out_1, out_2 = out.unflatten(2, (-1, 2)).unbind(3)
+    return _subtract(out_1, out_2, lam, q.dtype)
+
+
+def _split_maps(q: Tensor, k: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """(Q1, K1) and (Q2, K2), each ``[B, T, heads, D]``."""
+    k_1, k_2 = (k, k) if k.ndim == 4 else k.unbind(3)
+    q_1, q_2 = q.unbind(3)
+    return (q_1, k_1), (q_2, k_2)
+
+
+def _subtract(out_1: Tensor, out_2: Tensor, lam: Tensor, dtype: torch.dtype) -> Tensor:
+    """O1 − λ O2 with λ in its own, wider dtype."""
+    return (out_1 - lam.expand(out_1.shape[:3])[..., None] * out_2).to(dtype)

@@ -1,0 +1,167 @@
+"""The Triton decode kernel as operators of PyTorch: schemas, fake kernels, refusals."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import BackendError
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+from diffattn.ops.inputs.validation import refuse_transforms
+
+_NO_GRADIENT = "must run under torch.no_grad(): it has no gradient, got inputs that require one"
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    r"""Differential attention of at most 16 queries against a long cache, without a gradient.
+
+    Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, of the dtypes
+    and widths in the backend's row; ``cu_seqlens`` is refused: a packed row is no cache.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Raises:
+        BackendError: A gradient or document borders are wanted.
+    """
+    _refuse_gradient("diff_attention", "triton_decode", q, k, v, lam)
+    if mask.cu_seqlens is not None:
+        where = "diff_attention: backend 'triton_decode'"
+        raise BackendError(f"{where} needs a cache without document borders, got cu_seqlens.")
+    return triton_decode(q, k, v, lam, scale, *mask.flat()[:-1])
+
+
+def paged_forward(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    lam: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask,
+) -> Tensor:
+    r"""Differential attention of at most 16 queries per sequence against pages, read in place.
+
+    Arguments and result as in :func:`diffattn.ops.paged_decode.paged_decode`, of
+    the dtypes and widths in the backend's row; the mask has ``kv_lengths`` and no padding.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Raises:
+        BackendError: A gradient is wanted.
+    """
+    _refuse_gradient("paged_decode", "triton", q, k_pages, v_pages, lam)
+    causal, window, _, kv_lengths, _ = mask.flat()
+    assert kv_lengths is not None
+    return triton_paged_decode(
+        q, k_pages, v_pages, lam, block_table, kv_lengths, scale, causal, window
+    )
+
+
+def paged_softmax(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask,
+) -> Tensor:
+    r"""Softmax attention by the kernel of :func:`paged_forward`: its baseline, for the benchmark.
+
+    .. math:: O = \mathrm{softmax}(s Q K^\top) V
+
+    Source: arXiv:1706.03762, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, D]``, T at most 16.
+        k_pages: ``[pages, page size, Hkv, D]``.
+        v_pages: ``[pages, page size, Hkv, Dv]``.
+        block_table: int32 ``[B, table pages]``.
+        scale: s.
+        mask: As for :func:`paged_forward`.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``.
+
+    Raises:
+        BackendError: A gradient is wanted.
+    """
+    _refuse_gradient("paged_softmax", "triton", q, k_pages, v_pages)
+    causal, window, _, kv_lengths, _ = mask.flat()
+    assert kv_lengths is not None
+    return triton_paged_decode(
+        q, k_pages, v_pages, None, block_table, kv_lengths, scale, causal, window
+    )
+
+
+def _refuse_gradient(op: str, backend: str, *inputs: Tensor) -> None:
+    refuse_transforms(op, backend)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        raise BackendError(f"{op}: backend {backend!r} {_NO_GRADIENT}.")
+
+
+@torch.library.custom_op("diffattn::triton_decode", mutates_args=())
+def triton_decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    key_padding_mask: Tensor | None,
+    kv_lengths: Tensor | None,
+) -> Tensor:
+    """The operator behind :func:`forward`; opaque to the compiler, so the kernel is not traced.
+
+    Without λ softmax attention, ``q`` then ``[B, T, H, D]``.
+    """
+    from diffattn.ops.triton import decode
+
+    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths)
+    with torch.cuda.device_of(q):
+        return decode.decode(q, k, v, lam, scale=scale, mask=mask)
+
+
+@triton_decode.register_fake
+def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    return q.new_empty(*q.shape[:3], v.shape[-1])
+
+
+@torch.library.custom_op("diffattn::triton_paged_decode", mutates_args=())
+def triton_paged_decode(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    lam: Tensor | None,
+    block_table: Tensor,
+    kv_lengths: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+) -> Tensor:
+    """The operator behind :func:`paged_forward` and :func:`paged_softmax`; opaque, too."""
+    from diffattn.ops.triton import decode
+
+    mask = AttentionMask(causal, window, None, kv_lengths)
+    with torch.cuda.device_of(q):  # a kernel is launched on the current device
+        return decode.decode(
+            q, k_pages, v_pages, lam, scale=scale, mask=mask, block_table=block_table
+        )
+
+
+@triton_paged_decode.register_fake
+def _fake_paged(q: Tensor, k_pages: Tensor, v_pages: Tensor, *rest: Any) -> Tensor:
+    return q.new_empty(*q.shape[:3], v_pages.shape[-1])
+
+
+def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
+    # An operator called by itself, without the check of its forward.
+    raise BackendError(f"diffattn::triton_decode {_NO_GRADIENT}.")
+
+
+triton_decode.register_autograd(_refuse_backward)
+triton_paged_decode.register_autograd(_refuse_backward)

@@ -1,0 +1,324 @@
+r"""Gradients of differential attention in closed form: of the operator, and of every weight.
+
+They restate Appendix G of the paper, and are a second oracle beside automatic differentiation.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffattn.ops.backends import reference
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionWeights:
+    """The matrices of one attention layer, or their gradients. C is the layer's width."""
+
+    q: Tensor
+    """``[C, H, 2, D]``; axis 2 is the map, so ``q[:, :, 0]`` is W_Q1."""
+    k: Tensor
+    """``[C, Hkv, 2, D]``; Hkv divides H, and head i reads key/value head ``i // (H // Hkv)``."""
+    v: Tensor
+    """``[C, Hkv, Dv]``."""
+    o: Tensor
+    """``[H, Dv, C]``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadNormTerms:
+    """RMSNorm over one head and its fixed factor: the constants of :func:`diffattn.HeadNorm`."""
+
+    factor: float = 1.0
+    """γ = 1 − λ_init for differential attention, 1 for softmax attention."""
+    weight: Tensor | None = None
+    """``[Dv]``, the learned scale."""
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGradients:
+    """Gradients of everything one attention layer depends on, in the shapes of the inputs."""
+
+    weights: AttentionWeights
+    x: Tensor
+    lam: Tensor | None
+    """``None`` for softmax attention."""
+    norm_weight: Tensor | None
+    """``None`` without a learned scale."""
+
+
+def diff_attention_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    grad_out: Tensor,
+    *,
+    scale: float | None = None,
+    mask: AttentionMask = CAUSAL,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""Gradients of the operator with respect to ``q``, ``k``, ``v`` and λ.
+
+    .. math::
+        dP = dO\,V^\top,\quad O_i = A_i V,\quad D_i = \mathrm{rowsum}(dO \circ O_i)
+
+        dS_1 = A_1 \circ (dP - D_1),\quad dS_2 = -\lambda A_2 \circ (dP - D_2)
+
+        dQ_i = s\,dS_i K_i,\quad dK_i = s\,dS_i^\top Q_i,\quad
+        dV = (A_1 - \lambda A_2)^\top dO,\quad d\lambda = -\mathrm{rowsum}(dO \circ O_2)
+
+    Heads that share a key or a value, maps that share a key, and tokens that share λ add up.
+
+    Source: arXiv:2410.05258v2, Appendix G.
+
+    Args:
+        q: ``[B, T, H, 2, D]``.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``.
+        lam: λ, broadcastable to ``[B, T, H]``.
+        grad_out: ``[B, T, H, Dv]``, gradient of the output.
+        scale: s. Default ``D ** -0.5``.
+        mask: Which keys a query sees.
+
+    Returns:
+        Gradients of ``q``, ``k``, ``v``, ``lam`` in their shapes, float32 (float64 for float64
+        ``q``): everything after the two maps is computed and kept at that width.
+    """
+    num_heads, num_kv_heads = q.shape[2], k.shape[2]
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    k, v = mask.without_unseen(q.shape[1], k, v)
+    map_1, map_2, signed = reference.maps(q, k, lam, scale=scale, mask=mask)  # [B, H, T, S]
+    wide = signed.dtype
+    per_pair = lam.to(wide).expand(q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]
+    grad = grad_out.to(wide).transpose(1, 2)  # [B, H, T, Dv]
+    values = repeat_heads(v, num_heads).to(wide).transpose(1, 2)  # [B, H, S, Dv]
+    keys = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
+    keys = keys.to(wide).permute(0, 2, 3, 1, 4)  # [B, H, 2 or 1, S, D]
+    queries = q.to(wide).permute(0, 2, 3, 1, 4)  # [B, H, 2, T, D]
+
+    per_weight = grad @ values.mT  # dP: [B, H, T, S]
+    mean_1 = (grad * (map_1 @ values)).sum(-1, keepdim=True)  # D1: [B, H, T, 1]
+    mean_2 = (grad * (map_2 @ values)).sum(-1, keepdim=True)
+    scores = torch.stack(
+        [map_1 * (per_weight - mean_1), -per_pair * map_2 * (per_weight - mean_2)], dim=2
+    )  # dS: [B, H, 2, T, S]
+
+    grad_q = scale * (scores @ keys)  # [B, H, 2, T, D]
+    grad_k = scale * (scores.mT @ queries)  # [B, H, 2, S, D]
+    grad_k = grad_k.unflatten(1, (num_kv_heads, -1)).sum(2).permute(0, 3, 1, 2, 4)
+    grad_v = (signed.mT @ grad).unflatten(1, (num_kv_heads, -1)).sum(2).transpose(1, 2)
+    grad_lam = -mean_2[..., 0].transpose(1, 2)  # [B, T, H]
+    return (
+        grad_q.permute(0, 3, 1, 2, 4),
+        grad_k if k.ndim == 5 else grad_k.sum(3),
+        grad_v,
+        grad_lam.sum_to_size(lam.shape),
+    )
+
+
+def diff_attention_weight_gradients(
+    x: Tensor,
+    weights: AttentionWeights,
+    lam: Tensor,
+    grad_y: Tensor,
+    *,
+    norm: HeadNormTerms | None = None,
+    causal: bool = True,
+) -> LayerGradients:
+    r"""Gradients of a differential attention layer Y = Concat(head₁ … head_h) W_O.
+
+    .. math::
+        \frac{\partial L}{\partial W_{Q_1}} =
+        \tfrac{1}{\sqrt d} X^\top [A_1 \circ (G V^\top - (A_1 \circ G V^\top) J)] K_1,\quad
+        G = \frac{\partial L}{\partial Y} W_O^\top
+
+    with :math:`-\lambda / \sqrt d` for the second map, the transposed bracket times :math:`Q_i`
+    for :math:`W_{K_i}`, :math:`X^\top (A_1 - \lambda A_2)^\top G` for :math:`W_V`, and J a matrix
+    of ones. Without ``norm`` this is what the paper prints, and exact for a layer that has neither
+    head norm nor factor. For a layer that has them the paper takes the norm's Jacobian for a
+    constant; with ``norm`` the Jacobian and γ stand in G, and the result is exact.
+
+    Source: arXiv:2410.05258v2, Appendix G.
+
+    Args:
+        x: ``[N, C]`` or ``[B, N, C]``, the layer's input.
+        weights: W_Q, W_K, W_V, W_O.
+        lam: λ of the layer, scalar ``[]``.
+        grad_y: Gradient of the layer's output, shape of ``x``.
+        norm: Head norm and factor; default: none.
+        causal: Hide the keys after a query.
+
+    Returns:
+        Gradients in the shapes of their tensors, dtype of ``x``.
+    """
+    q, k, v = _project(x, weights)
+    map_1, map_2 = _maps(q @ k.mT * q.shape[-1] ** -0.5, causal).unbind(-3)  # [..., H, N, N]
+    signed = map_1 - lam * map_2
+    grad, grad_o, grad_norm = _output_gradients(signed @ v, weights.o, grad_y, norm)
+
+    per_weight = grad @ v.mT  # G Vᵀ: [..., H, N, N]
+    brackets = torch.stack(
+        [_softmax_gradient(map_1, per_weight), -lam * _softmax_gradient(map_2, per_weight)], dim=-3
+    )
+    scale = q.shape[-1] ** -0.5
+    grad_q, grad_k = scale * (brackets @ k), scale * (brackets.mT @ q)
+    of_weights, of_x = _input_gradients(x, weights, grad_q, grad_k, signed.mT @ grad, grad_o)
+    grad_lam = -(map_2 * per_weight).sum()
+    return LayerGradients(weights=of_weights, x=of_x, lam=grad_lam, norm_weight=grad_norm)
+
+
+def softmax_attention_weight_gradients(
+    x: Tensor,
+    weights: AttentionWeights,
+    grad_y: Tensor,
+    *,
+    norm: HeadNormTerms | None = None,
+    causal: bool = True,
+) -> LayerGradients:
+    r"""The same of softmax attention with as many heads, each as wide as both maps together.
+
+    .. math:: A = \mathrm{softmax}\left((Q_1 K_1^\top + Q_2 K_2^\top) / \sqrt{2d}\right),\quad
+              \frac{\partial L}{\partial W_{Q_1}} =
+              \tfrac{1}{\sqrt{2d}} X^\top [A \circ (G V^\top - (A \circ G V^\top) J)] K_1
+
+    The layer that the paper compares with: its query is :math:`[Q_1; Q_2]`.
+
+    Source: arXiv:2410.05258v2, Appendix G.
+
+    Args:
+        x: ``[N, C]`` or ``[B, N, C]``.
+        weights: W_Q, W_K, W_V, W_O, split as those of differential attention.
+        grad_y: Shape of ``x``.
+        norm: Head norm; its factor is 1. Default: none.
+        causal: Hide the keys after a query.
+
+    Returns:
+        Gradients in the shapes of their tensors, dtype of ``x``; none of λ.
+    """
+    q, k, v = _project(x, weights)
+    scale = (2 * q.shape[-1]) ** -0.5
+    weight = _maps((q @ k.mT).sum(-3) * scale, causal)  # A: [..., H, N, N]
+    grad, grad_o, grad_norm = _output_gradients(weight @ v, weights.o, grad_y, norm)
+
+    bracket = _softmax_gradient(weight, grad @ v.mT).unsqueeze(-3)  # of both halves of the query
+    grad_q, grad_k = scale * (bracket @ k), scale * (bracket.mT @ q)
+    of_weights, of_x = _input_gradients(x, weights, grad_q, grad_k, weight.mT @ grad, grad_o)
+    return LayerGradients(weights=of_weights, x=of_x, lam=None, norm_weight=grad_norm)
+
+
+def diff_lambda_gradients(
+    lambda_q1: Tensor, lambda_k1: Tensor, lambda_q2: Tensor, lambda_k2: Tensor, grad_lam: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""Gradients of :math:`\lambda = e^{\lambda_{q1} \cdot \lambda_{k1}} -
+    e^{\lambda_{q2} \cdot \lambda_{k2}} + \lambda_\mathrm{init}` with respect to its vectors.
+
+    .. math::
+        \frac{\partial L}{\partial \lambda_{q1}} = d\lambda\,
+        e^{\lambda_{q1} \cdot \lambda_{k1}} \lambda_{k1},\quad
+        \frac{\partial L}{\partial \lambda_{q2}} = -d\lambda\,
+        e^{\lambda_{q2} \cdot \lambda_{k2}} \lambda_{k2}
+
+    and the same of the keys with the queries in their place. Vectors of zeros get none.
+
+    Source: arXiv:2410.05258v2, Eq. (2).
+
+    Args:
+        lambda_q1: ``[D]``.
+        lambda_k1: ``[D]``.
+        lambda_q2: ``[D]``.
+        lambda_k2: ``[D]``.
+        grad_lam: dλ, scalar ``[]``; ``lam`` of :class:`LayerGradients`.
+
+    Returns:
+        Gradients of the four vectors, ``[D]`` each.
+    """
+    of_1 = grad_lam * (lambda_q1 @ lambda_k1).exp()
+    of_2 = -grad_lam * (lambda_q2 @ lambda_k2).exp()
+    return of_1 * lambda_k1, of_1 * lambda_q1, of_2 * lambda_k2, of_2 * lambda_q2
+
+
+def head_norm_gradients(
+    x: Tensor, grad_y: Tensor, norm: HeadNormTerms
+) -> tuple[Tensor, Tensor | None]:
+    r"""Gradients of γ w ∘ x / r, r the root of the mean square, with respect to x and w.
+
+    .. math:: dx = \tfrac{1}{r}\left(I - \tfrac{1}{D_v}\,n n^\top\right)(\gamma w \circ dy),\quad
+              n = x / r,\quad dw = \gamma \sum dy \circ n
+
+    The Jacobian that Appendix G takes for Θ(1), written out: it removes the part along x.
+
+    Source: arXiv:2410.05258v2, Appendix G.
+
+    Args:
+        x: ``[..., Dv]``, a head before the norm.
+        grad_y: Shape of ``x``, gradient of the normalised head.
+        norm: γ, w and eps.
+
+    Returns:
+        Gradient of ``x``, and of the learned scale ``[Dv]`` if there is one.
+    """
+    inverse = (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+    normed = x * inverse
+    grad = norm.factor * grad_y
+    grad_weight = None
+    if norm.weight is not None:
+        grad_weight = (grad * normed).sum_to_size(norm.weight.shape)
+        grad = grad * norm.weight
+    return inverse * (grad - normed * (grad * normed).mean(-1, keepdim=True)), grad_weight
+
+
+def _project(x: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor, Tensor]:
+    """Q and K ``[..., H, 2, N, D]``, V ``[..., H, N, Dv]``: heads of a group hold the same keys."""
+    q, k = (torch.einsum("...nc,chmd->...hmnd", x, w) for w in (weights.q, weights.k))
+    v = torch.einsum("...nc,chd->...hnd", x, weights.v)
+    group = q.shape[-4] // k.shape[-4]
+    return q, k.repeat_interleave(group, dim=-4), v.repeat_interleave(group, dim=-3)
+
+
+def _maps(logits: Tensor, causal: bool) -> Tensor:
+    """Attention maps of ``[..., N, N]`` scores."""
+    num_queries, num_keys = logits.shape[-2:]
+    visible = AttentionMask(causal).visible_keys(num_queries, num_keys, device=logits.device)
+    return masked_softmax(logits, None if visible is None else visible[0]).to(logits.dtype)
+
+
+def _softmax_gradient(weight: Tensor, grad: Tensor) -> Tensor:
+    """A ∘ (dA − (A ∘ dA) J)."""
+    return weight * (grad - (weight * grad).sum(-1, keepdim=True))
+
+
+def _output_gradients(
+    out: Tensor, w_o: Tensor, grad_y: Tensor, norm: HeadNormTerms | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """G, the gradient of the heads ``out`` before any norm; and those of W_O and the norm."""
+    grad = torch.einsum("...nc,hdc->...hnd", grad_y, w_o)
+    heads, grad_norm = out, None
+    if norm is not None:
+        inverse = (out.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+        heads = norm.factor * out * inverse * (1.0 if norm.weight is None else norm.weight)
+        grad, grad_norm = head_norm_gradients(out, grad, norm)
+    return grad, torch.einsum("...hnd,...nc->hdc", heads, grad_y), grad_norm
+
+
+def _input_gradients(
+    x: Tensor, weights: AttentionWeights, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor,
+    grad_o: Tensor,
+) -> tuple[AttentionWeights, Tensor]:  # fmt: skip
+    """Back through the projections, to the weights and to X; what a group shares adds up."""
+    num_kv_heads = weights.k.shape[1]
+    grad_k = grad_k.unflatten(-4, (num_kv_heads, -1)).sum(-4)
+    grad_v = grad_v.unflatten(-3, (num_kv_heads, -1)).sum(-3)
+    of_weights = AttentionWeights(
+        q=torch.einsum("...nc,...hmnd->chmd", x, grad_q),
+        k=torch.einsum("...nc,...hmnd->chmd", x, grad_k),
+        v=torch.einsum("...nc,...hnd->chd", x, grad_v),
+        o=grad_o,
+    )
+    of_x = (
+        torch.einsum("...hmnd,chmd->...nc", grad_q, weights.q)
+        + torch.einsum("...hmnd,chmd->...nc", grad_k, weights.k)
+        + torch.einsum("...hnd,chd->...nc", grad_v, weights.v)
+    )
+    return of_weights, of_x

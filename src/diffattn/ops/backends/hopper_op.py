@@ -1,0 +1,93 @@
+"""The Hopper forward as an operator of PyTorch; its backward is that of the Triton kernels."""
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import BackendError
+from diffattn.ops.backends import custom_op
+from diffattn.ops.backends.grid_slices import in_slices
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+
+
+def diff_attention(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    r"""Differential attention on Hopper: one warpgroup per map, each tile of V shared.
+
+    Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, not empty and
+    of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
+    Gradients of first order, as those of the Triton kernels. Without a gradient only the output is
+    written.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Raises:
+        BackendError: The kernel is not built for these inputs.
+    """
+    if not (mask.at_most_causal and scale > 0):
+        given = [f.name for f in fields(mask)[1:] if getattr(mask, f.name) is not None]
+        wrong = f"a mask besides causal, {', '.join(given)}" if given else f"scale {scale}"
+        raise BackendError(
+            "diff_attention: backend 'hopper' needs a scale above 0 and no mask besides causal, "
+            f"got {wrong}."
+        )
+    op = _forward if custom_op.wants_gradient(q, k, v, lam) else _forward_inference
+    return custom_op.call("diff_attention", "hopper", op, q, k, v, lam, scale, mask.causal)
+
+
+@torch.library.custom_op("diffattn::hopper_diff_attention", mutates_args=())
+@in_slices("qkkl", "qqs")
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """O, O2 and the logarithms of the sums."""
+    from diffattn.ops.hopper import forward as hopper
+
+    with torch.cuda.device_of(q):
+        return hopper.forward(q, k, v, lam, scale=scale, causal=causal)
+
+
+@torch.library.custom_op("diffattn::hopper_diff_attention_inference", mutates_args=())
+@in_slices("qkkl", "q")
+def _forward_inference(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool
+) -> Tensor:
+    """O alone."""
+    from diffattn.ops.hopper import forward as hopper
+
+    with torch.cuda.device_of(q):
+        return hopper.forward(q, k, v, lam, scale=scale, causal=causal, inference=True)[0]
+
+
+@_forward_inference.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    return custom_op.diff_attention_shapes(q, v)[0]
+
+
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return custom_op.diff_attention_shapes(q, v)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, scale, causal = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.options = (scale, causal)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 6
+    scale, causal = ctx.options
+    gradients = custom_op.diff_attention_backward(
+        grad, *ctx.saved_tensors, scale, causal, None, None, None, None
+    )
+    return *gradients, None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_keep)

@@ -1,0 +1,73 @@
+"""The eager definition. Every other backend is measured against this file."""
+
+import torch
+from torch import Tensor
+
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    r"""Differential attention, written as the paper writes it.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+
+    Matrix products run in the input dtype, softmaxes and λ in float32 (float64 for float64). Every
+    backend takes these arguments, already checked, and gives this result.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``.
+        lam: λ, broadcastable to ``[B, T, H]``.
+        scale: s.
+        mask: Which keys a query sees.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
+    """
+    _, _, signed = maps(q, k, lam, scale=scale, mask=mask)
+    v = repeat_heads(v, q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
+    return torch.matmul(signed.to(v.dtype), v).transpose(1, 2).to(q.dtype)
+
+
+def maps(
+    q: Tensor,
+    k: Tensor,
+    lam: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask = CAUSAL,
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The two attention maps and their signed difference :math:`A_1 - \lambda A_2`.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
+        lam: λ, broadcastable to ``[B, T, H]``.
+        scale: s.
+        mask: Which keys a query sees.
+        rows: int64 ``[R]``, the queries wanted. Default: all T.
+
+    Returns:
+        A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
+    """
+    num_queries, num_heads = q.shape[1], q.shape[2]
+    lam = lam.expand(q.shape[:3])  # [B, T, H]
+    if rows is not None:
+        q, lam = q[:, rows], lam[:, rows]
+    visible = mask.visible_keys(num_queries, k.shape[1], device=q.device, rows=rows)
+    if k.ndim == 4:
+        k = k[:, :, :, None]  # both maps share keys: [B, S, Hkv, 1, D]
+    k = repeat_heads(k, num_heads)
+    # The queries are scaled, not the products: float16 holds logits of 1e4, but not 1e4 / scale.
+    logits = torch.matmul((q * scale).permute(0, 2, 3, 1, 4), k.permute(0, 2, 3, 4, 1))
+    both = masked_softmax(logits, None if visible is None else visible[:, None, None])
+    map_1, map_2 = both.unbind(2)  # [B, H, T, S] each
+    return map_1, map_2, map_1 - lam.transpose(1, 2)[..., None] * map_2

@@ -1,1 +1,0 @@
-"""Differential attention: one definition, and the backends measured against it."""

@@ -1,0 +1,1 @@
+"""Gluon kernels for GPUs of capability 9.0."""

@@ -1,0 +1,2 @@
+"""What every operator shares: checks, masks, the table of backends, rotary positions, λ, head
+norm."""

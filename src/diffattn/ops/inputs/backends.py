@@ -1,0 +1,380 @@
+"""Capability table of the operators' backends, and the only place where one is chosen.
+
+Names and capabilities are read without torch, which loads with the first choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from diffattn.errors import BackendError, did_you_mean, shown
+from diffattn.ops.inputs import kernel_support
+from diffattn.ops.inputs.kernel_support import dotted
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_WIDE_FLOATS = ("bfloat16", "float32", "float64")
+_GPU_WIDTHS = "head_dim in {32, 64, 96, 128} and Dv = head_dim or 2 head_dim"
+_ALL_FLOATS = ("float16", *_WIDE_FLOATS)
+_TRITON: dict[str, Any] = {
+    "devices": kernel_support.devices(),
+    "dtypes": kernel_support.DTYPES,
+    "widths": _GPU_WIDTHS,
+    "accepts_widths": kernel_support.accepts_widths,
+    "least_capability": kernel_support.LEAST_CAPABILITY,
+    "available": kernel_support.available,
+}
+_CHUNKED: dict[str, Any] = {"devices": ("cpu", "meta"), "dtypes": _WIDE_FLOATS}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """What a choice depends on. Lengths are in tokens, widths in channels."""
+
+    device: str
+    dtype: torch.dtype
+    batch: int
+    num_heads: int
+    num_queries: int
+    num_keys: int
+    head_dim: int
+    value_dim: int
+    capability: tuple[int, int] | None = None
+    """Compute capability of a CUDA device, major and minor; ``None``: of another device."""
+    needs_gradient: bool = False
+    """Whether an input is part of a graph that will be differentiated."""
+    elsewhere: bool = False
+    """Whether another machine is meant, on which every backend of its device is available and
+    has passed its tests."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    """One implementation of an operator, and what it can run."""
+
+    name: str
+    summary: str
+    devices: tuple[str, ...] | None = None
+    """Device types; ``None``: every device of PyTorch."""
+    least_capability: tuple[int, int] | None = None
+    """Compute capability that CUDA devices need; ``None``: any."""
+    most_capability: tuple[int, int] | None = None
+    """The last one it runs on; ``None``: no last one."""
+    dtypes: tuple[str, ...] = _ALL_FLOATS
+    """Names of PyTorch's dtypes."""
+    widths: str = "any"
+    """The head and value widths it accepts, in words."""
+    accepts_widths: Callable[[int, int], bool] = lambda head_dim, value_dim: True
+    gradient: str = "first order"
+    """``"first order"``, ``"any order"`` or ``"none"``."""
+    no_gradient_on: tuple[str, ...] = ()
+    """Device types where it runs, but gives no gradient."""
+    max_queries: int | None = None
+    """In tokens; ``None``: no limit."""
+    reads_in_place: bool = False
+    """Without a gradient K and V are never copied, so they must be finite at keys nobody sees."""
+    available: Callable[[], str | None] = lambda: None
+    """Why it cannot run on this machine at all, or ``None``."""
+
+    def refuses(self, inputs: Inputs) -> str | None:
+        """What the backend needs and these inputs lack, or ``None`` if it can run them."""
+        missing = self.available()
+        if missing and not inputs.elsewhere:
+            return missing
+        if self.devices is not None and inputs.device not in self.devices:
+            return f"needs device in {{{', '.join(self.devices)}}}, got {inputs.device}"
+        if inputs.device == "cuda" and not (inputs.elsewhere or self._runs_on(inputs.capability)):
+            above = " or above" if self.most_capability is None else ""
+            return (
+                f"needs compute capability {dotted(self.least_capability)}{above}, "
+                f"got {dotted(inputs.capability)}"
+            )
+        if not _is_in(inputs.dtype, self.dtypes):
+            got = str(inputs.dtype).removeprefix("torch.")
+            return f"needs dtype in {{{', '.join(self.dtypes)}}}, got {got}"
+        if not self.accepts_widths(inputs.head_dim, inputs.value_dim):
+            return f"needs {self.widths}, got head_dim {inputs.head_dim} and Dv {inputs.value_dim}"
+        if self.max_queries is not None and inputs.num_queries > self.max_queries:
+            return f"needs at most {self.max_queries} queries, got {inputs.num_queries}"
+        if inputs.needs_gradient and inputs.device in self.no_gradient_on:
+            return f"has no gradient on {inputs.device}: detach q, k and v or use torch.no_grad()"
+        return None
+
+    def _runs_on(self, capability: tuple[int, int] | None) -> bool:
+        if self.least_capability is None:
+            return True
+        if capability is None or capability < self.least_capability:
+            return False
+        return self.most_capability is None or capability <= self.most_capability
+
+
+def _is_in(dtype: torch.dtype, names: tuple[str, ...]) -> bool:
+    return str(dtype).removeprefix("torch.") in names
+
+
+_TABLE: dict[str, tuple[Backend, ...]] = {
+    "diff_attention": (
+        Backend(
+            name="reference",
+            summary="eager definition; holds both maps in memory",
+            gradient="any order",
+        ),
+        Backend(
+            name="chunked",
+            summary="exact by chunks of query rows, both maps combined before V; saves its inputs",
+            **_CHUNKED,
+        ),
+        Backend(
+            name="decode",
+            summary="few queries against a long cache, K1, K2 and V read once and never copied",
+            gradient="any order",
+            reads_in_place=True,
+        ),
+        Backend(
+            name="triton",
+            summary="one fused pass for both maps; O, O2 and the row sums saved",
+            **_TRITON,
+        ),
+        Backend(
+            name="triton_decode",
+            summary="split keys, K1, K2 and V read once; at most 16 queries",
+            gradient="none",
+            no_gradient_on=kernel_support.devices(),
+            max_queries=kernel_support.MAX_DECODE_QUERIES,
+            reads_in_place=True,
+            **_TRITON,
+        ),
+        Backend(
+            name="hopper",
+            summary="forward with a warpgroup per map (Gluon), backward of 'triton'",
+            devices=("cuda", "meta"),
+            dtypes=("float16", "bfloat16"),
+            widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
+            accepts_widths=kernel_support.hopper_accepts_widths,
+            least_capability=kernel_support.HOPPER_CAPABILITY,
+            most_capability=kernel_support.HOPPER_CAPABILITY,
+            available=kernel_support.available,
+        ),
+        Backend(name="composed", summary="one softmax-attention call for both maps"),
+        Backend(name="flash_diff_attn_1", summary="the paper's two calls, V undivided"),
+        Backend(
+            name="flash_diff_attn_2",
+            summary="the paper's four calls of equal width",
+            widths="Dv = 2 head_dim",
+            accepts_widths=lambda head_dim, value_dim: value_dim == 2 * head_dim,
+        ),
+        Backend(
+            name="flex",
+            summary="two FlexAttention calls; fused under torch.compile only",
+            devices=("cpu", "cuda", "xpu"),
+            no_gradient_on=("cpu",),
+        ),
+    ),
+    "softmax_attention": (
+        Backend(
+            name="reference",
+            summary="eager definition; holds the map in memory",
+            gradient="any order",
+        ),
+        Backend(name="sdpa", summary="PyTorch's scaled_dot_product_attention"),
+        Backend(
+            name="chunked",
+            summary="the technique of differential 'chunked' with one map: its baseline",
+            **_CHUNKED,
+        ),
+        Backend(
+            name="triton",
+            summary="the technique of differential 'triton' with one map: its baseline",
+            **_TRITON,
+        ),
+        Backend(
+            name="decode",
+            summary="the technique of differential 'decode' with one map: its baseline",
+            gradient="any order",
+            reads_in_place=True,
+        ),
+    ),
+    "paged_decode": (
+        Backend(
+            name="reference",
+            summary="eager definition; gathers the pages and holds both maps in memory",
+            gradient="any order",
+        ),
+        Backend(
+            name="gathered",
+            summary="gathers the pages, then what 'auto' of diff_attention chooses",
+        ),
+        Backend(
+            name="triton",
+            summary="'triton_decode' of diff_attention through the block table, pages read once",
+            gradient="none",
+            no_gradient_on=kernel_support.devices(),
+            max_queries=kernel_support.MAX_DECODE_QUERIES,
+            reads_in_place=True,
+            **_TRITON,
+        ),
+    ),
+}
+
+
+def names(op: str) -> tuple[str, ...]:
+    """Names of the backends of ``op``, for example ``"diff_attention"``.
+
+    Raises:
+        BackendError: No such operator.
+    """
+    return tuple(backend.name for backend in table(op))
+
+
+def table(op: str) -> tuple[Backend, ...]:
+    """The backends of ``op`` with their capabilities.
+
+    Raises:
+        BackendError: No such operator.
+    """
+    if not isinstance(op, str) or op not in _TABLE:
+        raise BackendError(f"backends: op must be in {{{', '.join(_TABLE)}}}, got {shown(op)}.")
+    return _TABLE[op]
+
+
+def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inputs:
+    """Read the facts a choice depends on off the tensors of one call."""
+    import torch
+
+    differentiated = q.requires_grad or k.requires_grad or v.requires_grad
+    if lam is not None:
+        differentiated = differentiated or lam.requires_grad
+    return Inputs(
+        device=q.device.type,
+        dtype=q.dtype,
+        batch=q.shape[0],
+        num_heads=q.shape[2],
+        num_queries=q.shape[1],
+        num_keys=k.shape[1],
+        head_dim=q.shape[-1],
+        value_dim=v.shape[-1],
+        capability=kernel_support.compute_capability(q.device),
+        needs_gradient=differentiated and torch.is_grad_enabled(),
+    )
+
+
+def resolve(op: str, name: str, inputs: Inputs) -> str:
+    """The backend that runs ``inputs``: the named one or nothing, or the choice of ``auto``.
+
+    Args:
+        op: For example ``"diff_attention"``.
+        name: A name from :func:`names`, or ``"auto"``.
+        inputs: The facts of the call; see :func:`describe`.
+
+    Returns:
+        A name from :func:`names`.
+
+    Raises:
+        BackendError: Unknown name, or the named backend cannot run these inputs.
+    """
+    if isinstance(name, str) and name == "auto" and op in _AUTO:
+        return _AUTO[op](inputs)
+    chosen = _row(op, name) if isinstance(name, str) else None
+    if chosen is None:
+        known = names(op)
+        hint = did_you_mean(name, [*known, "auto"]) if isinstance(name, str) else ""
+        raise BackendError(
+            f"{op}: backend must be in {{auto, {', '.join(known)}}}, got {shown(name)}.{hint}"
+        )
+    reason = chosen.refuses(inputs)
+    if reason:
+        usable = [other.name for other in table(op) if other.refuses(inputs) is None]
+        raise BackendError(f"{op}: backend {name!r} {reason}. Usable here: {', '.join(usable)}.")
+    return name
+
+
+def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
+    """Whether K and V of this call may be copied at no cost that counts.
+
+    Args:
+        op: For example ``"diff_attention"``.
+        name: What :func:`resolve` gave.
+        inputs: The facts of the call.
+    """
+    if inputs.needs_gradient:
+        return True
+    backend = _row(op, name)
+    assert backend is not None
+    return not backend.reads_in_place
+
+
+def _row(op: str, name: str) -> Backend | None:
+    """The row of a name, ``None`` if there is none."""
+    for backend in _TABLE.get(op, ()):
+        if backend.name == name:
+            return backend
+    return None
+
+
+def _refusal(op: str, name: str, inputs: Inputs) -> str | None:
+    backend = _row(op, name)
+    assert backend is not None
+    return backend.refuses(inputs)
+
+
+_FEW_QUERIES = 8
+_FEW_SCORES = 64 * 1024  # of one map, all heads and batch rows counted
+
+
+def _auto_diff_attention(inputs: Inputs) -> str:
+    """The ``auto`` rule of ``diff_attention``, measured in docs/log.md.
+
+    Few queries hold no map worth saving: what counts is that K and V are read once. On a CPU a
+    small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
+    form keeps memory flat at every length, where Triton's kernels cannot run, or never did.
+    """
+    import torch
+
+    kernels = inputs.device == "cuda" and inputs.dtype != torch.float32
+    if kernels and (inputs.elsewhere or kernel_support.unverified(inputs.capability) is None):
+        # A packed row has as many queries as keys, a cache has more keys.
+        few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
+        for name in ("triton_decode", "triton") if few else ("triton",):
+            if _refusal("diff_attention", name, inputs) is None:
+                return name
+    if inputs.num_queries <= _FEW_QUERIES:
+        return "decode"
+    if inputs.device != "cpu" or not _is_in(inputs.dtype, _WIDE_FLOATS):
+        return "composed"
+    scores = inputs.batch * inputs.num_heads * inputs.num_queries * inputs.num_keys
+    return "reference" if scores <= _FEW_SCORES else "chunked"
+
+
+def _auto_softmax_attention(inputs: Inputs) -> str:
+    """The ``auto`` rule of ``softmax_attention``: what was measured faster in docs/log.md."""
+    import torch
+
+    if inputs.device != "cpu":
+        return "sdpa"
+    if inputs.num_queries <= _FEW_QUERIES:
+        return "decode"
+    long = inputs.num_keys >= 512
+    chunked = inputs.dtype == torch.bfloat16 or (long and _is_in(inputs.dtype, _WIDE_FLOATS))
+    return "chunked" if chunked else "sdpa"
+
+
+def _auto_paged_decode(inputs: Inputs) -> str:
+    """The ``auto`` rule of ``paged_decode``: no copy of the pages where the dense kernel is chosen.
+
+    Whether that is for few queries alone is another question: here the kernel saves a copy.
+    """
+    dense = replace(inputs, num_queries=1, num_keys=2)
+    by_kernel = _AUTO["diff_attention"](dense) == "triton_decode"
+    refused = _refusal("paged_decode", "triton", inputs)
+    return "triton" if by_kernel and refused is None else "gathered"
+
+
+_AUTO = {
+    "diff_attention": _auto_diff_attention,
+    "softmax_attention": _auto_softmax_attention,
+    "paged_decode": _auto_paged_decode,
+}

@@ -1,0 +1,61 @@
+"""Per-head normalisation of the attention output."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from diffattn.errors import ShapeError
+from diffattn.ops.inputs.validation import (
+    MAX,
+    checked_number,
+    validate_dtype,
+    validate_tensor,
+)
+
+
+def head_norm(
+    x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-5, factor: float = 1.0
+) -> Tensor:
+    r"""RMSNorm over the channels of one head of one token, times a fixed factor.
+
+    .. math:: \mathrm{head}_i = (1 - \lambda_\mathrm{init})\,\mathrm{LN}(\mathrm{DiffAttn}_i)
+
+    The paper calls it GroupNorm; it never looks across tokens or heads, so nothing leaks from
+    the future. The factor is the constant :math:`1 - \lambda_\mathrm{init}`, not
+    :math:`1 - \lambda`.
+
+    Source: arXiv:2410.05258v2, Eq. (3).
+
+    Args:
+        x: ``[B, T, H, Dv]``, any floating dtype. Computed in float32 (float64 stays float64).
+        weight: Learned scale ``[Dv]``, shared by all heads, or ``None``.
+        eps: Added to the mean square, in squared units of ``x``.
+        factor: :math:`1 - \lambda_\mathrm{init}` for DIFF V1 and Shared DIFF, else 1.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``x``.
+
+    Raises:
+        ShapeError: A tensor does not have the documented shape, dtype or device, ``eps`` is
+            negative, or a number is not finite.
+    """
+    where = "head_norm"
+    validate_tensor(where, "x", x)
+    validate_dtype(where, "x", x)
+    if x.ndim == 0:
+        raise ShapeError(f"{where}: x must be [..., Dv], got a scalar.")
+    if weight is not None:
+        validate_tensor(where, "weight", weight)
+        validate_dtype(where, "weight", weight)
+        if weight.shape != x.shape[-1:] or weight.device != x.device:
+            raise ShapeError(
+                f"{where}: weight must be [Dv = {x.shape[-1]}] on {x.device}, "
+                f"got {list(weight.shape)} on {weight.device}."
+            )
+    eps = checked_number(where, "eps", eps, least=0.0, most=MAX)
+    factor = checked_number(where, "factor", factor)
+    wide = x if x.dtype == torch.float64 else x.float()
+    normed = F.rms_norm(
+        wide, (x.shape[-1],), None if weight is None else weight.to(wide.dtype), eps
+    )
+    return (factor * normed).to(x.dtype)

@@ -1,0 +1,166 @@
+"""Where the Triton kernels run, and for which inputs; loads none of them, nor torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from diffattn.ops.inputs import verified_devices
+
+if TYPE_CHECKING:
+    import torch
+
+TRITON_VERSIONS = ((3, 6), (3, 9))
+"""First and last minor version the kernels are tested with."""
+LEAST_CAPABILITY = (8, 0)
+"""Compute capability that has bfloat16 products and asynchronous copies."""
+HOPPER_CAPABILITY = (9, 0)
+HEAD_DIMS = (32, 64, 96, 128)
+DTYPES = ("bfloat16", "float16", "float32")
+MAX_DECODE_QUERIES = 16
+OPT_IN = "DIFFATTN_UNVERIFIED_KERNELS"
+"""Set to 1 in the environment, it lets ``auto`` choose kernels on GPUs without a record."""
+TESTED = verified_devices.read()
+_CAPABILITIES: dict[int, tuple[int, int]] = {}
+"""By index of the device: asked on every call, and slow to ask."""
+_TRUE = ("1", "true", "on", "yes", "y")
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
+"""Read once, as Triton does where a kernel is defined."""
+
+
+def available() -> str | None:
+    """Why the Triton kernels cannot run on this machine, or ``None``."""
+    if _WRONG_VERSION:
+        return _WRONG_VERSION
+    if _INTERPRETED or _CAPABILITIES:  # of GPUs that have been asked
+        return None
+    import torch
+
+    if torch.version.hip:
+        return "needs a CUDA device, got ROCm"
+    if not torch.cuda.is_available():
+        return "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
+    return None
+
+
+def compute_capability(device: torch.device) -> tuple[int, int] | None:
+    """Major and minor of the GPU that ``device`` names, ``None`` if it is no CUDA GPU."""
+    if device.type != "cuda":
+        return None
+    index = device.index
+    if index in _CAPABILITIES:
+        return _CAPABILITIES[index]
+    import torch
+
+    # ROCm has device type "cuda" and numbers of its own. Fake tensors lie on GPUs that are not.
+    if torch.version.hip or not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(device)  # compilers take it as a constant
+    capability = (properties.major, properties.minor)
+    if index is not None:  # else the current device, which changes
+        _CAPABILITIES[index] = capability
+    return capability
+
+
+def auto_says(capability: tuple[int, int]) -> str:
+    """Whether ``auto`` chooses the kernels on a GPU of this capability, why, and the way out."""
+    reason = available()
+    if reason is None and capability < LEAST_CAPABILITY:
+        reason = f"needs compute capability {dotted(LEAST_CAPABILITY)} or above"
+    if reason is not None:
+        return f"auto cannot choose the Triton kernels: backend 'triton' {reason}."
+    reason = unverified(capability)
+    if reason is not None:
+        return (
+            f"auto leaves the Triton kernels alone: {reason}. To use them all the same, name "
+            f"backend 'triton', or set {OPT_IN}=1."
+        )
+    run = verified_devices.latest(capability, _INSTALLED, TESTED)
+    if run is None or not run.verified:
+        return f"auto chooses the Triton kernels without a record, as {OPT_IN} is set."
+    return (
+        f"auto chooses the Triton kernels: {run.passed} tests passed on {run.device} ({run.date}, "
+        f"triton {run.triton}, diffattn {run.commit[:7]})."
+    )
+
+
+def unverified(capability: tuple[int, int] | None) -> str | None:
+    """Why ``auto`` leaves the kernels alone on a GPU of this capability, or ``None``.
+
+    A kernel that compiles may still be wrong, or trap: only tests on such a GPU can tell, of the
+    machine code that this minor version of triton makes.
+    """
+    if os.environ.get(OPT_IN, "").lower() in _TRUE:
+        return None
+    if capability is None:
+        return "its compute capability is unknown"
+    run = verified_devices.latest(capability, _INSTALLED, TESTED)
+    if run is None:
+        reason = f"no record says that they passed on compute capability {dotted(capability)}"
+        others = [other.triton for other in TESTED if other.capability == capability]
+        if others:
+            reason += f" under triton {_INSTALLED}, got records under {', '.join(others)}"
+        return reason
+    if not run.verified:
+        return (
+            f"{run.failed} of {run.passed + run.failed} tests failed on {run.device} ({run.date})"
+        )
+    return None
+
+
+def passed_tests(capability: tuple[int, int]) -> bool:
+    """Whether a record says that the kernels passed on such a GPU, wherever it stands.
+
+    Under the triton that is installed here; where there is none, under any.
+    """
+    versions = [run.triton for run in TESTED] if _INSTALLED is None else [_INSTALLED]
+    runs = (verified_devices.latest(capability, version, TESTED) for version in versions)
+    return any(run is not None and run.verified for run in runs)
+
+
+def dotted(capability: tuple[int, int] | None) -> str:
+    """A compute capability in words."""
+    return "none" if capability is None else f"{capability[0]}.{capability[1]}"
+
+
+def installed_version() -> str | None:
+    """The version of triton, or ``None``."""
+    try:
+        # A module that is blocked, or there without its package, counts as missing.
+        return version("triton") if importlib.util.find_spec("triton") else None
+    except (ModuleNotFoundError, PackageNotFoundError):
+        return None
+
+
+def refused_version(installed: str | None) -> str | None:
+    """Why a version of triton cannot be used, or ``None``."""
+    (major, first), (_, last) = TRITON_VERSIONS
+    wanted = f"needs triton {major}.{first} to {major}.{last}"
+    if installed is None:
+        return f"{wanted}, which is not installed"
+    if not (major, first) <= verified_devices.minor_of(installed) <= (major, last):
+        return f"{wanted}, got {installed}"
+    return None
+
+
+_INSTALLED = installed_version()
+"""Read once: it is asked on every call, is a search of the file system, and no compiler of PyTorch
+traces a cache without a warning."""
+_WRONG_VERSION = refused_version(_INSTALLED)
+
+
+def devices() -> tuple[str, ...]:
+    """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
+    return ("cpu", "cuda", "meta") if _INTERPRETED else ("cuda", "meta")
+
+
+def accepts_widths(head_dim: int, value_dim: int) -> bool:
+    """Whether the kernels take these widths."""
+    return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
+
+
+def hopper_accepts_widths(head_dim: int, value_dim: int) -> bool:
+    """Whether the Hopper kernel takes these widths."""
+    return head_dim in (64, 128) and value_dim in (head_dim, 2 * head_dim)

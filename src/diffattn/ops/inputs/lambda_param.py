@@ -1,0 +1,115 @@
+"""λ: how much of the second map is subtracted, and where it starts."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import ConfigError, ShapeError, shown
+from diffattn.ops.inputs.validation import (
+    checked_number,
+    validate_dtype,
+    validate_tensor,
+)
+
+_MAX_LAYER = 2**31 - 1
+
+
+def lambda_init(layer_idx: int) -> float:
+    r"""Depth schedule of the constant part of λ.
+
+    .. math:: \lambda_\mathrm{init} = 0.8 - 0.6\,e^{-0.3 (l - 1)},\quad l = \mathrm{layer\_idx} + 1
+
+    This is the one place where the 0-based ``layer_idx`` meets the paper's 1-based l.
+
+    Source: arXiv:2410.05258v2, after Eq. (2).
+
+    Args:
+        layer_idx: Global index of the layer, counted from 0 (under pipeline parallelism too).
+
+    Returns:
+        0.2 for the first layer, 0.3555 for the second, tending to 0.8; dimensionless.
+
+    Raises:
+        ConfigError: ``layer_idx`` is no integer, negative or absurdly large.
+    """
+    whole = isinstance(layer_idx, int) and not isinstance(layer_idx, bool)
+    if not whole or not 0 <= layer_idx <= _MAX_LAYER:
+        raise ConfigError(
+            f"lambda_init: layer_idx must be an integer from 0 to {_MAX_LAYER}, "
+            f"got {shown(layer_idx)}."
+        )
+    depth = layer_idx + 1
+    return 0.8 - 0.6 * math.exp(-0.3 * (depth - 1))
+
+
+def diff_lambda(
+    lambda_q1: Tensor, lambda_k1: Tensor, lambda_q2: Tensor, lambda_k2: Tensor, lambda_init: float
+) -> Tensor:
+    r"""λ of one layer from its four learned vectors, always in float32 or wider.
+
+    .. math:: \lambda = e^{\lambda_{q1} \cdot \lambda_{k1}} - e^{\lambda_{q2} \cdot \lambda_{k2}}
+              + \lambda_\mathrm{init}
+
+    It may be negative or above 1; nothing clamps it.
+
+    Source: arXiv:2410.05258v2, Eq. (2).
+
+    Args:
+        lambda_q1: ``[D]``, any floating dtype, as the other three.
+        lambda_k1: ``[D]``.
+        lambda_q2: ``[D]``.
+        lambda_k2: ``[D]``.
+        lambda_init: Constant part, dimensionless; see :func:`lambda_init`.
+
+    Returns:
+        Scalar tensor ``[]``, float32 (float64 for float64 vectors).
+
+    Raises:
+        ShapeError: The vectors are not four of one length, or ``lambda_init`` is not finite.
+    """
+    vectors = {
+        "lambda_q1": lambda_q1, "lambda_k1": lambda_k1,
+        "lambda_q2": lambda_q2, "lambda_k2": lambda_k2,
+    }  # fmt: skip
+    for name, x in vectors.items():
+        _validate_floating("diff_lambda", name, x)
+        if x.ndim != 1 or x.shape != lambda_q1.shape or x.device != lambda_q1.device:
+            raise ShapeError(
+                f"diff_lambda: {name} must be [D] and on one device like lambda_q1, "
+                f"got {list(x.shape)} on {x.device}."
+            )
+    lambda_init = checked_number("diff_lambda", "lambda_init", lambda_init)
+    # mul and sum rather than matmul, which autocast runs in bfloat16.
+    exponent_1 = (_at_least_float32(lambda_q1) * _at_least_float32(lambda_k1)).sum()
+    exponent_2 = (_at_least_float32(lambda_q2) * _at_least_float32(lambda_k2)).sum()
+    return exponent_1.exp() - exponent_2.exp() + lambda_init
+
+
+def sigmoid_lambda(logits: Tensor) -> Tensor:
+    r"""λ of DIFF V2: one value per token and head, strictly between 0 and 1.
+
+    .. math:: \lambda = \sigma(X W_\lambda)
+
+    Source: DIFF V2 note (January 2026), λ projection.
+
+    Args:
+        logits: ``[B, T, H]``, any floating dtype.
+
+    Returns:
+        ``[B, T, H]``, float32 (float64 for float64 logits).
+
+    Raises:
+        ShapeError: ``logits`` is no tensor of floating numbers.
+    """
+    _validate_floating("sigmoid_lambda", "logits", logits)
+    return torch.sigmoid(_at_least_float32(logits))
+
+
+def _validate_floating(where: str, name: str, x: Tensor) -> None:
+    validate_tensor(where, name, x)
+    validate_dtype(where, name, x)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()

@@ -1,0 +1,330 @@
+"""Checks of what a caller passes: shapes, dtypes, devices and options."""
+
+import math
+import sys
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import BackendError, ShapeError, shown
+from diffattn.ops.inputs.masking import AttentionMask
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MAX = sys.float_info.max
+"""The largest finite number."""
+_MAX_WINDOW = 2**31 - 1  # kernels count tokens in int32
+
+
+def validate_tensor(where: str, name: str, x: Tensor) -> None:
+    """Raise ShapeError unless ``x`` is a tensor with plain strides."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"{where}: {name} must be a tensor, got {shown(x)}.")
+    if x.is_nested or x.layout != torch.strided:
+        layout = "nested" if x.is_nested else str(x.layout)
+        raise ShapeError(f"{where}: {name} must be a dense tensor, got {layout}.")
+
+
+def validate_queries_keys(where: str, q: Tensor, k: Tensor) -> None:
+    """Raise ShapeError unless ``q`` and ``k`` have the documented form."""
+    validate_tensor(where, "q", q)
+    validate_tensor(where, "k", k)
+    if q.ndim != 5 or q.shape[3] != 2 or q.shape[-1] == 0:
+        raise ShapeError(f"{where}: q must be [B, T, H, 2, D], got {list(q.shape)}.")
+    batch, _, num_heads, _, head_dim = q.shape
+    fits = k.ndim in (4, 5) and k.shape[0] == batch and k.shape[-1] == head_dim
+    if not fits or (k.ndim == 5 and k.shape[3] != 2):
+        raise ShapeError(
+            f"{where}: k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = {batch} and "
+            f"D = {head_dim}, got {list(k.shape)}."
+        )
+    validate_heads(where, num_heads, k.shape[2])
+    validate_floating(where, q)
+    validate_like(where, "k", k, q)
+
+
+def validate_values(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise ShapeError unless ``v`` fits ``q`` and ``k``."""
+    validate_tensor(where, "v", v)
+    if v.ndim != 4 or v.shape[:3] != k.shape[:3] or v.shape[-1] == 0:
+        raise ShapeError(
+            f"{where}: v must be [B, S, Hkv, Dv] with [B, S, Hkv] = {list(k.shape[:3])}, "
+            f"got {list(v.shape)}."
+        )
+    validate_like(where, "v", v, q)
+
+
+def validate_lambda(where: str, q: Tensor, lam: Tensor) -> None:
+    """Raise ShapeError unless λ is float32, finite where that is cheap to see, and broadcasts."""
+    validate_tensor(where, "lam", lam)
+    if lam.dtype != torch.float32 and not (lam.dtype == q.dtype == torch.float64):
+        raise ShapeError(f"{where}: lam must be float32, got {lam.dtype}.")
+    if lam.device != q.device:
+        raise ShapeError(f"{where}: lam must be on {q.device} like q, got {lam.device}.")
+    target = q.shape[:3]
+    pairs = zip(reversed(lam.shape), reversed(target), strict=False)
+    if lam.ndim > 3 or any(size not in (1, want) for size, want in pairs):
+        raise ShapeError(
+            f"{where}: lam must be broadcastable to [B, T, H] = {list(target)}, "
+            f"got {list(lam.shape)}."
+        )
+    look_at_lambda(where, lam)
+
+
+def look_at_lambda(where: str, lam: Tensor) -> None:
+    """Raise ShapeError if a value of λ is seen to be NaN."""
+    if _look(lam, _has_nan):
+        raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
+
+
+def validate_heads(where: str, num_heads: int, num_kv_heads: int) -> None:
+    """Raise ShapeError unless the key/value heads divide the query heads."""
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ShapeError(
+            f"{where}: the number of key/value heads must divide the {num_heads} query heads, "
+            f"got {num_kv_heads}."
+        )
+
+
+def validate_floating(where: str, q: Tensor) -> None:
+    """Raise ShapeError unless ``q`` has a floating dtype that attention is defined for."""
+    validate_dtype(where, "q", q)
+
+
+def validate_dtype(where: str, name: str, x: Tensor) -> None:
+    """Raise ShapeError unless ``x`` holds floating numbers of 16 bits or more."""
+    if x.dtype not in _FLOATS:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
+        raise ShapeError(f"{where}: {name} must have a dtype in {{{names}}}, got {x.dtype}.")
+
+
+def checked_scale(where: str, scale: float | None, q: Tensor) -> float:
+    """``scale``, or the default, in a form that every backend takes.
+
+    Raises:
+        ShapeError: It is no finite real number, or none where the softmax is computed.
+    """
+    if scale is None:
+        return float(q.shape[-1] ** -0.5)
+    limit = torch.finfo(q.dtype if q.dtype == torch.float64 else torch.float32).max
+    return checked_number(where, "scale", scale, least=-limit, most=limit)
+
+
+def checked_number(
+    where: str, name: str, value: float, *, least: float = -MAX, most: float = MAX
+) -> float:
+    """``value`` as a float.
+
+    Raises:
+        ShapeError: It is no real number, or not between ``least`` and ``most``; NaN is not.
+    """
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = value if isinstance(value, float) else float(value)
+        except OverflowError:  # an integer beyond every float
+            number = math.inf
+    if not least <= number <= most:
+        bounds = "" if (least, most) == (-MAX, MAX) else f" from {least:g} to {most:g}"
+        raise ShapeError(
+            f"{where}: {name} must be a finite real number{bounds}, got {shown(value)}."
+        )
+    return number
+
+
+def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
+    """Raise ShapeError unless ``x`` has the dtype and device of ``q``."""
+    if x.dtype != q.dtype:
+        raise ShapeError(f"{where}: {name} must have q's dtype {q.dtype}, got {x.dtype}.")
+    if x.device != q.device:
+        raise ShapeError(f"{where}: {name} must be on {q.device} like q, got {x.device}.")
+
+
+def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None:
+    """Raise ShapeError unless the masking options fit ``q`` and ``k``."""
+    causal, window, key_padding_mask, kv_lengths, cu_seqlens = mask.flat()
+    if not isinstance(causal, bool):
+        raise ShapeError(f"{where}: causal must be True or False, got {shown(causal)}.")
+    batch, num_queries = q.shape[:2]
+    num_keys = k.shape[1]
+    whole = isinstance(window, int) and not isinstance(window, bool)
+    if window is not None and (not whole or window < 1):
+        raise ShapeError(
+            f"{where}: window must be an integer of 1 or more tokens, got {shown(window)}."
+        )
+    if window is not None and window > _MAX_WINDOW:
+        raise ShapeError(
+            f"{where}: window must be at most {_MAX_WINDOW} tokens, got {shown(window)}."
+        )
+    if key_padding_mask is not None:
+        _expect(where, "key_padding_mask", key_padding_mask, torch.bool, (batch, num_keys), q)
+    if kv_lengths is not None:
+        _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
+    if cu_seqlens is not None:
+        if kv_lengths is not None or batch != 1 or num_queries != num_keys:
+            raise ShapeError(
+                f"{where}: cu_seqlens describes one packed row, so it needs B = 1, T = S and no "
+                f"kv_lengths, got B = {batch}, T = {num_queries}, S = {num_keys}, "
+                f"kv_lengths {'set' if kv_lengths is not None else 'unset'}."
+            )
+        validate_tensor(where, "cu_seqlens", cu_seqlens)
+        if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype != torch.int32:
+            raise ShapeError(
+                f"{where}: cu_seqlens must be int32 [num_docs + 1], "
+                f"got {cu_seqlens.dtype} {list(cu_seqlens.shape)}."
+            )
+        if cu_seqlens.device != q.device:
+            raise ShapeError(
+                f"{where}: cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}."
+            )
+    look_at_mask(where, num_keys, kv_lengths, cu_seqlens)
+
+
+def look_at_mask(
+    where: str, num_keys: int, kv_lengths: Tensor | None, cu_seqlens: Tensor | None
+) -> None:
+    """Raise ShapeError if key lengths or document borders are seen to be out of range."""
+    lengths = None if kv_lengths is None else _look(kv_lengths)
+    if lengths and (min(lengths) < 0 or max(lengths) > num_keys):
+        raise ShapeError(
+            f"{where}: kv_lengths must lie in [0, S = {num_keys}], "
+            f"got {min(lengths)} to {max(lengths)}."
+        )
+    borders = None if cu_seqlens is None else _look(cu_seqlens)
+    if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
+        listed = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
+        raise ShapeError(f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}.")
+
+
+def validate_pages(where: str, q: Tensor, k_pages: Tensor, v_pages: Tensor) -> None:
+    """Raise ShapeError unless the pages of a cache fit ``q``."""
+    for name, x in (("q", q), ("k_pages", k_pages), ("v_pages", v_pages)):
+        validate_tensor(where, name, x)
+    if q.ndim != 5 or q.shape[3] != 2 or q.shape[-1] == 0:
+        raise ShapeError(f"{where}: q must be [B, T, H, 2, D], got {list(q.shape)}.")
+    head_dim, form = q.shape[-1], tuple(k_pages.shape[3:])
+    if form not in ((head_dim,), (2, head_dim)) or 0 in k_pages.shape:
+        raise ShapeError(
+            f"{where}: k_pages must be [pages, page size, Hkv, 2, D] or [pages, page size, Hkv, D] "
+            f"with D = {head_dim}, got {list(k_pages.shape)}."
+        )
+    if v_pages.ndim != 4 or v_pages.shape[:3] != k_pages.shape[:3] or v_pages.shape[-1] == 0:
+        raise ShapeError(
+            f"{where}: v_pages must be [pages, page size, Hkv, Dv] with [pages, page size, Hkv] = "
+            f"{list(k_pages.shape[:3])}, got {list(v_pages.shape)}."
+        )
+    validate_heads(where, q.shape[2], k_pages.shape[2])
+    validate_floating(where, q)
+    for name, x in (("k_pages", k_pages), ("v_pages", v_pages)):
+        validate_like(where, name, x, q)
+        if x.stride(-1) != 1:
+            raise ShapeError(
+                f"{where}: {name} must have neighbouring channels beside each other, got stride "
+                f"{x.stride(-1)}."
+            )
+
+
+def validate_block_table(
+    where: str, q: Tensor, pages: Tensor, block_table: Tensor, kv_lengths: Tensor
+) -> None:
+    """Raise ShapeError unless every key of every sequence lies in a page of the pool.
+
+    What a table and the lengths say is read where that is free, that is on CPU outside compiled
+    code.
+    """
+    validate_tensor(where, "block_table", block_table)
+    validate_tensor(where, "kv_lengths", kv_lengths)
+    batch, (num_pages, page_size) = q.shape[0], pages.shape[:2]
+    right = block_table.ndim == 2 and block_table.shape[0] == batch
+    if not right or block_table.dtype != torch.int32:
+        raise ShapeError(
+            f"{where}: block_table must be int32 [B, table pages] with B = {batch}, "
+            f"got {block_table.dtype} {list(block_table.shape)}."
+        )
+    if block_table.device != q.device:
+        raise ShapeError(
+            f"{where}: block_table must be on {q.device} like q, got {block_table.device}."
+        )
+    _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
+    reach = block_table.shape[1] * page_size
+    lengths = _look(kv_lengths)
+    if not lengths:
+        return
+    if min(lengths) < 0 or max(lengths) > reach:
+        raise ShapeError(
+            f"{where}: kv_lengths must lie in [0, {reach}], the reach of {block_table.shape[1]} "
+            f"pages of {page_size}, got {min(lengths)} to {max(lengths)}."
+        )
+    for row, (length, table) in enumerate(zip(lengths, _look(block_table), strict=True)):
+        outside = [x for x in table[: -(-length // page_size)] if not 0 <= x < num_pages]
+        if outside:
+            raise ShapeError(
+                f"{where}: block_table must name pages in [0, {num_pages}), got {outside[0]} for "
+                f"sequence {row}."
+            )
+
+
+def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
+    """Raise ShapeError unless ``rows`` names query positions."""
+    validate_tensor(where, "rows", rows)
+    if rows.ndim != 1 or rows.dtype != torch.int64:
+        raise ShapeError(f"{where}: rows must be int64 [R], got {rows.dtype} {list(rows.shape)}.")
+    if rows.device not in (q.device, torch.device("cpu")):
+        raise ShapeError(f"{where}: rows must be on {q.device} like q, got {rows.device}.")
+    wanted, num_queries = _look(rows), q.shape[1]
+    if wanted and (min(wanted) < 0 or max(wanted) >= num_queries):
+        raise ShapeError(
+            f"{where}: rows must lie in [0, T = {num_queries}), got {min(wanted)} to {max(wanted)}."
+        )
+
+
+def refuse_transforms(where: str, backend: str) -> None:
+    """Raise BackendError under ``torch.func`` transforms, which opaque operators do not take."""
+    # PyTorch has no public question for this, and its own error names neither us nor a way out.
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise BackendError(
+            f"{where}: backend '{backend}' must be called outside torch.func transforms (vmap, "
+            "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
+        )
+
+
+def refuse_second_order(where: str, backend: str, *_: Any) -> NoReturn:
+    """Raise BackendError: the backward of an operator, differentiated again."""
+    raise BackendError(
+        f"{where}: backend '{backend}' gives gradients of first order, got a second "
+        "differentiation. Use backend 'reference'."
+    )
+
+
+def _expect(
+    where: str, name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...], like: Tensor
+) -> None:
+    validate_tensor(where, name, x)
+    if x.dtype != dtype or tuple(x.shape) != shape:
+        raise ShapeError(
+            f"{where}: {name} must be {dtype} {list(shape)}, got {x.dtype} {list(x.shape)}."
+        )
+    if x.device != like.device:
+        raise ShapeError(f"{where}: {name} must be on {like.device} like q, got {x.device}.")
+
+
+def _has_nan(x: Tensor) -> Tensor:
+    return x.isnan().any()
+
+
+def _look(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
+    """``reduce(x)`` as Python numbers, or ``None`` where looking costs or nothing is to be seen."""
+    # On an accelerator a look waits for the device.
+    if x.device.type != "cpu":
+        return None
+    # Fake tensors and other stand-ins have none; in a compiled graph a look breaks the graph.
+    if type(x) not in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling():
+        return None
+    try:
+        return reduce(x).tolist()
+    except RuntimeError:
+        # Under vmap and while tracing, a plain-looking tensor refuses to give its values, and
+        # PyTorch has no public way to ask beforehand.
+        return None

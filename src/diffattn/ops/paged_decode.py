@@ -1,0 +1,125 @@
+"""A few queries per sequence against a paged cache: the public operator and its definition."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.backends import decode_op
+from diffattn.ops.inputs import backends
+from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.inputs.validation import (
+    checked_scale,
+    validate_block_table,
+    validate_lambda,
+    validate_mask,
+    validate_pages,
+)
+
+
+def paged_decode(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    lam: Tensor,
+    *,
+    block_table: Tensor,
+    kv_lengths: Tensor,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    r"""Differential attention of one or a few queries per sequence against pages of a cache.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+
+    Key j of sequence b lies in page ``block_table[b, j // page size]`` at ``j % page size``; so
+    :func:`diffattn.diff_attention` of :func:`gathered_pages` is the definition. Sequences may
+    share pages.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64. A sequence with fewer than T
+            queries has them last: query i stands at position ``i + L - T``.
+        k_pages: ``[pages, page size, Hkv, 2, D]``, dtype of ``q``, or without the axis of maps if
+            both share keys. The channels must be contiguous, other strides are free.
+        v_pages: ``[pages, page size, Hkv, Dv]``, likewise.
+        lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
+        block_table: int32 ``[B, table pages]``. Entries of keys from L on are not read. A page
+            outside of the pool is refused on CPU outside compiled code; elsewhere looking would
+            wait for the device, and the nearest page of the pool is read.
+        kv_lengths: int32 ``[B]``, L, at most table pages times page size; refused and cut
+            likewise.
+        scale: s, dimensionless, finite. Default ``D ** -0.5``.
+        causal: Hide key j from query i when ``j > i + L - T``.
+        window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
+        backend: A name from ``backends.names("paged_decode")``, or ``"auto"``. ``triton`` takes at
+            most 16 queries, any page size (powers of two from 16 on are meant) and no gradient,
+            and needs the keys and values of the pages it reads finite.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
+        query that sees no key gets 0.
+
+    Raises:
+        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
+            range.
+        BackendError: The named backend cannot run these inputs here.
+    """
+    where = "paged_decode"
+    validate_pages(where, q, k_pages, v_pages)
+    validate_lambda(where, q, lam)
+    validate_block_table(where, q, k_pages, block_table, kv_lengths)
+    mask = AttentionMask(causal, window, None, kv_lengths)
+    validate_mask(where, q, k_pages, AttentionMask(causal, window))
+    scale = checked_scale(where, scale, q)
+    inputs = backends.describe(q, k_pages, v_pages, lam)
+    name = backends.resolve(where, backend, inputs)
+    if not (q.numel() and block_table.numel()):
+        name = "reference"  # nothing to compute: the definition says what comes out
+    return _FORWARD[name](q, k_pages, v_pages, lam, block_table, scale=scale, mask=mask)
+
+
+def gathered_pages(pages: Tensor, block_table: Tensor) -> Tensor:
+    """The keys or values of every sequence in order, copied.
+
+    Args:
+        pages: ``[pages, page size, ...]``.
+        block_table: int32 ``[B, table pages]``; pages outside of the pool count as the nearest one.
+
+    Returns:
+        ``[B, table pages * page size, ...]``.
+    """
+    table = block_table.clamp(0, pages.shape[0] - 1)
+    rows = pages.index_select(0, table.flatten())
+    return rows.view(table.shape[0], table.shape[1] * pages.shape[1], *pages.shape[2:])
+
+
+def _gather(
+    backend: str,
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    lam: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask,
+) -> Tensor:
+    k, v = gathered_pages(k_pages, block_table), gathered_pages(v_pages, block_table)
+    k, v = mask.without_unseen(q.shape[1], k, v)  # pages that nobody wrote may hold anything
+    causal, window, _, kv_lengths, _ = mask.flat()
+    return diff_attention(
+        q, k, v, lam, scale=scale, causal=causal, window=window, kv_lengths=kv_lengths,
+        backend=backend,
+    )  # fmt: skip
+
+
+_FORWARD: dict[str, Callable[..., Tensor]] = {
+    "reference": partial(_gather, "reference"),
+    "gathered": partial(_gather, "auto"),
+    "triton": decode_op.paged_forward,
+}

@@ -1,0 +1,331 @@
+"""The compile cases: every kernel of the package as it is launched, for chips that are not here."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import triton
+from triton.experimental.gluon import language as gl
+
+from diffattn.ops.hopper import forward as hopper
+from diffattn.ops.triton import backward, decode, forward, softmax, softmax_backward
+from diffattn.ops.triton.configs import (
+    GRADIENTS,
+    SMALL_SHARED,
+    LaunchConfig,
+    capability_row,
+    seed,
+)
+from diffattn.ops.triton.work import PRODUCTS
+
+_POINTERS = {
+    "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam", "p_dq_sum"),
+    "*i32": ("p_first", "p_last", "p_begin", "p_end", "p_before"),
+    "*u8": ("p_padding",),
+}
+"""The element types of pointers other than those to the inputs' dtype."""
+_FORMS = {False: ("v1-narrow", "v1"), True: ("v2", "v2-wide")}
+"""Of differential attention, by whether both maps read the same keys and whether Dv = 2 D."""
+_SOFTMAX_FORMS = ("softmax", "softmax-wide")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AotCase:
+    """One kernel with its types and tile sizes, to be compiled for a chip that is not here."""
+
+    name: str
+    kernel: Any
+    """A ``triton.jit`` or ``gluon.jit`` function."""
+    signature: dict[str, str]
+    """Type per run-time argument: ``"*bf16"``, ``"i32"``; ``":16"`` says divisible by 16."""
+    constexprs: dict[str, Any]
+    num_warps: int
+    num_stages: int
+    max_spill_bytes: int = 64
+    """Bytes per thread that the assembler may store to local memory for want of registers."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further compiler options, for example ``maxnreg``."""
+    tile_products: int = 0
+    """Multiply-adds that one turn of the loop over tiles needs; 0: not known."""
+    loop_warps: int | None = None
+    """Warps that run a loop together. Default: ``num_warps``."""
+
+
+def aot_cases(capability: int) -> list[AotCase]:
+    """Every kernel of the package at its seeds, in bfloat16 under a causal mask.
+
+    Both operators at the widths 64 and 128, differential attention as V1 (Dv = 2 D) and as V2
+    (shared keys, Dv = D); the masked forms at one width. Decode at its smallest and largest block
+    of rows. The Hopper forward on its chip only.
+
+    Args:
+        capability: Ten times the compute capability.
+
+    Returns:
+        Cases for the compile gate, with different names.
+    """
+    hopper_cases = _hopper_cases() if capability == 90 else []
+    return _tiled_cases(capability) + _decode_cases(capability) + hopper_cases
+
+
+def _tiled_cases(capability: int) -> list[AotCase]:
+    cases = [
+        aot_case(launch, head_dim, value_dim, capability)
+        for head_dim in (64, 128)
+        for op in ("diff_attention", "softmax_attention")
+        for launch in kernels(op)
+        for value_dim in ((2 * head_dim, head_dim) if op == "diff_attention" else (head_dim,))
+    ]
+    for launch in ("fwd", "bwd", "dkv", "dq"):
+        cases += [
+            aot_case(launch, 64, 128, capability, RANGES=True, CAUSAL=False),
+            aot_case(launch, 64, 128, capability, PADDING=True),
+        ]
+    cases.append(aot_case("fwd", 64, 128, capability, INFERENCE=True))
+    return [case for case in cases if case is not None]
+
+
+def kernels(op: str) -> dict[str, Any]:
+    """The kernels of an operator by the name of the launch; all of ``GRADIENTS`` are one kernel."""
+    if op == "softmax_attention":
+        return {
+            "softmax_fwd": softmax._softmax_attention_fwd_kernel,
+            "softmax_preprocess": softmax_backward._softmax_attention_bwd_preprocess_kernel,
+            "softmax_bwd": softmax_backward._softmax_attention_bwd_dkv_kernel,
+            "softmax_dkv": softmax_backward._softmax_attention_bwd_dkv_kernel,
+            "softmax_dq": softmax_backward._softmax_attention_bwd_dq_kernel,
+        }
+    return {
+        "fwd": forward._diff_attention_fwd_kernel,
+        "fwd_by_map": forward._diff_attention_fwd_kernel,
+        "preprocess": backward._diff_attention_bwd_preprocess_kernel,
+        "bwd": backward._diff_attention_bwd_dkv_kernel,
+        "dkq": backward._diff_attention_bwd_dkv_kernel,
+        "dkv": backward._diff_attention_bwd_dkv_kernel,
+        "dk": backward._diff_attention_bwd_dkv_kernel,
+        "dv": backward._diff_attention_bwd_dkv_kernel,
+        "dq": backward._diff_attention_bwd_dq_kernel,
+    }
+
+
+def aot_case(
+    launch: str,
+    head_dim: int,
+    value_dim: int,
+    capability: int,
+    *,
+    shared_keys: bool | None = None,
+    config: LaunchConfig | None = None,
+    **flags: bool,
+) -> AotCase | None:
+    """One launch as the compiler sees it; ``None`` if the table has no row for it.
+
+    Args:
+        launch: Name of a launch; see :func:`kernels`.
+        head_dim: D.
+        value_dim: Dv.
+        capability: Ten times the compute capability.
+        shared_keys: Whether both maps read the same keys. Default: if Dv equals D, as in V2.
+        config: Tiles, warps and stages. Default: those of the table.
+        flags: Compile-time switches other than those of a plain causal call.
+    """
+    is_softmax = launch.startswith("softmax_")
+    kernel = kernels("softmax_attention" if is_softmax else "diff_attention")[launch]
+    if shared_keys is None:
+        shared_keys = value_dim == head_dim
+    row = capability_row(*divmod(capability, 10))
+    padding = flags.get("PADDING", False)
+    config = config or seed(launch, head_dim, value_dim, row, shared_keys, padding)
+    if config is None:
+        return None
+    given = {
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": triton.next_power_of_2(head_dim),
+        "BLOCK_DV": triton.next_power_of_2(value_dim), "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n, "SHARED_KEYS": shared_keys, "CAUSAL": True,
+        "RANGES": False, "PADDING": False, "INFERENCE": False, "splits": 1,
+        "MAP_BY_MAP": launch == "fwd_by_map",
+    }  # fmt: skip
+    wanted = GRADIENTS.get(launch.removeprefix("softmax_"), ())
+    given |= {f"WITH_{name}": name in wanted for name in ("DK", "DV", "DQ")} | flags
+    if given["PADDING"]:
+        given |= {"RANGES": True, "CAUSAL": False}  # padding comes with intervals
+    if "DQ" not in wanted:
+        given["p_dq_sum"] = None
+    if not given["RANGES"]:
+        given |= dict.fromkeys(("p_first", "p_last", "p_begin", "p_end"))
+    if not given["PADDING"]:
+        given |= dict.fromkeys(("p_padding", "p_before"))
+    constexprs = {name: given[name] for name in kernel.arg_names if name in given}
+    forms = _SOFTMAX_FORMS if is_softmax else _FORMS[shared_keys]
+    form = forms[value_dim > head_dim]
+    per_d, per_dv = PRODUCTS.get(launch, (0, 0))
+    width = per_d * given["BLOCK_D"] + per_dv * given["BLOCK_DV"]
+    loops = 2 if launch == "fwd_by_map" else 1
+    options = "".join(f"-{name.lower()}" for name, value in flags.items() if value)
+    return AotCase(
+        name=f"{form}-d{head_dim}-{launch.removeprefix('softmax_')}{options}", kernel=kernel,
+        signature=_signature(kernel, constexprs), constexprs=constexprs,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+        max_spill_bytes=_max_spill_bytes(launch, capability),
+        tile_products=config.block_m * config.block_n * width // loops,
+    )  # fmt: skip
+
+
+def _max_spill_bytes(launch: str, capability: int) -> int:
+    """What may spill, none of it inside a loop that multiplies; see ``assert_no_waste``.
+
+    It costs once per block of queries or keys. Intervals spill the most: they have three loops, and
+    between them stands what the next one starts from.
+    """
+    if launch == "fwd_by_map":
+        return 1664 if capability == 90 else 1536  # where the two maps are joined
+    if launch.removeprefix("softmax_") in GRADIENTS:  # between the query heads of a group
+        # Of sm_100 dK and dV of V1 at d 128, which deterministic runs alone take, spill the most.
+        return 3072 if 100 <= capability < 120 else 640
+    return 192 if capability == 90 else 128  # V2 at d 128, whose tile was measured
+
+
+def _signature(kernel: Any, constexprs: dict[str, Any]) -> dict[str, str]:
+    """The types of a kernel's run-time arguments, which its naming rules give away.
+
+    Strides and lengths count as divisible by 16, as they are in usual calls.
+    """
+    types = {name: f"{kind}:16" for kind, names in _POINTERS.items() for name in names}
+    signature = {}
+    for name in kernel.arg_names:
+        if name in constexprs:
+            continue
+        if name.startswith("p_"):
+            signature[name] = types.get(name, "*bf16:16")
+        elif name.startswith("scale"):
+            signature[name] = "fp32"
+        else:
+            signature[name] = "i32:16" if name.startswith(("stride_", "num_q", "num_k")) else "i32"
+    return signature
+
+
+def _decode_cases(capability: int) -> list[AotCase]:
+    """The smallest and the largest block of rows per width, keys per map and shared; the merge."""
+    small = capability_row(*divmod(capability, 10)) in SMALL_SHARED
+    shared_bytes = decode.SMALL_SHARED_BYTES if small else decode.LARGE_SHARED_BYTES
+    cases: list[AotCase] = []
+    for head_dim in (32, 64, 96, 128):
+        for shared_keys, value_dim in ((False, 2 * head_dim), (True, head_dim)):
+            for num_rows in (2, 256):
+                tiles = decode.tiles_of(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
+                cases.append(_decode_case(head_dim, value_dim, shared_keys, tiles))
+                if head_dim in (64, 128):
+                    cases.append(_paged_case(cases[-1], page_size=64))
+    cases.append(_combine_case(256))
+    ones = ("num_queries", "num_kv_heads", "GROUP")
+    constants = {"p_padding": None, "WINDOWED": False, "HAS_PADDING": False} | dict.fromkeys(
+        ones, 1
+    )
+    return [*cases, _with_ones(cases[0], constants), _with_ones(cases[-1], constants)]
+
+
+def _decode_case(
+    head_dim: int, value_dim: int, shared_keys: bool, tiles: dict[str, int]
+) -> AotCase:
+    tiles = dict(tiles)
+    num_warps, num_stages = tiles.pop("num_warps"), tiles.pop("num_stages")
+    signature = dict.fromkeys(("p_q", "p_k", "p_v"), "*bf16:16")
+    signature |= {"p_lengths": "*i32:16", "p_padding": "*i8:16"}
+    signature |= dict.fromkeys(("stride_tb", "num_pages"), "i32")
+    signature |= dict.fromkeys(("p_acc", "p_max", "p_sum"), "*fp32:16")
+    strides = ("qb", "qt", "qh", "qm", "kb", "ks", "kh", "km", "vb", "vs", "vh")
+    signature |= {f"stride_{name}": "i32:16" for name in strides}
+    signature |= dict.fromkeys(("stride_pb", "window"), "i32") | {"scale_log2": "fp32"}
+    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "kv_heads", "splits")}
+    kind = "shared" if shared_keys else "own"
+    return AotCase(
+        name=f"decode-d{head_dim}-{kind}-keys-rows{tiles['BLOCK_ROWS']}",
+        kernel=decode._diff_attention_decode_kernel,
+        signature=signature,
+        constexprs={
+            "NUM_MAPS": 2, "GROUP": 4,
+            "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
+            "CAUSAL": True, "WINDOWED": True, "HAS_LENGTHS": True, "HAS_PADDING": True,
+            "PRECISION": "tf32", **tiles,
+            "p_table": None, "PAGE_SIZE": 0,
+        },
+        num_warps=num_warps,
+        num_stages=num_stages,
+    )  # fmt: skip
+
+
+def _paged_case(case: AotCase, page_size: int) -> AotCase:
+    """The same launch through a block table, which knows no padding."""
+    paged = {"PAGE_SIZE": page_size, "HAS_PADDING": False, "p_padding": None}
+    constexprs = {k: x for k, x in (case.constexprs | paged).items() if k != "p_table"}
+    signature = {k: x for k, x in case.signature.items() if k not in constexprs}
+    signature["p_table"] = "*i32:16"
+    return replace(
+        case, name=f"{case.name}-page{page_size}", signature=signature, constexprs=constexprs,
+        num_stages=case.num_stages + decode.TABLE_STAGES,
+    )  # fmt: skip
+
+
+def _combine_case(value_dim: int) -> AotCase:
+    signature = dict.fromkeys(("p_acc", "p_max", "p_sum", "p_lam"), "*fp32:16")
+    signature |= {"p_out": "*bf16:16"}
+    signature |= dict.fromkeys(("stride_lb", "stride_lt", "stride_lh"), "i32")
+    signature |= {f"num_{name}": "i32" for name in ("queries", "kv_heads", "splits")}
+    return AotCase(
+        name=f"decode-combine-dv{value_dim}",
+        kernel=decode._diff_attention_combine_kernel,
+        signature=signature,
+        constexprs={
+            "NUM_MAPS": 2, "GROUP": 4, "VALUE_DIM": value_dim, "BLOCK_SPLITS": 16,
+            "BLOCK_V": value_dim,
+        },
+        num_warps=4,
+        num_stages=3,
+    )  # fmt: skip
+
+
+def _hopper_cases() -> list[AotCase]:
+    """Every width, with and without the causal mask."""
+    cases = [
+        _hopper_case(head_dim, value_dim, causal, shared_keys)
+        for head_dim in hopper.TILES
+        for value_dim, shared_keys in ((2 * head_dim, False), (head_dim, True))
+        for causal in (True, False)
+    ]
+    ones = dict.fromkeys(("num_queries", "num_keys", "num_heads", "stride_lt", "stride_lh"), 1)
+    return cases + [_with_ones(case, ones) for case in cases[:2]]
+
+
+def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool) -> AotCase:
+    block_keys = hopper.TILES[head_dim][0]
+    signature = {
+        f"{name}_desc": f"tensordesc<bf16{shape},{hopper.shared_layout(shape, gl.bfloat16)!r}>"
+        for name, shape in hopper.block_shapes(head_dim, value_dim, block_keys).items()
+    }
+    signature |= dict.fromkeys(("p_out", "p_o2"), "*bf16:16")
+    signature |= dict.fromkeys(("p_lse", "p_lam"), "*fp32:16")
+    signature |= {f"stride_{name}": "i32" for name in ("lb", "lt", "lh")}
+    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "heads")}
+    signature |= {"scale_log2": "fp32"}
+    kind = ("causal" if causal else "full") + ("-shared-keys" if shared_keys else "")
+    return AotCase(
+        name=f"hopper-fwd-d{head_dim}-dv{value_dim}-{kind}",
+        kernel=hopper._diff_attention_fwd_hopper_kernel,
+        signature=signature,
+        constexprs=hopper.kernel_constants(4, head_dim, value_dim, causal, shared_keys),
+        num_warps=4,
+        num_stages=1,
+        max_spill_bytes=0,
+        options={"maxnreg": hopper.MAX_REGISTERS},
+        # Of one map: each has four warps and loops of its own.
+        tile_products=hopper.BLOCK_QUERIES * block_keys * (head_dim + value_dim),
+        loop_warps=4,
+    )
+
+
+def _with_ones(case: AotCase, constants: dict[str, Any]) -> AotCase:
+    """A launch turns a count of 1 into a constant, which compiles another way."""
+    given = {name: constants[name] for name in case.kernel.arg_names if name in constants}
+    signature = {name: kind for name, kind in case.signature.items() if name not in given}
+    return replace(
+        case, name=f"{case.name}-ones", signature=signature, constexprs=case.constexprs | given
+    )

@@ -1,0 +1,233 @@
+"""The backward pass of differential attention: row sums, the kernel by keys, dQ by queries.
+
+Where the kernel by keys leaves dQ out, a kernel of its own computes it, in which no two programs
+add to one number: results then do not depend on the order in which blocks run. Source:
+arXiv:2410.05258v2, Appendix G; the two-kernel form is that of arXiv:2205.14135, Algorithm 4.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from diffattn.ops.triton.backward_keys import _diff_attention_bwd_dkv_kernel
+from diffattn.ops.triton.configs import PREPROCESS, backward_configs
+from diffattn.ops.triton.launch import (
+    LOG2_E,
+    KeyMask,
+    dense_rows,
+    gradients_by_keys,
+    widths,
+)
+from diffattn.ops.triton.tiles import (
+    key_bounds,
+    keys_of_queries,
+    load_real,
+    load_tile,
+    store_tile,
+    visible,
+)
+
+
+@triton.jit
+def _diff_attention_bwd_preprocess_kernel(
+    p_do, p_o, p_o2, p_lam, p_delta, p_dlam,
+    stride_gb, stride_gt, stride_gh, stride_lb, stride_lt, stride_lh,
+    num_queries, num_heads,
+    VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """D2 = rowsum(dO O2), D1 = rowsum(dO O) + λ D2 ``[B, H, 2, T]``; dλ = -D2 ``[B, T, H]``."""
+    i_query = tl.program_id(0) * BLOCK_M
+    i_head = tl.program_id(1).to(tl.int64)
+    i_batch = tl.program_id(2).to(tl.int64)
+    i_row = i_batch * num_queries * num_heads + i_head
+    b_queries = i_query + tl.arange(0, BLOCK_M)
+    m_queries = b_queries < num_queries
+    p_do += i_batch * stride_gb + i_head * stride_gh
+    b_do = load_tile(p_do, i_query, stride_gt, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
+    b_do = b_do.to(tl.float32)  # [M, DV]
+    stride_o = num_heads * VALUE_DIM
+    p_o += i_row * VALUE_DIM
+    p_o2 += i_row * VALUE_DIM
+    b_o = load_tile(p_o, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
+    b_o2 = load_tile(p_o2, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
+    p_lam += i_batch * stride_lb + i_head * stride_lh
+    b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
+    b_delta2 = tl.sum(b_do * b_o2.to(tl.float32), 1)
+    b_delta1 = tl.sum(b_do * b_o.to(tl.float32), 1) + b_lam * b_delta2
+    p_delta += (i_batch * num_heads + i_head) * 2 * num_queries
+    tl.store(p_delta + b_queries, b_delta1, mask=m_queries)
+    tl.store(p_delta + num_queries + b_queries, b_delta2, mask=m_queries)
+    p_dlam += i_row + b_queries.to(tl.int64) * num_heads
+    tl.store(p_dlam, -b_delta2, mask=m_queries)
+
+
+@triton.jit
+def _fold_keys(
+    b_dq1, b_dq2, b_q1, b_q2, b_do, b_lse1, b_lse2, b_delta1, b_delta2, p_k, p_v, p_padding,
+    b_first, b_last, start, stop,
+    stride_ks, stride_km, stride_vs,
+    num_keys, scale_log2,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, SHARED_KEYS: tl.constexpr,
+    RANGES: tl.constexpr, PADDING: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what the keys in [start, stop) give to dQ, but for the factors s and -λ s."""
+    for i_key in range(start, stop, BLOCK_N):
+        b_keys = i_key + tl.arange(0, BLOCK_N)
+        b_k1 = load_tile(
+            p_k, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
+        )  # [N, D]
+        b_k2 = b_k1
+        if not SHARED_KEYS:
+            b_k2 = load_tile(
+                p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
+            )
+        b_s1 = tl.dot(b_q1, tl.trans(b_k1), input_precision="ieee") * scale_log2  # [M, N]
+        b_s2 = tl.dot(b_q2, tl.trans(b_k2), input_precision="ieee") * scale_log2
+        if MASKED:
+            m_real = load_real(p_padding, b_keys, num_keys, PADDING)
+            m_seen = visible(
+                b_keys[None, :], m_real[None, :], b_first[:, None], b_last[:, None], RANGES
+            )
+            b_s1 = tl.where(m_seen, b_s1, float("-inf"))
+            b_s2 = tl.where(m_seen, b_s2, float("-inf"))
+        b_v = load_tile(
+            p_v, i_key, stride_vs, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV, MASKED
+        )  # [N, DV]
+        b_dp = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")  # [M, N]
+        b_ds1 = tl.exp2(b_s1 - b_lse1[:, None]) * (b_dp - b_delta1[:, None])
+        b_dq1 = tl.dot(b_ds1.to(b_k1.dtype), b_k1, b_dq1, input_precision="ieee")  # [M, D]
+        b_ds2 = tl.exp2(b_s2 - b_lse2[:, None]) * (b_dp - b_delta2[:, None])
+        b_dq2 = tl.dot(b_ds2.to(b_k2.dtype), b_k2, b_dq2, input_precision="ieee")
+    return b_dq1, b_dq2
+
+
+@triton.jit
+def _diff_attention_bwd_dq_kernel(
+    p_q, p_k, p_v, p_lam, p_do, p_lse, p_delta, p_dq, p_first, p_last, p_padding, p_before,
+    stride_qb, stride_qt, stride_qh, stride_qm, stride_kb, stride_ks, stride_kh, stride_km,
+    stride_vb, stride_vs, stride_vh, stride_lb, stride_lt, stride_lh, stride_gb, stride_gt,
+    stride_gh, stride_rb,
+    num_queries, num_keys, num_heads, group, scale, scale_log2,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr,
+):  # fmt: skip
+    """dQ of both maps for a block of queries."""
+    i_query = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
+    i_head = tl.program_id(1).to(tl.int64)
+    i_batch = tl.program_id(2).to(tl.int64)
+    i_kv_head = i_head // group
+    p_q += i_batch * stride_qb + i_head * stride_qh
+    p_k += i_batch * stride_kb + i_kv_head * stride_kh
+    p_v += i_batch * stride_vb + i_kv_head * stride_vh
+    p_lam += i_batch * stride_lb + i_head * stride_lh
+    p_do += i_batch * stride_gb + i_head * stride_gh
+    p_lse += (i_batch * num_heads + i_head) * 2 * num_queries
+    p_delta += (i_batch * num_heads + i_head) * 2 * num_queries
+    p_dq += (i_batch * num_queries * num_heads + i_head) * 2 * HEAD_DIM
+    if RANGES:
+        p_first += i_batch * stride_rb
+        p_last += i_batch * stride_rb
+    if PADDING:
+        p_padding += i_batch * num_keys
+        p_before += i_batch * (num_keys + 1)
+
+    b_queries = i_query + tl.arange(0, BLOCK_M)
+    m_queries = b_queries < num_queries
+    b_q1 = load_tile(
+        p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
+    )  # [M, D]
+    b_q2 = load_tile(
+        p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
+    )
+    b_do = load_tile(p_do, i_query, stride_gt, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
+    b_lse1 = tl.load(p_lse + b_queries, mask=m_queries, other=float("inf"))
+    b_lse2 = tl.load(p_lse + num_queries + b_queries, mask=m_queries, other=float("inf"))
+    b_delta1 = tl.load(p_delta + b_queries, mask=m_queries, other=0.0)
+    b_delta2 = tl.load(p_delta + num_queries + b_queries, mask=m_queries, other=0.0)
+    b_dq1 = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    b_dq2 = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+
+    b_first, b_last = keys_of_queries(
+        p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
+    )
+    bounds = key_bounds(
+        p_first, p_last, p_before, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING,
+        BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    for i_part in tl.static_range(0 if RANGES else 1, 3):
+        b_dq1, b_dq2 = _fold_keys(
+            b_dq1, b_dq2, b_q1, b_q2, b_do, b_lse1, b_lse2, b_delta1, b_delta2, p_k, p_v,
+            p_padding, b_first, b_last, bounds[i_part], bounds[i_part + 1], stride_ks, stride_km,
+            stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV,
+            SHARED_KEYS, RANGES, PADDING, i_part != 1,
+        )  # fmt: skip
+
+    b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
+    stride_dq = num_heads * 2 * HEAD_DIM
+    store_tile(p_dq, i_query, b_dq1 * scale, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
+    b_dq2 = b_dq2 * (-scale * b_lam)[:, None]
+    store_tile(p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
+
+
+def backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, o: Tensor, o2: Tensor, lse: Tensor,
+    *, scale: float, mask: KeyMask,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    r"""Gradients of ``q``, ``k``, ``v`` and λ.
+
+    .. math:: dS_1 = A_1 (dP - D_1),\quad dS_2 = -\lambda A_2 (dP - D_2),\quad
+              dV = (A_1 - \lambda A_2)^\top dO,\quad d\lambda = -D_2
+
+    Source: arXiv:2410.05258v2, Appendix G.
+
+    ``grad`` is that of the output, ``[B, T, H, Dv]``; ``o``, ``o2`` and ``lse`` are what
+    :func:`diffattn.ops.triton.forward.forward` returned, with its other arguments;
+    the mask also says which queries see a key. Results have shapes and dtypes of their tensors.
+    """
+    batch, num_queries, num_heads, _, head_dim = q.shape
+    num_keys, num_kv_heads, value_dim = v.shape[1:]
+    grad, q, k, v = (dense_rows(x) for x in (grad, q, k, v))
+    o, o2, lse = o.contiguous(), o2.contiguous(), lse.contiguous()
+    wide_lam = lam.expand(batch, num_queries, num_heads)
+    delta = torch.empty_like(lse)
+    dlam = torch.empty(batch, num_queries, num_heads, dtype=torch.float32, device=q.device)
+    fixed = widths(head_dim, value_dim) | mask.flags | {"SHARED_KEYS": k.ndim == 4}
+    strides = (
+        *q.stride()[:4], *k.stride()[:3], k.stride(3) if k.ndim == 5 else 0, *v.stride()[:3],
+        *wide_lam.stride(), *grad.stride()[:3],
+    )  # fmt: skip
+    sizes = (num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale, scale * LOG2_E)
+
+    grid = (triton.cdiv(num_queries, PREPROCESS.block_m), num_heads, batch)
+    _diff_attention_bwd_preprocess_kernel[grid](
+        grad, o, o2, wide_lam, delta, dlam, *grad.stride()[:3], *wide_lam.stride(), num_queries,
+        num_heads, VALUE_DIM=value_dim, BLOCK_DV=fixed["BLOCK_DV"], BLOCK_M=PREPROCESS.block_m,
+        **PREPROCESS.compiler_options,
+    )  # fmt: skip
+
+    def go_by_keys(
+        grid: tuple[int, ...], targets: dict[str, Tensor], splits: int, options: dict[str, int]
+    ) -> None:
+        _diff_attention_bwd_dkv_kernel[grid](
+            q, k, v, wide_lam, grad, lse, delta, *map(targets.get, ("DK", "DV", "DQ")),
+            *mask.of_keys, *strides, mask.batch_stride, mask.key_batch_stride, *sizes, batch,
+            splits, **fixed, **{f"WITH_{name}": name in targets for name in ("DK", "DV", "DQ")},
+            **options,
+        )  # fmt: skip
+
+    padding = mask.padding is not None
+    configs = backward_configs("", q, value_dim, shared_keys=k.ndim == 4, padding=padding)
+    gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
+    if "dq" in configs:
+        config, dq = configs["dq"], torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
+        _diff_attention_bwd_dq_kernel[grid](
+            q, k, v, wide_lam, grad, lse, delta, dq, *mask.of_queries, *strides, mask.batch_stride,
+            *sizes, **fixed, **config.options,
+        )  # fmt: skip
+    else:
+        dq = gradients["DQ"].mul_(scale).to(q.dtype)
+    return dq, gradients["DK"], gradients["DV"], dlam.sum_to_size(lam.shape)

@@ -1,0 +1,376 @@
+"""Split-KV decode: few queries against a long cache, K1, K2 and V read once.
+
+A program takes one batch row, one key/value head, one block of rows and one part of the keys. Its
+rows are all queries of the group of heads, both maps of each adjacent: row 2 r + m is map m of
+pair r = t G + g. With keys per map the rows of map 0 are zero in the channels of K2 and the rows
+of map 1 in those of K1, so that one product with the cache's own ``[K1 K2]`` rows gives both maps,
+and rows that fill a tensor-core tile of 16 anyway cost nothing. A second kernel merges the parts
+and subtracts.
+
+Softmax attention, the baseline of the same technique, has one map: half the rows, nothing to
+subtract.
+
+A paged cache differs in where a key lies alone: its row of the block table names the page, and
+what is a batch row's stride elsewhere is a page's.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+from diffattn.ops.triton.configs import FP_FUSION
+from diffattn.ops.triton.launch import LOG2_E
+
+_KEYS_PER_SPLIT = 128
+"""A part of the keys shorter than this costs more to merge than it saves."""
+_MAX_SPLITS = 256
+TABLE_STAGES = 2
+"""The loads of pages wait for those of the table, which takes so many stages of the pipeline: with
+them a paged launch has the buffers for K and V that a dense one has."""
+LARGE_SHARED_BYTES, SMALL_SHARED_BYTES = 166_912, 101_376
+"""Of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
+GROWING = ("num_keys", "num_splits", "num_pages", "stride_tb", "stride_pb", "window")
+"""What grows with a cache. A launch would compile anew for 1 and for multiples of 16, in the midst
+of a text, and gain nothing: addresses are aligned by the strides of K and V."""
+
+
+@triton.jit
+def _seen_keys(
+    i_t, length, num_queries, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr
+):  # fmt: skip
+    """The keys ``first <= j < last`` that query ``i_t`` sees, as the mask's ``key_ranges`` says.
+
+    Worked out here because the small kernels that would fill a table take longer than this one.
+    """
+    first = i_t * 0
+    last = first + length
+    if CAUSAL or WINDOWED:
+        position = i_t + length - num_queries
+        last = tl.minimum(last, tl.maximum(position + 1, 0))
+        if WINDOWED:
+            first = tl.maximum(position + 1 - window, 0)
+    return first, last
+
+
+@triton.jit
+def _key_places(i_b, keys, m_keys, p_table, stride_tb, num_pages, PAGE_SIZE: tl.constexpr):
+    """Where keys lie: their index along the cache's first axis, int64, and along its second."""
+    if PAGE_SIZE == 0:
+        i_first = i_b
+        i_second = keys
+    else:
+        i_page = tl.load(p_table + i_b * stride_tb + keys // PAGE_SIZE, mask=m_keys, other=0)
+        # Nobody looks at a table on the device: what it says, no other memory is read.
+        i_first = tl.minimum(tl.maximum(i_page, 0), num_pages - 1).to(tl.int64)
+        i_second = keys % PAGE_SIZE
+    return i_first, i_second.to(tl.int64)
+
+
+@triton.jit(do_not_specialize=GROWING)
+def _diff_attention_decode_kernel(
+    p_q, p_k, p_v, p_table, p_lengths, p_padding, p_acc, p_max, p_sum,
+    stride_qb, stride_qt, stride_qh, stride_qm,
+    stride_kb, stride_ks, stride_kh, stride_km,
+    stride_vb, stride_vs, stride_vh,
+    stride_tb, stride_pb, window, scale_log2,
+    num_queries, num_keys, num_kv_heads, num_splits, num_pages,
+    NUM_MAPS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+    HAS_LENGTHS: tl.constexpr, HAS_PADDING: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Partial softmaxes of one part of the keys: accumulators, row maxima and row sums.
+
+    Grid ``(B * Hkv, row blocks, splits)``. ``BLOCK_K`` covers the channels of a key row, both maps
+    unless they share keys; ``BLOCK_V`` those of a value. ``PAGE_SIZE`` is 0 where the cache is not
+    paged.
+    """
+    i_bh = tl.program_id(0)
+    i_row_block = tl.program_id(1)
+    i_split = tl.program_id(2)
+    i_b = (i_bh // num_kv_heads).to(tl.int64)
+    i_kv = (i_bh % num_kv_heads).to(tl.int64)
+    num_rows = NUM_MAPS * num_queries * GROUP
+
+    rows = i_row_block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    m_rows = rows < num_rows
+    i_map = rows % NUM_MAPS
+    i_t = tl.where(m_rows, rows // NUM_MAPS // GROUP, 0)
+    i_h = i_kv * GROUP + rows // NUM_MAPS % GROUP
+    channels = tl.arange(0, BLOCK_K)
+    channel_map = channels // HEAD_DIM
+    key_width: tl.constexpr = HEAD_DIM if SHARED_KEYS else 2 * HEAD_DIM
+    m_channels = channels < key_width
+    values = tl.arange(0, BLOCK_V)
+    m_values = values < VALUE_DIM
+
+    q_offsets = i_b * stride_qb + i_t.to(tl.int64) * stride_qt + i_h * stride_qh + i_map * stride_qm
+    m_q = m_rows[:, None] & m_channels[None, :]
+    if not SHARED_KEYS:
+        m_q = m_q & (i_map[:, None] == channel_map[None, :])
+    b_q = tl.load(
+        p_q + q_offsets[:, None] + (channels % HEAD_DIM)[None, :], mask=m_q, other=0.0
+    )  # [BLOCK_ROWS, BLOCK_K]
+
+    length = num_keys
+    if HAS_LENGTHS:
+        length = tl.minimum(tl.load(p_lengths + i_b), num_keys)
+    first, last = _seen_keys(i_t, length, num_queries, window, CAUSAL, WINDOWED)  # [BLOCK_ROWS]
+    # Both ends never fall along the queries, so the block's first and last query bound them all.
+    t_low = i_row_block * BLOCK_ROWS // NUM_MAPS // GROUP
+    t_high = (tl.minimum(i_row_block * BLOCK_ROWS + BLOCK_ROWS, num_rows) - 1) // NUM_MAPS // GROUP
+    begin, _ = _seen_keys(t_low, length, num_queries, window, CAUSAL, WINDOWED)
+    _, end = _seen_keys(t_high, length, num_queries, window, CAUSAL, WINDOWED)
+    part = tl.cdiv(tl.maximum(end - begin, 0), num_splits)
+    part = tl.cdiv(part, BLOCK_KEYS) * BLOCK_KEYS
+    begin += i_split * part
+    end = tl.minimum(end, begin + part)
+
+    p_k += i_kv * stride_kh
+    p_v += i_kv * stride_vh
+    k_channels = channels % HEAD_DIM + channel_map.to(tl.int64) * stride_km
+    b_acc = tl.zeros([BLOCK_ROWS, BLOCK_V], dtype=tl.float32)
+    b_max = tl.full([BLOCK_ROWS], float("-inf"), dtype=tl.float32)
+    b_sum = tl.zeros([BLOCK_ROWS], dtype=tl.float32)
+    for start in range(begin, end, BLOCK_KEYS):
+        keys = start + tl.arange(0, BLOCK_KEYS)
+        m_keys = keys < end
+        i_first, i_second = _key_places(i_b, keys, m_keys, p_table, stride_tb, num_pages, PAGE_SIZE)
+        k_rows = i_first * stride_kb + i_second * stride_ks
+        k_offsets = k_rows[:, None] + k_channels[None, :]
+        b_k = tl.load(p_k + k_offsets, mask=m_keys[:, None] & m_channels[None, :], other=0.0)
+        v_rows = i_first * stride_vb + i_second * stride_vs
+        v_offsets = v_rows[:, None] + values[None, :]
+        b_v = tl.load(p_v + v_offsets, mask=m_keys[:, None] & m_values[None, :], other=0.0)
+
+        b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
+        m_seen = (keys[None, :] >= first[:, None]) & (keys[None, :] < last[:, None])
+        m_seen = m_seen & m_keys[None, :]
+        if HAS_PADDING:
+            real = tl.load(p_padding + i_b * stride_pb + keys, mask=m_keys, other=0)
+            m_seen = m_seen & (real[None, :] != 0)
+        b_s = tl.where(m_seen, b_s, float("-inf"))  # [BLOCK_ROWS, BLOCK_KEYS]
+        b_max_new = tl.maximum(b_max, tl.max(b_s, 1))
+        # A row that has seen no key keeps -inf, and -inf - -inf would be NaN.
+        b_base = tl.where(b_max_new == float("-inf"), 0.0, b_max_new)
+        b_p = tl.exp2(b_s - b_base[:, None])
+        b_shrink = tl.exp2(b_max - b_base)
+        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+        b_acc = b_acc * b_shrink[:, None]
+        b_acc += tl.dot(b_p.to(b_v.dtype), b_v, input_precision=PRECISION)
+        b_max = b_max_new
+
+    # Partials are [B * Hkv, splits, rows (, Dv)], float32. Every program writes its own.
+    out_rows = (i_bh.to(tl.int64) * num_splits + i_split) * num_rows + rows
+    tl.store(p_max + out_rows, b_max, mask=m_rows)
+    tl.store(p_sum + out_rows, b_sum, mask=m_rows)
+    tl.store(
+        p_acc + out_rows[:, None] * VALUE_DIM + values[None, :],
+        b_acc,
+        mask=m_rows[:, None] & m_values[None, :],
+    )
+
+
+@triton.jit(do_not_specialize=GROWING)
+def _diff_attention_combine_kernel(
+    p_acc, p_max, p_sum, p_lam, p_out,
+    stride_lb, stride_lt, stride_lh,
+    num_queries, num_kv_heads, num_splits,
+    NUM_MAPS: tl.constexpr, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Merge the parts of one query and head, O = O1 − λ O2, or O1. Grid ``(B * T * H,)``."""
+    i_row = tl.program_id(0).to(tl.int64)
+    num_heads = num_kv_heads * GROUP
+    i_h = i_row % num_heads
+    i_t = i_row // num_heads % num_queries
+    i_b = i_row // num_heads // num_queries
+    i_bh = i_b * num_kv_heads + i_h // GROUP
+    num_rows = NUM_MAPS * num_queries * GROUP
+    pair = NUM_MAPS * (i_t * GROUP + i_h % GROUP)
+    row = i_bh * num_splits * num_rows + pair  # of map 0 in the first part
+
+    b_o1 = _merge(p_acc, p_max, p_sum, row, num_rows, num_splits, VALUE_DIM, BLOCK_SPLITS, BLOCK_V)
+    b_out = b_o1
+    if NUM_MAPS == 2:
+        b_o2 = _merge(
+            p_acc, p_max, p_sum, row + 1, num_rows, num_splits, VALUE_DIM, BLOCK_SPLITS, BLOCK_V
+        )
+        lam = tl.load(p_lam + i_b * stride_lb + i_t * stride_lt + i_h * stride_lh)
+        b_out = b_o1 - lam * b_o2
+    values = tl.arange(0, BLOCK_V)
+    b_out = b_out.to(p_out.dtype.element_ty)
+    tl.store(p_out + i_row * VALUE_DIM + values, b_out, mask=values < VALUE_DIM)
+
+
+@triton.jit
+def _merge(
+    p_acc, p_max, p_sum, row, num_rows, num_splits,
+    VALUE_DIM: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """One map's output from its parts, ``[BLOCK_V]`` float32; 0 where no part saw a key."""
+    values = tl.arange(0, BLOCK_V)
+    b_acc = tl.zeros([BLOCK_V], dtype=tl.float32)
+    row_max = float("-inf")
+    row_sum = 0.0
+    for start in range(0, num_splits, BLOCK_SPLITS):
+        splits = start + tl.arange(0, BLOCK_SPLITS)
+        m_splits = splits < num_splits
+        rows = row + splits.to(tl.int64) * num_rows
+        b_max = tl.load(p_max + rows, mask=m_splits, other=float("-inf"))
+        b_sum = tl.load(p_sum + rows, mask=m_splits, other=0.0)
+        b_part = tl.load(
+            p_acc + rows[:, None] * VALUE_DIM + values[None, :],
+            mask=m_splits[:, None] & (values < VALUE_DIM)[None, :],
+            other=0.0,
+        )  # [BLOCK_SPLITS, BLOCK_V]
+        new_max = tl.maximum(row_max, tl.max(b_max, 0))
+        base = tl.where(new_max == float("-inf"), 0.0, new_max)
+        b_weight = tl.exp2(b_max - base)
+        shrink = tl.exp2(row_max - base)
+        row_sum = row_sum * shrink + tl.sum(b_weight * b_sum, 0)
+        b_acc = b_acc * shrink + tl.sum(b_weight[:, None] * b_part, 0)
+        row_max = new_max
+    return b_acc / tl.where(row_sum == 0.0, 1.0, row_sum)
+
+
+def decode(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, scale: float,
+    mask: AttentionMask = CAUSAL, block_table: Tensor | None = None, num_splits: int | None = None,
+) -> Tensor:  # fmt: skip
+    r"""Differential attention of at most 16 queries per row, forward only; or softmax attention.
+
+    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
+
+    Keys and values are read once while 2 T H / Hkv rows fit one block (64 or 128 by width, 16 in
+    float32), else once per block of rows. Sums are float32.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+
+    Args:
+        q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}; ``[B, T, H, D]`` of softmax
+            attention.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``; read where it lies if D is contiguous.
+        v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}; likewise.
+        lam: λ, float32, broadcastable to ``[B, T, H]``; ``None`` for softmax attention, whose keys
+            are ``[B, S, Hkv, D]``.
+        scale: s.
+        mask: Which keys a query sees; ``cu_seqlens`` must be ``None``.
+        block_table: int32 ``[B, table pages]`` if K and V are pages, ``[pages, page size, ...]`` in
+            place of ``[B, S, ...]``; S is what the table reaches. Pages outside of the pool are
+            read as the nearest one in it.
+        num_splits: Parts of the keys. Default: enough programs for every multiprocessor.
+
+    Returns:
+        ``[B, T, H, Dv]``, dtype of ``q``.
+    """
+    if lam is None:
+        q = q[:, :, :, None]
+    batch, num_queries, num_heads, num_maps, head_dim = q.shape
+    num_keys, num_kv_heads, value_dim = v.shape[1:]
+    page_size = 0
+    if block_table is not None:
+        page_size, num_keys = num_keys, block_table.shape[1] * num_keys
+        block_table = block_table.contiguous()
+    shared_keys = k.ndim == 4
+    group = num_heads // num_kv_heads
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    if lam is not None:
+        lam = lam.expand(batch, num_queries, num_heads)
+    num_rows = num_maps * num_queries * group
+    itemsize, shared_bytes = q.element_size(), _shared_bytes(q.device)
+    tiles = tiles_of(num_rows, head_dim, value_dim, shared_keys, itemsize, shared_bytes)
+    if page_size:
+        tiles["num_stages"] += TABLE_STAGES
+    row_blocks = triton.cdiv(num_rows, tiles["BLOCK_ROWS"])
+    if num_splits is None:
+        programs = batch * num_kv_heads * row_blocks
+        num_splits = _splits(programs, num_keys, 2 * _num_multiprocessors(q.device))
+
+    partials = (batch * num_kv_heads, num_splits, num_rows)
+    acc = torch.empty(*partials, value_dim, dtype=torch.float32, device=q.device)
+    row_max = torch.empty(partials, dtype=torch.float32, device=q.device)
+    row_sum = torch.empty(partials, dtype=torch.float32, device=q.device)
+    out = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
+    causal, window, padding, kv_lengths, _ = mask.flat()
+    if padding is not None:
+        padding = padding.contiguous().view(torch.int8)
+    if kv_lengths is not None:
+        kv_lengths = kv_lengths.contiguous()
+    # A window of S keys leaves none behind, and one near 2^31 would wrap around below position 0.
+    width = 0 if window is None else min(window, num_keys)
+    _diff_attention_decode_kernel[(batch * num_kv_heads, row_blocks, num_splits)](
+        q, k, v, block_table, kv_lengths, padding, acc, row_max, row_sum,
+        *q.stride()[:4],
+        *k.stride()[:3], 0 if shared_keys else k.stride(3),
+        *v.stride()[:3],
+        0 if block_table is None else block_table.shape[1],
+        num_keys, width, scale * LOG2_E,
+        num_queries, num_keys, num_kv_heads, num_splits, v.shape[0],
+        NUM_MAPS=num_maps, GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim,
+        SHARED_KEYS=shared_keys, CAUSAL=causal, WINDOWED=window is not None,
+        HAS_LENGTHS=kv_lengths is not None, HAS_PADDING=padding is not None, PAGE_SIZE=page_size,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tiles, **FP_FUSION,
+    )  # fmt: skip
+    _diff_attention_combine_kernel[(batch * num_queries * num_heads,)](
+        acc, row_max, row_sum, lam, out, *((0, 0, 0) if lam is None else lam.stride()),
+        num_queries, num_kv_heads, num_splits,
+        NUM_MAPS=num_maps, GROUP=group, VALUE_DIM=value_dim, BLOCK_SPLITS=16,
+        BLOCK_V=tiles["BLOCK_V"], num_warps=4, **FP_FUSION,
+    )  # fmt: skip
+    return out
+
+
+def tiles_of(
+    num_rows: int,
+    head_dim: int,
+    value_dim: int,
+    shared_keys: bool,
+    itemsize: int,
+    shared_bytes: int,
+) -> dict[str, int]:
+    """Tile sizes and launch settings that fit ``shared_bytes`` of shared memory."""
+    block_k = triton.next_power_of_2(head_dim if shared_keys else 2 * head_dim)
+    block_v = triton.next_power_of_2(value_dim)
+    widest = max(block_k, block_v)
+    # The accumulators of 8 warps: at most 64 registers per thread. Products in full float32 use no
+    # tensor cores and hold their operands in registers as well.
+    most_rows = min(16_384 // widest, 128) if itemsize == 2 else 16
+    block_rows = min(max(16, triton.next_power_of_2(num_rows)), most_rows)
+    block_keys = (64 if widest <= 128 else 32) // (itemsize // 2)
+    tile_bytes = block_keys * (block_k + block_v) * itemsize
+    left_bytes = shared_bytes - block_rows * block_k * itemsize
+    return {
+        "BLOCK_ROWS": block_rows,
+        "BLOCK_KEYS": block_keys,
+        "BLOCK_K": block_k,
+        "BLOCK_V": block_v,
+        "num_warps": 4 if block_rows <= 32 else 8,
+        "num_stages": max(1, min(3, left_bytes // tile_bytes)),
+    }
+
+
+def _splits(programs: int, num_keys: int, wanted_programs: int) -> int:
+    """Parts of the keys: enough to reach ``wanted_programs``, no part too short."""
+    by_length = max(1, num_keys // _KEYS_PER_SPLIT)
+    return max(1, min(wanted_programs // max(1, programs), by_length, _MAX_SPLITS))
+
+
+def _num_multiprocessors(device: torch.device) -> int:
+    """Of the GPU; 2 under the interpreter, so that it runs more than one part."""
+    if device.type != "cuda":
+        return 2
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _shared_bytes(device: torch.device) -> int:
+    """Shared memory that one program may have; that of a large GPU under the interpreter."""
+    if device.type != "cuda":
+        return LARGE_SHARED_BYTES
+    properties: Any = torch.cuda.get_device_properties(device)  # its stub lacks the attribute
+    return int(properties.shared_memory_per_block_optin)

@@ -1,0 +1,126 @@
+"""Several models on the same text: what is recorded, and what is refused."""
+
+import pytest
+import torch
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.files.io import append_jsonl
+from diffattn.lab.analysis.session import AnalysisSettings, analyze
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.records.analysis import AnalysisResult
+from diffattn.lab.records.run import RunRecord
+from diffattn.probes.attention_rows import attention_rows
+
+
+@pytest.fixture(scope="module")
+def folders(build, tmp_path_factory):
+    """Saved models by kind."""
+    root = tmp_path_factory.mktemp("models")
+    paths = {}
+    for kind in ("softmax", "diff_v2"):
+        model = build(kind, max_length=64)
+        model.network.save_pretrained(root / kind)
+        model.tokenizer.save_pretrained(root / kind)
+        paths[kind] = str(root / kind)
+    return paths
+
+
+def documents(*texts):
+    return lambda: [Document(name=f"{i}.txt", text=text) for i, text in enumerate(texts)]
+
+
+def test_models_side_by_side(folders, build, text, tmp_path):
+    seen = []
+    settings = AnalysisSettings(tokens=100, window_tokens=40)
+    result = analyze(
+        folders, documents(text[:60], text), "made up", settings,
+        on_progress=lambda *event: seen.append(event),
+    )  # fmt: skip
+    assert [analysis.model["label"] for analysis in result.models] == ["softmax", "diff_v2"]
+    softmax, diff = result.models
+    lengths = softmax.tokens["lengths"]
+    assert softmax.tokens == diff.tokens
+    assert max(lengths) == 40
+    model = build("diff_v2", max_length=64)
+    assert sum(lengths) - len(lengths) * len(model.start()) == 100
+    assert seen[: len(lengths) + 1] == [
+        ("softmax", i, len(lengths)) for i in range(len(lengths) + 1)
+    ]
+    assert (softmax.lambdas, diff.lambdas["lambda_init"], diff.lambdas["flags"]) == (None, None, [])
+    # The last window once more, by whole maps.
+    ids = [*model.encode(text[:60]), *model.encode(text)][:100]
+    assert result.text["documents"] == ["0.txt", "1.txt"]
+    assert len(ids) == 100
+    alone = analyze(
+        {"a": folders["diff_v2"]}, documents(text), "made up",
+        AnalysisSettings(tokens=30, window_tokens=64),
+    ).models[0]  # fmt: skip
+    window = [*model.start(), *model.encode(text)[:30]]
+    for layer, rows in enumerate(attention_rows(model.network, torch.tensor([window]))):
+        sink = rows.signed[:, 1:, 0].double().mean(-1).tolist()
+        assert alone.attention[layer]["heads"]["sink"] == pytest.approx(sink, abs=1e-6)
+        lam = 1 - rows.signed.double().sum(-1)
+        assert alone.lambdas["layers"][layer]["lam"] == pytest.approx(float(lam.mean()), abs=1e-5)
+    result.write(tmp_path)
+    assert AnalysisResult.read(tmp_path) == result
+
+
+@pytest.mark.scheduled
+def test_blocks_decide_nothing(folders, text):
+    found = []
+    for entries in (100, 2**20):
+        settings = AnalysisSettings(tokens=50, window_tokens=30, block_entries=entries)
+        found.append(analyze({"a": folders["diff_v2"]}, documents(text), "", settings).models[0])
+    for layer, other in zip(found[0].attention, found[1].attention, strict=True):
+        for name, values in layer["heads"].items():
+            assert values == pytest.approx(other["heads"][name], abs=1e-5), name
+    first, second = (x.outliers["table"]["attention logits"]["all positions"] for x in found)
+    assert first["top"] == pytest.approx(second["top"])
+    places = [
+        {key: x for key, x in row["largest"][0].items() if key != "value"}
+        for row in (first, second)
+    ]
+    assert places[0] == places[1]
+
+
+def test_a_run_without_weights_needs_no_text(tmp_path):
+    config = {"model": {"attention_type": "diff", "num_hidden_layers": 1}}
+    RunRecord(name="diff-seed0", config=config, seed=0).write(tmp_path)
+    append_jsonl(tmp_path / "metrics.jsonl", {"step": 0, "lam": [0.2]})
+
+    def none():
+        raise AssertionError
+
+    (only,) = analyze({"run": str(tmp_path)}, none, "", AnalysisSettings()).models
+    assert (only.attention, only.outliers) == ([], None)
+    assert only.lambda_log["values"] == [[0.2]]
+    assert only.notes == ["run has no weights: of its log λ alone is shown."]
+
+
+@pytest.mark.scheduled
+def test_what_cannot_be_analysed(folders, build_windowed, text, tmp_path):
+    one = {"a": folders["softmax"]}
+    with pytest.raises(ConfigError, match="two tokens or more"):
+        analyze(one, documents(""), "", AnalysisSettings())
+    with pytest.raises(ConfigError, match="at most the 64 tokens of a, got 65"):
+        analyze(one, documents(text), "", AnalysisSettings(window_tokens=65))
+    with pytest.raises(CheckpointError, match="got nothing"):
+        analyze({"a": str(tmp_path / "none")}, documents(text), "", AnalysisSettings())
+    with pytest.raises(ConfigError, match="tokens must be 2 or more, got 1"):
+        AnalysisSettings(tokens=1)
+    windowed = build_windowed(8)
+    windowed.network.save_pretrained(tmp_path / "mistral")
+    windowed.tokenizer.save_pretrained(tmp_path / "mistral")
+    with pytest.raises(ConfigError, match="'mistral' must attend to all tokens before, got a slid"):
+        analyze({"a": str(tmp_path / "mistral")}, documents(text), "", AnalysisSettings())
+
+
+@pytest.mark.scheduled
+def test_a_broken_model_is_named(build, text, tmp_path):
+    model = build("diff")
+    with torch.no_grad():
+        model.network.model.layers[0].self_attn.q_proj.weight[0, 0] = torch.nan
+    model.network.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(DiffAttnError, match="q_proj"):
+        analyze({"a": str(tmp_path)}, documents(text), "", AnalysisSettings(tokens=20))

@@ -1,0 +1,192 @@
+"""The check finds what is wrong, wherever it is wrong, and passes what is right."""
+
+import itertools
+
+import pytest
+import torch
+
+from diffattn.lab.benchmark import checking
+from diffattn.lab.benchmark.checking import (
+    Exact,
+    check_diff,
+    check_softmax,
+    device_lost,
+    error_line,
+    parts,
+)
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.softmax_attention import softmax_attention
+
+V1 = OpCase(name="v1", num_queries=200, batch=2, num_heads=3, num_kv_heads=3)
+V2 = OpCase(
+    name="v2", num_queries=200, batch=2, num_heads=3, num_kv_heads=3, value_dim=8,
+    shared_keys=True, lam_axes="bth",
+)  # fmt: skip
+DECODE = OpCase(name="decode", num_queries=1, num_keys=70, num_heads=3, num_kv_heads=3)
+
+
+@pytest.fixture(params=["whole", "stretches"])
+def extent(request, monkeypatch):
+    if request.param == "stretches":
+        monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
+    return request.param
+
+
+def wrong(out, change):
+    """``out`` with a change in the forward value only."""
+    return out + (change(out.detach()) - out.detach())
+
+
+@pytest.mark.parametrize("case", [V1, V2, DECODE], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("backend", ["reference", "composed"])
+def test_right_backends_pass(backend, dtype, case, extent):
+    inputs = make_diff_attention_inputs(case, dtype=dtype)
+    result = check_diff(
+        lambda: diff_attention(*inputs.tensors().values(), backend=backend), inputs, True
+    )
+    assert result["passed"], result
+    assert 0 <= result["error"] <= result["budget"]
+    everything = extent == "whole" or case is DECODE  # one row of every head
+    assert (result["compared"] == "everything") == everything
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_right_softmax_passes(dtype, extent):
+    inputs = make_diff_attention_inputs(V1, dtype=dtype)
+    leaves = tuple(
+        x.detach().requires_grad_()
+        for x in (inputs.q.flatten(2, 3), inputs.k.flatten(2, 3), inputs.v.repeat(1, 1, 2, 1))
+    )
+    assert check_softmax(lambda: softmax_attention(*leaves), leaves, True)["passed"]
+    off = check_softmax(lambda: softmax_attention(*leaves, scale=0.5), leaves, True)
+    assert not off["passed"]
+
+
+@pytest.mark.parametrize("part", ["output", "q", "k", "v", "lam"])
+def test_wrong_values_and_gradients_are_found(part, extent):
+    inputs = make_diff_attention_inputs(V1)
+
+    def run():
+        tensors = inputs.tensors()
+        if part != "output":  # the value stays, its gradient is 1 % too large
+            x = tensors[part]
+            tensors[part] = 1.01 * x - 0.01 * x.detach()
+        out = diff_attention(*tensors.values())
+        return wrong(out, lambda x: 1.01 * x) if part == "output" else out
+
+    result = check_diff(run, inputs, True)
+    assert not result["passed"]
+    assert part in result["worst"]
+    assert result["error"] > result["budget"]
+    if part != "output":
+        assert check_diff(run, inputs, False)["passed"]
+
+
+def test_exact_values_are_computed_once_whatever_was_compared_before(monkeypatch):
+    inputs = make_diff_attention_inputs(V1)
+    exact, real, computed = Exact.diff(inputs), checking._expected, []
+
+    def counted(*args, **options):
+        computed.append(options["gradients"])
+        return real(*args, **options)
+
+    def right():
+        return diff_attention(*inputs.tensors().values())
+
+    monkeypatch.setattr(checking, "_expected", counted)
+    assert not exact.check(lambda: right()[:, :, :, :8], False)["passed"]  # of another shape
+    for _ in range(2):
+        assert exact.check(right, True)["passed"]
+        assert exact.check(right, False)["passed"]
+        assert not exact.check(lambda: 1.01 * right(), True)["passed"]
+    assert computed == [False, True]
+
+
+def test_not_a_number_anywhere_fails():
+    inputs = make_diff_attention_inputs(V1)
+
+    def run():
+        out = diff_attention(*inputs.tensors().values())
+        poison = torch.zeros_like(out)
+        poison[0, 100, 1, 3] = float("nan")
+        return out + poison
+
+    result = check_diff(run, inputs, False)
+    assert not result["passed"]
+    assert result["error"] is None
+
+
+def test_stretches_reach_both_ends_and_the_last_row_of_the_batch(monkeypatch):
+    monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
+    rows = [row for p in parts(1, 1, 200, 200) for row in range(p.first, p.last)]
+    assert rows == sorted(set(rows))  # none twice
+    chosen = parts(2, 8, 4_096, 4_096)
+    long = [p for p in chosen if p.last - p.first == 64]
+    assert {(p.batch, p.head) for p in long} == {(1, 0), (1, 7)}
+    assert {(p.first, p.last) for p in long} == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
+    assert parts(1, 1, 5, 9) == [(0, 0, 0, 5)]
+
+
+def test_no_head_and_no_range_of_rows_is_left_out():
+    chosen = parts(2, 8, 4_096, 4_096)
+    assert {(p.batch, p.head) for p in chosen} == {(b, h) for b in range(2) for h in range(8)}
+    starts = sorted({p.first for p in chosen} | {4_096})
+    assert max(b - a for a, b in itertools.pairwise(starts)) < 4_096 / 14
+    assert all(0 <= p.first < p.last <= 4_096 for p in chosen)
+
+
+@pytest.mark.parametrize("place", [(0, 1, slice(0, 200)), (1, 1, slice(120, 200))], ids=str)
+def test_a_head_between_the_others_is_looked_at(place, monkeypatch):
+    monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
+    inputs = make_diff_attention_inputs(V1)
+
+    def run():
+        out = diff_attention(*inputs.tensors().values()).clone()
+        b, h, rows = place
+        out[b, rows, h] = 0
+        return out
+
+    assert not check_diff(run, inputs, False)["passed"]
+
+
+@pytest.mark.parametrize("wrong_map", ["future keys", "lost keys", "half of λ"])
+def test_an_error_in_late_rows_is_not_paid_for_by_early_ones(wrong_map):
+    """The first rows are averages of few keys, and the largest."""
+    long = OpCase(
+        name="long", num_queries=1_024, num_heads=2, num_kv_heads=2, head_dim=64, value_dim=128
+    )
+    inputs = make_diff_attention_inputs(long, dtype=torch.bfloat16)
+    q, k, v, lam = inputs.tensors().values()
+
+    def run():
+        out = diff_attention(q, k, v, lam)
+        late = {
+            "future keys": lambda: diff_attention(q, k, v, lam, causal=False),
+            "lost keys": lambda: diff_attention(q, k, v, lam, window=700),
+            "half of λ": lambda: diff_attention(q, k, v, lam / 2),
+        }[wrong_map]()
+        return torch.cat([out[:, :800], late[:, 800:]], dim=1)
+
+    assert not check_diff(run, inputs, False)["passed"]
+
+
+def test_an_error_in_one_line_keeps_where_and_why():
+    assert error_line(TypeError("no\n  such")) == "TypeError: no such"
+    long = error_line(ValueError("at 12:3: " + "source " * 500 + "out of registers"))
+    assert long.startswith("ValueError: at 12:3: source")
+    assert long.endswith("out of registers")
+    assert len(long) < 700
+
+
+def test_a_context_is_lost_when_it_cannot_be_waited_for(monkeypatch):
+    def dead():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    assert not device_lost()  # no context
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert not device_lost()
+    monkeypatch.setattr(torch.cuda, "synchronize", dead)
+    assert device_lost()

@@ -1,0 +1,145 @@
+"""Contenders follow the backend tables, read one memory, and are counted by one formula."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from diffattn.lab.benchmark import contenders as module
+from diffattn.lab.benchmark.config import Case
+from diffattn.lab.benchmark.contenders import operator_contenders
+from diffattn.lab.benchmark.flops import diff_flops, pairs, softmax_flops
+from diffattn.ops.inputs import backends
+
+CASE = Case(
+    suite="ops", device="cpu", dtype="float32", mode="forward_backward",
+    shape={"B": 1, "H": 2, "d": 8, "N": 40},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [{}, {"attention": "v2"}, {"N": 1, "S": 30}], ids=str)
+def test_every_backend_of_the_table_stands_and_is_right(shape):
+    case = Case(**{**CASE.plain(), "shape": {**CASE.shape, **shape}})
+    contenders = operator_contenders(case)
+    assert [c.role for c in contenders if c.name == "sdpa"] == ["T"]
+    of_diff = [c.name for c in contenders if c.role == "DIFF"]
+    assert of_diff == list(backends.names("diff_attention"))
+    for contender in contenders:
+        if contender.refusal is None:
+            assert contender.check(True)["passed"], contender.name
+            contender.backward(contender.forward())
+            assert contender.flops > 0
+
+
+def test_softmax_reads_the_memory_that_diff_reads():
+    """A twin on its own copy would see another state of the cache."""
+    contenders = {c.name: c for c in operator_contenders(CASE)}
+    softmax, diff = contenders["sdpa"].backward.leaves, contenders["composed"].backward.leaves
+    for ours, theirs in zip(softmax, diff, strict=False):
+        assert ours.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr()
+        assert ours.numel() == theirs.numel()
+    assert softmax[0].shape == (1, 40, 4, 8)
+    assert contenders["sdpa"].forward().shape == (1, 40, 4, 8)
+
+
+def test_our_softmax_techniques_are_tc_of_the_backend_of_the_same_name(monkeypatch):
+    from diffattn.ops.softmax_attention import softmax_attention
+
+    rows = tuple(backends.Backend(name=name, summary="") for name in ("sdpa", "composed"))
+    monkeypatch.setitem(backends._TABLE, "softmax_attention", rows)
+    monkeypatch.setattr(
+        module, "softmax_attention", lambda q, k, v, backend: softmax_attention(q, k, v)
+    )
+    contenders = {c.name: c for c in operator_contenders(CASE)}
+    assert (contenders["softmax_composed"].role, contenders["softmax_composed"].technique) == (
+        "TC",
+        "composed",
+    )
+    assert contenders["composed"].technique == "composed"
+    assert contenders["softmax_composed"].check(True)["passed"]
+    assert "softmax_sdpa" not in contenders  # that is T
+
+
+def test_only_keeps_t_and_both_contenders_of_a_technique():
+    assert [c.name for c in operator_contenders(CASE, ("composed",))] == ["sdpa", "composed"]
+
+
+def test_what_cannot_run_is_named_with_its_reason(monkeypatch):
+    monkeypatch.setattr(module, "MAP_BYTES_LIMIT", 1_000)
+    v2 = Case(**{**CASE.plain(), "shape": {**CASE.shape, "attention": "v2"}})
+    refusals = {c.name: c.refusal for c in operator_contenders(v2)}
+    for name in ("reference", "decode", "softmax_reference", "softmax_decode"):
+        assert "its maps would take about" in refusals[name]
+    assert refusals["softmax_chunked"] is None
+    assert refusals["flash_diff_attn_2"].startswith("needs Dv = 2 head_dim")
+    assert refusals["composed"] is None
+
+
+def test_flex_is_fused_at_every_shape(monkeypatch):
+    """Ten cases in one process: PyTorch gives up on a function at its ninth form, without a word.
+
+    The function is small; what is counted is whether compiled code ran.
+    """
+    ran = []
+
+    def compiler(graph, inputs):
+        def run(*args):
+            ran.append(graph)
+            return graph(*args)
+
+        return run
+
+    monkeypatch.setattr(module, "diff_attention", lambda q, *, backend: q + 1)
+    compiled_by = partial(torch.compile, backend=compiler)
+    monkeypatch.setattr(torch, "compile", compiled_by)
+    on_gpu = replace(CASE, device="cuda")
+    for length in range(2, 12):
+        q = torch.zeros(length)
+        attend = module._operator(on_gpu, "flex")
+        assert torch.equal(attend(q, backend="flex"), q + 1)
+        assert len(ran) == length - 1
+    assert len(set(ran)) == 10  # none served two shapes
+    assert module._operator(on_gpu, "composed") is module.diff_attention
+
+
+def test_a_kernel_that_does_not_fit_is_told():
+    def refuse():
+        raise RuntimeError("No available kernel.\nAborting execution.")
+
+    assert module._refusal(refuse) == "No available kernel. Aborting execution."
+    assert module._refusal(lambda: None) is None
+    with pytest.raises(torch.OutOfMemoryError):
+        module._refusal(lambda: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA")))
+
+
+def test_operations_follow_the_documented_widths():
+    inputs = backends.Inputs(
+        device="cpu",
+        dtype=torch.float32,
+        batch=1,
+        num_heads=2,
+        num_queries=4,
+        num_keys=4,
+        head_dim=8,
+        value_dim=16,
+    )
+    assert pairs(4, 4) == 10
+    assert pairs(1, 9) == 9
+    assert pairs(3, 2) == 3
+    unit = 2 * 10 * 4 * 8  # one product over 2H = 4 heads of 8
+    facts = {"batch": 1, "num_heads": 2}
+
+    def counted(backend):
+        modes = ("forward", "backward", "forward_backward")
+        counts = [diff_flops(inputs, backend, mode=mode, **facts) // unit for mode in modes]
+        assert counts[2] == counts[0] + counts[1]
+        return counts[:2]
+
+    assert softmax_flops(inputs, batch=1, num_heads=4, mode="forward") == 2 * unit
+    assert softmax_flops(inputs, batch=1, num_heads=4, mode="backward") == 5 * unit
+    assert counted("reference") == [2, 4]
+    assert counted("chunked") == counted("not known yet") == [2, 5]
+    assert counted("flash_diff_attn_1") == [3, 7]
+    assert counted("flash_diff_attn_2") == counted("composed") == [4, 10]
+    assert counted("triton") == [3, 5]

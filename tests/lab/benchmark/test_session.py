@@ -1,0 +1,292 @@
+"""A whole call: checks first, what fails has no number, what is measured is not measured again."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.benchmark import contenders, measure, session
+from diffattn.lab.benchmark.config import BenchConfig, Case
+from diffattn.lab.benchmark.measure import measure as measure_case
+from diffattn.lab.benchmark.memory import Peak
+from diffattn.lab.benchmark.session import describe_run, result_path, run_bench, total_effort
+from diffattn.lab.records.results import BenchResult
+from diffattn.ops.attention import diff_attention
+
+
+class Steps:
+    """A timer by which every run takes as long as the one before and a bit."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def sample(self, timed, repeats):
+        timed.run(timed.prepare() if timed.prepare else None)
+        self.now += 1e-3
+        return 1.0 + self.now
+
+    def repeats(self, seconds, timed):
+        return 1
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch):
+    monkeypatch.setattr(session, "matmul_peak", lambda dtype, device, timer: 1e9)
+    monkeypatch.setattr(
+        measure, "peak_memory", lambda case, contender: Peak(peak_bytes=10, held_bytes=5)
+    )
+    real = measure_case
+    monkeypatch.setattr(
+        session, "measure", lambda case, config, **more: real(
+            case, config, measure_memory=measure.peak_memory, **more
+        )
+    )  # fmt: skip
+
+
+SMALL = BenchConfig(suite="ops", scale="quick", lengths=(16, 24), seconds=0, rounds=3)
+
+
+def call(config, path, **options):
+    lines, done = [], []
+    result, cases = run_bench(
+        config, path, on_message=lines.append, on_progress=done.append, timer=Steps(), **options
+    )
+    return result, cases, lines, done
+
+
+def test_every_case_is_checked_timed_and_written(tmp_path):
+    path = tmp_path / "new" / "cpu.json"
+    result, cases, lines, done = call(SMALL, path)
+    assert BenchResult.read(path) == result
+    assert [(c.shape["N"], c.mode) for c in cases] == [
+        (n, mode) for n in (16, 24) for mode in ("forward", "forward_backward")
+    ]
+    assert len(lines) == 4
+    assert (done[0], done[-1]) == (0, total_effort(SMALL))
+    for case in cases:
+        assert case.rows[0].role == "T"
+        assert case.rows[0].backend == "sdpa (flash)"
+        for row in case.rows:
+            if row.status == "not run":  # kernels of another device
+                assert row.reason
+                continue
+            assert row.status == "ok", row
+            assert row.check["error"] <= row.check["budget"]
+            assert row.seconds.rounds == row.ratio_t.rounds == 3
+            assert row.flops_per_second == row.flops / row.seconds.median
+            assert row.share_of_peak == row.flops_per_second / 1e9
+            assert (row.peak_bytes == 10) == (case.mode == "forward_backward")
+        two_calls = case.row("flash_diff_attn_1").ratio_two_calls
+        assert (two_calls.median, two_calls.minimum) == (1, 1)
+        assert case.row("composed").ratio_tc is None  # no softmax attention of that technique
+    run = result.runs[cases[0].run]
+    assert run.settings == {"only": [], "rounds": 3, "seconds": 0}
+    assert set(run.versions) >= {"python", "torch", "transformers", "triton"}
+    assert run.hardware["threads"] == 1
+
+
+def test_what_is_there_is_skipped_and_said_so(tmp_path):
+    path = tmp_path / "cpu.json"
+    first, *_ = call(SMALL, path)
+    again, cases, lines, _ = call(SMALL, path)
+    assert again == first
+    assert all("already in" in line for line in lines)
+    assert len(cases) == 4
+    _, _, lines, _ = call(replace(SMALL, lengths=(24, 32)), path)
+    assert ["already" in line for line in lines] == [True, True, False, False]
+    _, _, lines, _ = call(SMALL, path, fresh=True)
+    assert not any("already" in line for line in lines)
+    assert len(BenchResult.read(path).cases) == 4
+
+
+def test_other_settings_or_code_are_another_run(tmp_path, monkeypatch):
+    path = tmp_path / "cpu.json"
+    small = replace(SMALL, lengths=(16,))
+    call(small, path)
+    _, _, lines, _ = call(replace(small, rounds=4), path)
+    assert not any("already" in line for line in lines)
+    name = describe_run(small).name
+    monkeypatch.setattr(session, "source_hash", lambda: "0" * 16)
+    assert describe_run(small).name != name
+
+
+def test_an_interrupted_call_keeps_the_finished_cases(tmp_path, monkeypatch):
+    path = tmp_path / "cpu.json"
+    real, seen = session.measure, []
+
+    def stop_at_third(case, *args, **more):
+        seen.append(case)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(case, *args, **more)
+
+    monkeypatch.setattr(session, "measure", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        call(SMALL, path)
+    assert len(BenchResult.read(path).cases) == 2
+    monkeypatch.setattr(session, "measure", real)
+    _, _, lines, _ = call(SMALL, path)
+    assert ["already" in line for line in lines] == [True, True, False, False]
+
+
+def one_case(monkeypatch, broken, backend="composed", mode="forward"):
+    """Measure one case in which one backend misbehaves."""
+
+    def replaced(*args, backend):
+        return broken(*args) if backend == name else diff_attention(*args, backend=backend)
+
+    name = backend
+    monkeypatch.setattr(contenders, "diff_attention", replaced)
+    case = Case(
+        suite="ops", device="cpu", dtype="float32", mode=mode,
+        shape={"B": 1, "H": 2, "d": 8, "N": 20},
+    )  # fmt: skip
+    return measure_case(
+        case, SMALL, run="cpu-1", timer=Steps(), matmul_rate=None,
+        measure_memory=lambda case, contender: None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("broken", "status", "reason"),
+    [
+        (lambda *a: 1.01 * diff_attention(*a), "failed", "output: error "),
+        (lambda *a: diff_attention(*a) / 0, "failed", "output (not finite): error not finite"),
+    ],
+)
+def test_a_wrong_contender_gets_no_number(broken, status, reason, monkeypatch):
+    case = one_case(monkeypatch, broken)
+    row = case.row("composed")
+    assert (row.status, row.seconds, row.ratio_t, row.backend) == (status, None, None, None)
+    assert row.reason.startswith(reason)
+    assert row.flops_per_second is None
+    assert all(other.status != "failed" for other in case.rows if other is not row)
+
+
+def test_memory_that_runs_out_ends_the_contender_not_the_case(monkeypatch):
+    def greedy(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
+
+    row = one_case(monkeypatch, greedy, mode="forward_backward").row("composed")
+    assert row.status == "not run"
+    assert row.reason == "OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB."
+
+
+def test_a_contender_that_dies_only_when_timed_is_dropped(monkeypatch):
+    calls = []
+
+    def dies_later(*args):
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("no kernel")
+        return diff_attention(*args)
+
+    case = one_case(monkeypatch, dies_later)
+    assert case.row("composed").reason == "RuntimeError: no kernel"
+    assert case.row("reference").seconds.rounds == 3
+
+
+class OutOfResources(Exception):
+    """As triton's: neither a RuntimeError nor any other that PyTorch raises."""
+
+
+@pytest.mark.parametrize("error", [OutOfResources, AssertionError, TypeError, RuntimeError])
+@pytest.mark.parametrize("survived", [0, 1, 3])
+def test_whatever_a_contender_raises_ends_it_alone(monkeypatch, error, survived):
+    """In its check, its first run or in the midst of the rounds."""
+    calls = []
+
+    def dies(*args):
+        calls.append(1)
+        if len(calls) > survived:
+            raise error("out of resource:\nshared memory")
+        return diff_attention(*args)
+
+    case = one_case(monkeypatch, dies)
+    row = case.row("composed")
+    assert (row.status, row.seconds, row.backend) == ("failed", None, None)
+    assert row.reason == f"{error.__name__}: out of resource: shared memory"
+    others = [other for other in case.rows if other.status != "not run" and other is not row]
+    assert len(others) > 2
+    assert all(other.seconds.rounds == 3 for other in others)
+
+
+def test_interrupts_are_no_failures(monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        one_case(monkeypatch, interrupted)
+
+
+def test_memory_that_cannot_be_measured_leaves_the_times():
+    def measured(case, contender):
+        if contender.name == "composed":
+            raise AssertionError("no descriptor")
+        return Peak(peak_bytes=10, held_bytes=5)
+
+    case = Case(
+        suite="ops", device="cpu", dtype="float32", mode="forward_backward",
+        shape={"B": 1, "H": 2, "d": 8, "N": 20},
+    )  # fmt: skip
+    measured_case = measure_case(
+        case, SMALL, run="cpu-1", timer=Steps(), matmul_rate=None, measure_memory=measured
+    )
+    row = measured_case.row("composed")
+    assert (row.status, row.peak_bytes) == ("ok", None)
+    assert row.seconds.rounds == 3
+    assert row.reason == "memory not measured: AssertionError: no descriptor"
+    assert measured_case.row("chunked").peak_bytes == 10
+
+
+def test_backward_alone_is_timed_without_its_forward(monkeypatch):
+    case = one_case(monkeypatch, diff_attention, mode="backward")
+    assert all(row.seconds for row in case.rows if row.status == "ok")
+
+
+@pytest.mark.parametrize(
+    ("out", "path"),
+    [
+        (None, "runs/bench/cpu.json"),
+        ("results", "results/cpu.json"),
+        ("my.json", "my.json"),
+    ],
+)
+def test_result_paths(out, path, tmp_path, monkeypatch):
+    from pathlib import Path
+
+    monkeypatch.chdir(tmp_path)
+    assert result_path(None if out is None else Path(out), "cpu") == Path(path)
+
+
+def test_foreign_files_are_left_alone(tmp_path):
+    path = tmp_path / "cpu.json"
+    path.write_text('{"thesis": 1}')
+    with pytest.raises(CheckpointError, match="must carry a checksum"):
+        call(SMALL, path)
+    assert path.read_text() == '{"thesis": 1}'
+    write_json(path, {"thesis": 1})
+    with pytest.raises(CheckpointError, match="must hold a record of kind 'benchmark'"):
+        call(SMALL, path)
+    assert read_json(path) == {"thesis": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"suite": "op"}, "Did you mean 'ops'"),
+        ({"scale": "ful"}, "Did you mean 'full'"),
+        ({"dtypes": ("bfloat",)}, "Did you mean 'bfloat16'"),
+        ({"only": ("compose",)}, "Did you mean 'composed'"),
+        ({"attention": "v3"}, "attention must be in"),
+        ({"lengths": (0,)}, "length must be 1 or more"),
+        ({"rounds": 0}, "rounds must be 1 or more"),
+        ({"seconds": float("nan")}, "seconds must be 0 or more"),
+        ({"dtypes": ("float16",)}, "float32 or bfloat16 on a CPU"),
+    ],
+)
+def test_settings_that_cannot_be(change, message):
+    with pytest.raises(ConfigError, match=message):
+        session.plan(replace(SMALL, **change))

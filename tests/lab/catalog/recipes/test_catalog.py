@@ -1,0 +1,215 @@
+"""Every recipe builds, is recorded as it is, and says what it needs."""
+
+import json
+import re
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.catalog.recipes.ablations import ABLATIONS
+from diffattn.lab.catalog.recipes.catalog import GROUPS, RECIPES, plan, plan_of_size, recipe
+from diffattn.lab.report.paper import table_6
+from diffattn.lab.studies.text.reproduce import SCALES
+from diffattn.models.accounting import parameter_count
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_builds_and_can_be_written_down(name):
+    run = recipe(name)
+    assert run.name == name
+    resolved = run.resolved()
+    assert json.loads(json.dumps(resolved, allow_nan=False)) == resolved
+    assert run.model.vocab_size >= run.data.vocab_size
+    # Mathematics is trained on in 4K windows, by a model that keeps the 64K it comes with.
+    is_math = name.startswith("math-") and not name.endswith("-laptop")
+    longer = 65_536 if is_math else run.train.seq_len
+    assert run.model.max_position_embeddings == longer
+    assert resolved == recipe(name).resolved()
+    run.model.vocab_size = 7  # nobody else's copy
+    assert recipe(name).model.vocab_size != 7
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_can_be_continued_in_step_with_its_log(name):
+    train = recipe(name).train
+    assert train.evaluate_every % train.log_every == 0
+    assert train.warmup_steps < train.num_steps
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_docstring_says_command_hardware_duration_and_expectation(name):
+    documentation = getattr(RECIPES[name], "func", RECIPES[name]).__doc__
+    assert re.search(r"Command: ``diffattn (reproduce|train)", documentation)
+    assert "Hardware:" in documentation
+    assert "Duration:" in documentation
+    assert "Expected:" in documentation
+    if name not in SCALES:
+        assert "Source: arXiv:" in documentation
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_scales_are_softmax_models_with_twins(name):
+    run = recipe(name)
+    assert run.model.attention_type == "softmax"
+    for attention_type in ATTENTION_TYPES:
+        twin = run.model.twin(attention_type)
+        assert abs(twin.parameter_difference) < 0.01 * parameter_count(run.model)
+
+
+def test_docstrings_give_the_numbers_of_their_models():
+    for name, millions, heads in (("smoke", 0.14, 4), ("laptop", 0.9, 8), ("study", 4.8, 16)):
+        run = recipe(name)
+        assert run.model.num_heads == heads
+        assert parameter_count(run.model) / 1e6 == pytest.approx(millions, rel=0.02)
+        assert f"{millions}M parameters" in RECIPES[name].__doc__
+
+
+def test_papers_numbers():
+    train = recipe("diff-transformer-3b").train
+    assert train.num_steps * train.batch_tokens == pytest.approx(350e9, rel=1e-4)
+    assert (train.learning_rate, train.final_learning_rate) == (3.2e-4, 1.28e-5)
+    for name in RECIPES:
+        if name in GROUPS["sizes"]:
+            train = recipe(name).train
+            assert train.num_steps * train.batch_tokens == pytest.approx(10e9, rel=0.05)
+            large = name in ("scaling-6.8b", "scaling-13.1b")
+            assert train.learning_rate == (7.5e-5 if large else 1.5e-4)
+            assert (train.beta_1, train.beta_2, train.weight_decay) == (0.9, 0.98, 0.05)
+
+
+LARGE = [group for group in GROUPS if f"{group}, laptop" in GROUPS]
+
+
+def numbers(name):
+    """Peak rate, final rate, tokens, tokens of a step, length."""
+    train = plan(name).train
+    tokens = train.num_steps * train.batch_tokens
+    return (
+        train.learning_rate, train.final_learning_rate, tokens, train.batch_tokens, train.seq_len,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["diff", "softmax"])
+def test_numbers_of_the_main_pairs_stages(kind):
+    million = 2**20
+    rate, floor, tokens, batch, length = numbers(f"long-context-{kind}")
+    assert (rate, batch, length) == (8e-5, 4 * million, 65_536)
+    assert (tokens, floor / rate) == (pytest.approx(1.5e9, rel=2e-3), pytest.approx(0.04))
+    rope = plan(f"long-context-{kind}").model.rope_parameters
+    assert rope == {"rope_type": "default", "rope_theta": 640_000.0}
+    windows = plan(f"long-context-{kind}").config().windows
+    assert (windows.upsample_longer_than, windows.upsample_factor) == (4_096, 10.0)
+    for stage in (1, 2):
+        model = plan(f"math-{stage}-{kind}").model
+        assert (model.rope_parameters, model.max_position_embeddings) == (rope, length)
+    rate, _, tokens, batch, _ = numbers(f"math-1-{kind}")
+    assert (rate, batch, tokens) == (8e-5, 4 * million, pytest.approx(20e9, rel=1e-3))
+    rate, _, tokens, batch, _ = numbers(f"math-2-{kind}")
+    assert (rate, batch, tokens) == (1e-5, million, pytest.approx(2e9, rel=1e-3))
+    train = plan(f"token-scaling-{kind}").train
+    assert (train.num_steps, train.evaluate_every) == (90_000, 10_000)
+    assert numbers(f"token-scaling-{kind}")[:2] == (3.2e-4, 1.28e-5)
+
+
+def test_the_main_pair_differs_in_attention_alone():
+    diff, softmax = plan("diff-transformer-3b"), plan("transformer-3b")
+    assert diff.train == softmax.train
+    assert (diff.model.num_heads, softmax.model.num_heads) == (12, 24)
+    difference = parameter_count(softmax.model) - parameter_count(diff.model)
+    assert abs(difference) < 1e-5 * parameter_count(diff.model)
+
+
+def test_ablations_are_the_rows_of_table_6():
+    models = {name.removeprefix("ablation-"): make().model for name, make in ABLATIONS.items()}
+    heads = {name: (model.num_heads, model.head_dim) for name, model in models.items()}
+    assert heads == {
+        "softmax": (16, 128), "softmax-8": (8, 256), "softmax-8-norm": (8, 256), "diff": (8, 128),
+        "diff-no-norm": (8, 128), "diff-lambda-0.8": (8, 128), "diff-lambda-0.5": (8, 128),
+        "diff-v2": (16, 128), "diff-v2-no-lambda": (16, 128), "diff-v2-raw-lambda": (16, 128),
+        "diff-v2-across": (16, 128), "softmax-24": (24, 128),
+    }  # fmt: skip
+    norms = {name: model.uses_head_norm for name, model in models.items()}
+    assert (norms["softmax-8"], norms["softmax-8-norm"], norms["diff"]) == (False, True, True)
+    assert not norms["diff-no-norm"]
+    counts = [parameter_count(model) for model in models.values()]
+    assert max(counts) - min(counts) < 1e-3 * min(counts)
+    inits = [models[name].lambda_init for name in ("diff", "diff-lambda-0.8", "diff-lambda-0.5")]
+    assert inits == [None, 0.8, 0.5]
+    assert {make().train.num_steps for make in ABLATIONS.values()} == {40_000}
+    printed = {"softmax_wide": "softmax-8", "softmax_wide_norm": "softmax-8-norm"}
+    printed |= {"diff_no_norm": "diff-no-norm"}
+    printed |= {f"diff_lambda_0{i}": f"diff-lambda-0.{i}" for i in (5, 8)}
+    losses = table_6()
+    of_note = {name for name in models if name.startswith("diff-v2")} | {"softmax-24"}
+    assert {printed.get(name, name) for name in losses} == set(models) - of_note
+    assert losses["diff"] == min(losses.values()) == 3.062
+
+
+def test_shared_diff_varies_rank_and_start():
+    makes = dict(GROUPS["Shared DIFF"])
+    assert makes.pop("shared-diff-map-norm")().model.attention_type == "shared_diff_map_norm"
+    models = [make().model for make in makes.values()]
+    assert sorted({model.shared_rank for model in models}) == [8, 16, 32, 64]
+    assert {model.lambda_init for model in models} == {None, 0.8, 0.5}
+    full = parameter_count(plan("scaling-1.4b").model)
+    assert all(abs(parameter_count(model) / full - 1) < 1e-3 for model in models)
+
+
+@pytest.mark.parametrize("group", LARGE)
+def test_siblings_keep_the_kind_of_model(group):
+    for (name, large), (small_name, small) in zip(
+        GROUPS[group].items(), GROUPS[f"{group}, laptop"].items(), strict=True
+    ):
+        big, little = large().model, small().model
+        assert small_name == f"{name}-laptop" == small().name
+        assert parameter_count(little) < 8e6
+        for field in ("attention_type", "lambda_init", "head_norm", "rope_parameters"):
+            assert getattr(big, field) == getattr(little, field)
+        shares = [m.num_heads * m.head_dim / m.hidden_size for m in (big, little)]
+        assert shares[0] == shares[1]
+        assert large().train.beta_2 == small().train.beta_2
+        assert large().windows == small().windows
+
+
+@pytest.mark.parametrize("group", LARGE)
+def test_siblings_of_matched_models_match(group):
+    large = {name: parameter_count(make().model) for name, make in GROUPS[group].items()}
+    small = [parameter_count(make().model) for make in GROUPS[f"{group}, laptop"].values()]
+    pairs = list(zip(large.values(), small, strict=True))
+    for size, little in pairs:
+        for other, other_little in pairs:
+            if abs(size / other - 1) < 1e-3:
+                assert abs(little / other_little - 1) < 5e-3
+
+
+def test_siblings_of_the_sizes_are_a_sweep():
+    sizes = [parameter_count(make().model) for make in GROUPS["sizes, laptop"].values()]
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) >= 4
+    assert sizes[-1] > 8 * sizes[0]
+
+
+def test_a_size_is_planned_with_the_main_training():
+    planned = plan_of_size("70b")
+    assert planned.train == plan("diff-transformer-3b").train
+    assert planned.config().model.num_hidden_layers == 80
+    with pytest.raises(ConfigError, match=r"Unknown recipe or preset '71b'.*list presets"):
+        plan_of_size("71b")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("smok", "Did you mean 'smoke'?"),
+        ("scaling-830", "Did you mean 'scaling-830m'?"),
+        ("Laptop", "Did you mean 'laptop'?"),
+        ("zzz", "See 'diffattn list recipes'"),
+        ("", "Unknown recipe ''"),
+    ],
+)
+def test_unknown_names_get_a_hint(name, hint):
+    with pytest.raises(ConfigError) as error:
+        recipe(name)
+    assert str(error.value).startswith(f"Unknown recipe {name!r}.")
+    assert hint in str(error.value)

@@ -1,0 +1,173 @@
+"""Sparse lines without a terminal, bars with one, and an honest time left."""
+
+import io
+import itertools
+
+import pytest
+from rich.console import Console
+
+from diffattn.lab.cli.screen import progress
+from diffattn.lab.cli.screen.progress import ByteProgress, ItemProgress, RunsProgress, duration
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test turns on."""
+
+    class Clock:
+        now = 1_000.0
+
+    monkeypatch.setattr(progress.time, "monotonic", lambda: Clock.now)
+    return Clock
+
+
+def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
+    with RunsProgress(200, 0, lambda _: 100) as shown:
+        shown.on_message("packing")
+        for step in range(1, 101):
+            clock.now += 1
+            shown.on_progress("a", {"step": step, "loss": 2.5})
+            shown.on_progress("b", {"step": step, "loss": None})
+        shown.on_progress("a", {"done": True})
+        shown.on_progress("b", {"done": True})
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "packing",
+        "1/200 steps (0%), time left unknown; a loss 2.500",
+        "41/200 steps (20%), about 1 min 22 s left; a loss 2.500",
+        "81/200 steps (40%), about 1 min 00 s left; a loss 2.500",
+        "121/200 steps (60%), about 40 s left; a loss 2.500",
+        "161/200 steps (80%), about 20 s left; a loss 2.500",
+        "200/200 steps (100%); b",
+    ]
+
+
+def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
+    with RunsProgress(300, 100, lambda _: 100) as shown:  # one of three runs is finished
+        shown.on_progress("b", {"step": 61, "loss": 1.0})  # continued from step 60
+        clock.now += 30
+        shown.on_progress("b", {"step": 76, "loss": 1.0})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("161/300 steps (54%), time left unknown")
+    assert lines[1].startswith("176/300 steps (59%), about 4 min 08 s left")  # 2 s a step
+
+
+def test_runs_that_fail_or_finish_at_once_are_shown_without_a_step(clock, capsys):
+    with RunsProgress(20, 0, lambda _: 10) as shown:
+        shown.on_progress("a", {"error": "no"})
+        shown.on_progress("b", {"done": True})
+    assert capsys.readouterr().err.splitlines() == ["10/20 steps (50%), time left unknown; b"]
+
+
+def test_the_first_runs_may_say_how_many_there_are(clock, capsys):
+    with RunsProgress(20, 0, lambda _: 10) as shown:
+        shown.on_progress("sweep", {"done": True})
+        shown.on_progress("a", {"total": 40})
+        clock.now += 30
+        shown.on_progress("a", {"step": 10, "loss": 1.0})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["10/20 steps (50%)", "20/40 steps (50%)"]
+
+
+def test_bars_on_a_terminal(clock, monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100)
+    )
+    with RunsProgress(20, 0, lambda _: 10) as shown:
+        shown.on_message("packing /data/[old] and [/new]")
+        shown.on_progress("a", {"total": 25})
+        shown.on_progress("a", {"error": "no"})
+        for step, name in itertools.product((1, 10), "ab"):
+            shown.on_progress(name, {"step": step, "loss": 2.5})
+            shown.on_progress(name, {"done": True} if step == 10 else {"error": "no"})
+        shown.on_message("comparing")
+    text = screen.getvalue()
+    assert "packing /data/[old] and [/new]" in text
+    assert "20/25 steps" in text
+    assert "loss 2.500" in text
+    assert "comparing" in text
+
+
+def test_lines_over_items_are_sparse_and_show_the_time_left(capsys, monkeypatch):
+    now = iter([0.0, 5.0, 30.0, 31.0, 60.0, 61.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with ItemProgress(2) as shown:
+        for done in (2, 3, 6, 7, 10):
+            shown.on_progress("a/needle", done, 10)
+        shown.on_progress("b/needle", 5, 5)
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 2: a/needle: 2/10 items",
+        "1 of 2: a/needle: 6/10 items, about 30 s left",
+        "1 of 2: a/needle: 10/10 items",
+        "2 of 2: b/needle: 5/5 items",
+    ]
+
+
+def test_preparation_is_shown_before_the_number_of_items_is_known(capsys):
+    with ItemProgress(2) as shown:
+        shown.on_start("a/needle")
+        shown.on_progress("a/needle", 0, 10)
+        shown.on_start("b/needle")
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 2: a/needle: preparing",
+        "1 of 2: a/needle: 0/10 items",
+        "2 of 2: b/needle: preparing",
+    ]
+
+
+def test_a_bar_without_a_number_of_items_gets_one(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "Console", lambda stderr: screen)
+    with ItemProgress(1) as shown:
+        shown.on_start("a/needle")
+        screen.file.truncate(0)
+        shown.on_progress("a/needle", 3, 10)
+    assert "3/10 items" in screen.file.getvalue()
+    assert "preparing" not in screen.file.getvalue().splitlines()[-1]
+
+
+def test_bars_of_what_has_ended_or_could_not_run_make_room(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "Console", lambda stderr: screen)
+    with ItemProgress(3) as shown:
+        shown.on_start("a/refused")
+        shown.on_start("a/needle")
+        shown.on_progress("a/needle", 10, 10)
+        shown.on_start("b/needle")
+        assert [task.description for task in shown.bars.tasks] == ["3 of 3: b/needle, preparing"]
+    assert "2 of 3: a/needle: 10 items, 0 s" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (3_600, "1 h 00 min")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_packing_shows_tokens_and_the_time_left_where_the_size_is_known(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 20.0, 25.0, 50.0, 75.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with ByteProgress("packing") as shown:
+        shown.on_progress(400, 1_000, 5)  # an interrupted call had packed so much
+        shown.on_progress(500, 1_000, 1_500)
+        shown.on_progress(550, 1_000, 2_000)
+        shown.on_progress(800, 1_000, 2_500)
+        shown.on_progress(900, None, 3_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "packing: 1,500 tokens, 50% read, about 50 s left",
+        "packing: 2,500 tokens, 80% read, about 20 s left",
+        "packing: 3,000 tokens",
+    ]
+
+
+def test_writing_shows_bytes_and_the_time_left(capsys, monkeypatch):
+    now = iter([0.0, 10.0, 20.0, 30.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with ByteProgress("writing") as shown:
+        for done in (0, 500, 1_000):
+            shown.on_progress(done, 2_000)
+    assert capsys.readouterr().err == "writing: 500/2,000 bytes, about 30 s left\n"

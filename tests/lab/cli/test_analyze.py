@@ -1,0 +1,79 @@
+"""``diffattn analyze`` as a user calls it."""
+
+import json
+
+import pytest
+
+from diffattn.files.io import append_jsonl
+from diffattn.lab.records.analysis import AnalysisResult
+from diffattn.lab.records.run import RunRecord
+
+
+@pytest.fixture(scope="module")
+def trained(cli, corpus, small, tmp_path_factory):
+    """A DIFF V2 model of a few steps."""
+    run = tmp_path_factory.mktemp("runs") / "v2"
+    called = cli("train", "smoke", "--attention", "diff_v2", *small, "--out", run)
+    assert called.code == 0, called
+    return run
+
+
+@pytest.mark.scheduled
+def test_a_run_is_analysed_and_shown(cli, fails, trained, corpus, tmp_path):
+    out = tmp_path / "out"
+    called = cli("analyze", trained, "--file", corpus, "--tokens", 60, "--out", out)
+    assert called.code == 0, called
+    assert "sink share" in " ".join(called.out.split())
+    assert f"Page: {out / 'report.html'}" in called.out
+    assert "items" in called.err
+    (analysis,) = AnalysisResult.read(out).models
+    assert analysis.model["attention_type"] == "diff_v2"
+    assert analysis.lambda_log["steps"][0] == 0
+    assert cli("report", out, "--out", tmp_path / "again.html").code == 0
+    assert (tmp_path / "again.html").read_bytes() == (out / "report.html").read_bytes()
+    line = fails("analyze", trained, "--text", "the cat", "--out", out, code=2)
+    assert "must not hold an analysis yet" in line
+    assert "got an analysis" in fails("report", out, "--markdown", code=2)
+
+
+@pytest.mark.scheduled
+def test_json_is_the_record(cli, trained, tmp_path):
+    out = tmp_path / "out"
+    called = cli(
+        "analyze", f"a={trained}", "--text", "the cat sat\r\non a mat", "--out", out, "--json"
+    )
+    assert called.code == 0, called
+    assert json.loads(called.out)["models"][0]["model"]["label"] == "a"
+    assert json.loads(called.out)["text"]["source"] == "the text of --text"
+
+
+def test_a_log_alone_needs_no_text(cli, tmp_path):
+    config = {"model": {"attention_type": "diff", "num_hidden_layers": 1}}
+    RunRecord(name="diff-seed0", config=config, seed=0).write(tmp_path / "run")
+    append_jsonl(tmp_path / "run" / "metrics.jsonl", {"step": 0, "lam": [-0.2]})
+    called = cli("analyze", tmp_path / "run", "--out", tmp_path / "out")
+    assert called.code == 0, called
+    assert "λ was below 0 at 1 of 1 logged steps" in called.out
+
+
+def test_a_folder_of_other_files_is_refused(fails, tmp_path):
+    RunRecord(name="a", config={"model": {}}, seed=0).write(tmp_path / "run")
+    append_jsonl(tmp_path / "run" / "metrics.jsonl", {"step": 0, "lam": [-0.2]})
+    study = tmp_path / "study"
+    study.mkdir()
+    for name in ("study.json", "report.html"):
+        (study / name).write_text(name)
+    line = fails("analyze", tmp_path / "run", "--out", study, code=1)
+    assert "must be empty or hold an analysis (analysis.json), got other files" in line
+    assert {path.name: path.read_text() for path in study.iterdir()} == {
+        "study.json": "study.json", "report.html": "report.html"
+    }  # fmt: skip
+
+
+def test_misuse_leaves_nothing(fails, tmp_path):
+    out, run = tmp_path / "out", tmp_path / "v2"
+    missing = fails("analyze", tmp_path / "none", "--text", "a", "--out", out, code=1)
+    assert missing.endswith("got nothing.")
+    twice = fails("analyze", run, run, "--text", "a", "--out", out, code=2)
+    assert "MODEL: labels must differ, got 'v2' twice" in twice
+    assert not out.exists()

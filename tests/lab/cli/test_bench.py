@@ -1,0 +1,104 @@
+"""``diffattn bench`` as a user calls it."""
+
+import json
+
+import pytest
+import torch
+
+from diffattn.lab.benchmark import contenders
+from diffattn.ops.attention import diff_attention
+
+QUICK = ("--scale", "quick", "--seconds", "0", "--rounds", "1", "--only", "composed")
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch):
+    monkeypatch.setattr("diffattn.lab.benchmark.session.matmul_peak", lambda *args: 1e11)
+
+
+def test_decode_prints_tables_and_writes_a_record(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ("bench", "decode", "--length", "8,16", "--device", "cpu", *QUICK)
+    called = cli(*arguments)
+    assert called.code == 0, called
+    assert "B1 H4 d64 N1 S16, float32, decode on cpu (cpu-" in called.out
+    assert "T: sdpa, sdpa (flash)" in called.out
+    assert called.out.splitlines()[-2:] == [
+        "No target covers these shapes.", "Record: runs/bench/cpu.json"
+    ]  # fmt: skip
+    assert "time left unknown; bench decode" in called.err
+    assert (tmp_path / "runs" / "bench" / "cpu.json").exists()
+    again = cli(*arguments)
+    assert again.out == called.out
+    assert again.err.count("already in runs/bench/cpu.json") == 2
+
+
+def test_json_is_the_cases(cli, tmp_path):
+    called = cli("bench", "decode", "--length", "8", "--device", "cpu", *QUICK, "--json",
+                 "--out", tmp_path)  # fmt: skip
+    (case,) = json.loads(called.out)
+    assert (case["suite"], case["shape"]["S"]) == ("decode", 8)
+    assert [row["contender"] for row in case["rows"]] == ["sdpa", "composed"]
+    assert (tmp_path / "cpu.json").exists()
+
+
+def test_a_wrong_contender_ends_in_one(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        contenders, "diff_attention", lambda *args, backend: 1.1 * diff_attention(*args)
+    )
+    called = cli("bench", "decode", "--length", "8", "--device", "cpu", *QUICK,
+                 "--out", tmp_path)  # fmt: skip
+    assert called.code == 1
+    assert "composed failed: output: error" in called.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("bench", "op"), "Did you mean 'ops'?"),
+        (("bench", "ops", "--scale", "quik"), "Did you mean 'quick'?"),
+        (("bench", "ops", "--dtype", "float23"), "Did you mean 'float32'?"),
+        (("bench", "ops", "--only", "compsed"), "Did you mean 'composed'?"),
+        (("bench", "models", "--only", "difllama"), "Did you mean 'diffllama'?"),
+        (("bench", "ops", "--device", "gpu"), "device must be in {cpu, cuda}"),
+        (("bench", "ops", "--length", "1k"), "--length: must be whole numbers"),
+        (("bench", "ops", "--rounds", "0"), "rounds must be 1 or more"),
+        (("bench", "ops", "--device", "cpu", "--table", "t.json"), "--table needs device 'cuda'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert hint in fails(*arguments, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to tune")
+def test_without_a_gpu_the_command_is_one_line(cli):
+    called = cli("bench", "tune")
+    assert called.code == 2
+    assert called.err.strip() == (
+        "diffattn: bench: device 'cuda' needs a CUDA device, got none on this machine."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--dtype", "float32"), "must be given one --length"),
+     (("--table", "tune.json"), "must be given one --length"),
+     (("--device", "cpu"), "device must be 'cuda', got 'cpu'")],
+)  # fmt: skip
+def test_the_tuner_refuses_what_it_would_ignore(cli, arguments, said):
+    called = cli("bench", "tune", *arguments)
+    assert called.code == 2
+    assert said in called.err
+
+
+def test_paged_decoding_beside_dense(cli, tmp_path):
+    called = cli("bench", "paged", "--device", "cpu", "--scale", "quick", "--length", "64",
+                 "--seconds", "0", "--rounds", "1", "--json", "--out", tmp_path)  # fmt: skip
+    assert called.code == 0, called
+    (case,) = json.loads(called.out)
+    ok = {row["contender"] for row in case["rows"] if row["status"] == "ok"}
+    assert ok == {"sdpa", "reference", "gathered", "dense_decode"}
+    assert (case["suite"], case["shape"]["page"]) == ("paged", 64)

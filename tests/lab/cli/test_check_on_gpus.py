@@ -1,0 +1,124 @@
+"""What ``diffattn check`` says of GPUs: the choice of ``auto``, and bfloat16 as in training."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffattn.lab.cli import check
+from diffattn.ops import api
+from diffattn.ops.inputs import kernel_support
+from diffattn.ops.inputs.verified_devices import VerifiedDevice
+
+PASSED = VerifiedDevice(
+    capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1", ptxas="12.8.93",
+    commit="0123456789", date="2026-12-01", passed=400, failed=0, skipped=0,
+)  # fmt: skip
+NO_RECORD = (
+    "auto leaves the Triton kernels alone: no record says that they passed on compute capability "
+    "9.0. To use them all the same, name backend 'triton', or set DIFFATTN_UNVERIFIED_KERNELS=1."
+)
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """A machine with one GPU, on which nothing is run."""
+
+    def build(capability, records):
+        monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+        monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Fake")
+        monkeypatch.setattr(kernel_support, "_CAPABILITIES", {0: capability})
+        monkeypatch.setattr(kernel_support, "TESTED", records)
+        monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
+        monkeypatch.setattr(check, "_backends", list)
+
+    pytest.importorskip("triton", reason="without it nothing is chosen")
+    return build
+
+
+@pytest.mark.parametrize(
+    ("capability", "records", "said"),
+    [
+        ((9, 0), (), NO_RECORD),
+        ((9, 0), (PASSED,), "auto chooses the Triton kernels: 400 tests passed on NVIDIA H100 "
+         "(2026-12-01, triton 3.7.1, diffattn 0123456)."),
+        ((9, 0), (PASSED, replace(PASSED, failed=2)), "2 of 402 tests failed on NVIDIA H100"),
+        ((9, 0), (replace(PASSED, triton="3.6.0"),), "auto leaves the Triton kernels alone: no "
+         "record says that they passed on compute capability 9.0 under triton 3.7.0, got records "
+         "under 3.6.0. To use them all the same, name backend 'triton', or set"),
+        ((7, 5), (), "auto cannot choose the Triton kernels: backend 'triton' needs compute "
+         "capability 8.0 or above."),
+    ],
+)  # fmt: skip
+def test_every_gpu_is_told_what_auto_does_there_and_why(capability, records, said, one_gpu, cli):
+    one_gpu(capability, records)
+    (gpu,) = json.loads(cli("check", "--json").out)["gpus"]
+    assert said in gpu["auto"]
+    shown = " ".join(cli("check").out.split())
+    dotted = ".".join(map(str, capability))
+    assert f"cuda:0, NVIDIA Fake, compute capability {dotted}: {gpu['auto']}" in shown
+
+
+def test_an_opt_in_is_not_called_a_record(one_gpu, cli, monkeypatch):
+    one_gpu((9, 0), ())
+    monkeypatch.setenv(kernel_support.OPT_IN, "1")
+    (gpu,) = json.loads(cli("check", "--json").out)["gpus"]
+    assert gpu["auto"] == (
+        "auto chooses the Triton kernels without a record, as DIFFATTN_UNVERIFIED_KERNELS is set."
+    )
+
+
+def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):
+    """On the CPU, shorter and narrower, but of too many pairs to be compared whole."""
+    small = {"num_queries": 513, "head_dim": 16, "value_dim": 32}
+    monkeypatch.setattr(check, "TRAINING_SHAPE", check.TRAINING_SHAPE | small)
+    right = check._at_training_shape("chunked", "cpu", True)
+    assert right["passed"]
+    assert right["compared"].endswith(" rows of 8 heads")
+    assert check._at_training_shape("triton_decode", "cpu", False) is None  # of 513 queries
+    real = api.diff_attention
+
+    def off(q, k, v, lam, **options):
+        k.register_hook(lambda grad: grad * 1.5)
+        return real(q, k, v, lam, **options)
+
+    monkeypatch.setattr(api, "diff_attention", off)
+    wrong = check._at_training_shape("chunked", "cpu", True)
+    assert not wrong["passed"]
+    assert wrong["worst"] == "gradient of k"
+    row = {"backend": "chunked", "device": "cuda", "runs": True, "error": 1e-6, "gradient": True}
+    row |= {"training": wrong, "why_not": "", "wrong": True}
+    assert check._shown(row)["verdict"] == (
+        f"wrong in bfloat16: gradient of k of {right['compared']}"
+    )
+
+
+def test_a_kernel_that_fails_is_one_row_of_the_table(cli, monkeypatch):
+    real = api.diff_attention
+
+    def broken(*tensors, backend, **options):
+        if backend == "composed":
+            raise RuntimeError("ptxas died\nof it")
+        return real(*tensors, backend=backend, **options)
+
+    monkeypatch.setattr(api, "diff_attention", broken)
+    called = cli("check", "--json")
+    assert called.code == 1
+    rows = {row["backend"]: row for row in json.loads(called.out)["backends"]}
+    assert rows["composed"]["wrong"]
+    assert check._shown(rows["composed"])["verdict"] == "failed: RuntimeError: ptxas died of it"
+    assert not rows["chunked"]["wrong"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_every_backend_on_a_gpu_is_right_at_the_training_shape(cli):
+    called = cli("check", "--json")
+    assert called.code == 0
+    rows = [row for row in json.loads(called.out)["backends"] if row["device"] == "cuda"]
+    compared = [row["backend"] for row in rows if row["training"] is not None]
+    assert {"reference", "composed", "decode"} <= set(compared)

@@ -1,0 +1,351 @@
+"""Each command as a new user calls it: what it prints, where, and what it leaves behind."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from rich.console import Console
+
+import diffattn
+from diffattn.files.io import read_json
+from diffattn.lab.catalog.recipes.catalog import RECIPES
+from diffattn.lab.cli.screen import tables
+from diffattn.lab.studies.variants import SWEPT
+from diffattn.models.config.attention_types import ATTENTION
+from diffattn.models.loading import load_model
+from diffattn.ops.inputs import backends
+
+
+def test_version_and_module(cli):
+    assert cli("--version").out == f"{diffattn.__version__}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "diffattn", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"{diffattn.__version__}\n")
+
+
+def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
+    out = tmp_path / "study"
+    first = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small)
+    assert first.code == 0, first
+    table = first.out.splitlines()
+    assert table[0].startswith("Uninformative about attention types: ")
+    assert table[2].startswith("| Model | Parameters | Validation loss |")
+    assert len([line for line in table if line.startswith("|")]) == (2 + 4) + (2 + 1)
+    assert table[-1] == f"Report: {out / 'report.html'}"
+    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
+    lines = first.err.splitlines()
+    assert lines[0].startswith("training a byte-level BPE of 300 entries")
+    assert lines[2] == "comparison: training 5 of 5 models"
+    assert lines[3].startswith("1/30 steps (3%), time left unknown; softmax-seed0")
+    assert [line for line in lines if line.startswith("30/30 steps")] == [lines[-3]]
+    assert lines[-2].startswith("counting ")
+    assert lines[-1] == "comparing"
+
+    again = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small, "--json")
+    assert again.code == 0
+    assert again.out == (out / "results.json").read_text(encoding="utf-8")
+    assert list(json.loads(again.out)["variants"]) == list(SWEPT)
+    checking, comparing = again.err.splitlines()
+    assert checking.startswith("checking ")
+    assert comparing == "comparing"
+
+    page = (out / "report.html").read_bytes()
+    table = cli("report", out, "--markdown")
+    assert table.out == first.out.partition("\nReport: ")[0]
+    written = cli("report", out, "--out", tmp_path / "page.html")
+    assert written.out == f"{tmp_path / 'page.html'}\n"
+    assert (tmp_path / "page.html").read_bytes() == page
+    other = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small, "--seeds", "1")
+    assert (other.code, other.out) == (2, "")
+    assert "must hold this configuration to be continued" in other.err
+
+
+def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
+    packed = cli(
+        "pack", corpus, "--out", tmp_path / "data", "--vocab-size", 300,
+        "--validation-fraction", 0.2, "--json",
+    )  # fmt: skip
+    facts = json.loads(packed.out)
+    assert facts["train_tokens"] > facts["validation_tokens"] > 0
+    again = cli(
+        "pack", corpus, "--out", tmp_path / "data", "--vocab-size", 300,
+        "--validation-fraction", 0.2,
+    )  # fmt: skip
+    assert again.out.startswith(f"{facts['train_tokens']:,} training tokens, ")
+    assert again.err == f"checking {corpus}\n"
+
+    others = [part for part in small if part != "--set" and not part.startswith("data.")]
+    options = [part for setting in others for part in ("--set", setting)]
+    trained = cli(
+        "train", "smoke", "--attention", "shared_diff", "--out", tmp_path / "run",
+        "--data", tmp_path / "data", *options, "--json",
+    )  # fmt: skip
+    assert trained.code == 0, trained
+    results = json.loads(trained.out)
+    assert results == read_json(tmp_path / "run" / "results.json")
+    assert not (tmp_path / "run" / "data").exists()
+    lines = trained.err.splitlines()
+    assert lines[0] == "model.vocab_size is the data's 300, the recipe's is 512"
+    assert lines[1] == "1/6 steps (17%), time left unknown; smoke"
+    assert lines[-1].startswith("6/6 steps (100%); smoke loss ")
+    assert len(lines) == 3
+
+    resumed = cli(
+        "train", "smoke", "--attention", "shared_diff", "--out", tmp_path / "run",
+        "--data", tmp_path / "data", *options, "--resume", "--set", "engine.watch_every=5",
+        "--set", "engine.save_every=2",
+    )  # fmt: skip
+    assert resumed.out == (
+        f"smoke: validation loss {results['validation_loss']:.4f} nats per token, "
+        f"{results['validation_bits_per_byte']:.4f} bits per byte.\n"
+        f"Model: {tmp_path / 'run' / 'model'}\n"
+    )
+    assert resumed.err.splitlines()[1:] == [
+        "run 'smoke' is finished: engine.save_every, engine.watch_every had no effect"
+    ]
+    shown = cli(
+        "train", "smoke", "--out", tmp_path / "other", "--data", tmp_path / "data", *options,
+        "--set", "train.num_steps=600", "--dry-run",
+    )  # fmt: skip
+    times = 600 * 64 / facts["train_tokens"]
+    assert shown.err.splitlines() == [
+        lines[0], f"{facts['train_tokens']:,} training tokens are read {times:,.1f} times"
+    ]  # fmt: skip
+    assert json.loads(shown.out)["model"]["vocab_size"] == 300
+
+
+def test_too_little_text_leaves_no_data_in_the_way(cli, fails, small, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("the cat sat on the mat\n")
+    source = ("--set", f"data.source={text}")
+    run = ("train", "smoke", "--out", tmp_path / "run", *small, *source)
+    study = ("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small, *source)
+    for command in (run, study):
+        assert "seq_len must be between 1 and the" in fails(*command, code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+    for name in ("a.txt", "b.txt"):
+        (text / name).write_text("a dog and a cat are not alike\n" * 60)
+    assert cli(*run).code == 0
+    kept = sorted(path.name for path in (tmp_path / "run" / "data").iterdir())
+    longer = fails(*run, "--set", "train.seq_len=1024", "--set", "train.batch_tokens=1024", code=2)
+    assert "seq_len must be between" in longer
+    assert sorted(path.name for path in (tmp_path / "run" / "data").iterdir()) == kept
+
+
+def test_resume_refuses_a_folder_without_a_run(fails, small, tmp_path):
+    """A disk that is not mounted is an empty folder."""
+    for out in (tmp_path / "none", tmp_path):
+        line = fails("train", "smoke", "--out", out, *small, "--resume", code=2)
+        assert f"--resume needs a run in {out}, got none" in line
+
+
+def test_an_interrupted_training_goes_on(cli, small, trained, tmp_path):
+    out = tmp_path / "run"
+    command = ("train", "smoke", "--attention", "diff", "--out", out, *small)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffattn.lab.training.prepare.pack", interrupt)
+        stopped = cli(*command)
+    assert stopped.code == 130
+    assert stopped.err.splitlines()[-1].startswith("diffattn: interrupted.")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diffattn.lab.training.callbacks.MetricsCallback.on_evaluate", interrupt)
+        assert cli(*command, "--resume").code == 130
+    assert cli(*command).code == 0
+    for name in ("metrics.jsonl", "results.json"):
+        assert (out / name).read_bytes() == (trained / name).read_bytes()
+
+
+def interrupt(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.scheduled  # a fresh process takes seconds
+def test_the_tokenizer_of_a_model_of_ours_is_taken_without_a_warning(trained, corpus, tmp_path):
+    """In a fresh process, where nothing has told transformers of our configuration."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "diffattn", "pack", corpus, "--out", tmp_path / "data",
+            "--tokenizer", trained / "model",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # fmt: skip
+    assert all(line.startswith("packing") for line in done.stderr.splitlines()), done.stderr
+
+
+def test_generate_prints_the_text_alone(cli, trained):
+    called = cli("generate", trained, "--prompt", "the cat", "--max-new-tokens", 5)
+    assert (called.code, called.err) == (0, "")
+    assert called.out.startswith("the cat")
+    assert called.out.endswith("\n")
+    assert (
+        cli("generate", trained / "model", "--prompt", "the cat", "--max-new-tokens", 5) == called
+    )
+    sampled = [
+        cli(
+            "generate", trained, "--prompt", "the", "--max-new-tokens", 20, "--temperature", 2.0,
+            "--seed", seed,
+        )
+        for seed in (1, 1, 2)
+    ]  # fmt: skip
+    assert sampled[0] == sampled[1]
+    assert sampled[0].out != sampled[2].out
+    assert {called.err for called in sampled} == {""}
+
+
+def test_generate_takes_a_device_and_a_dtype(cli, fails, trained, monkeypatch):
+    asked = []
+
+    def load(model, **options):
+        asked.append(options["dtype"])
+        return load_model(model, **options)
+
+    monkeypatch.setattr("diffattn.models.loading.load_model", load)
+    command = ("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
+    assert cli(*command, "--device", "cpu", "--dtype", "bfloat16").code == 0
+    assert cli(*command).code == 0
+    assert asked == [torch.bfloat16, None]
+    assert "device: must be one that works here" in fails(*command, "--device", "cdua", code=2)
+    assert "Did you mean 'float16'?" in fails(*command, "--dtype", "flaot16", code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        (("reproduce", "text", "--scale", "study", "--seeds", "4,5"), "config"),
+        (("reproduce", "recall", "--scale", "study", "--seeds", "4,5"), "tasks"),
+        (("train", "laptop", "--attention", "diff_v2", "--set", "train.num_steps=60"), "model"),
+    ],
+)
+def test_dry_run_prints_the_configuration_and_creates_nothing(
+    command, key, cli, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    called = cli(*command, "--out", tmp_path / "out", "--dry-run")
+    assert (called.code, called.err) == (0, "")
+    resolved = json.loads(called.out)
+    assert key in resolved
+    if key == "model":
+        assert resolved["model"]["attention_type"] == "diff_v2"
+        assert resolved["train"]["num_steps"] == 60
+    else:
+        assert resolved["seeds"] == [4, 5]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_whole_on_one_gpu_grows_what_trains_on_text(cli, tmp_path):
+    command = ("reproduce", "--scale", "workstation", "--out", tmp_path / "all", "--dry-run")
+    called = cli(*command, "--set", "data.source=texts/")
+    assert (called.code, called.err) == (0, "")
+    studies = json.loads(called.out)
+    assert list(studies) == [
+        "text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank",
+    ]  # fmt: skip
+    larger = {name for name, of in studies.items() if of.get("scale") == "workstation"}
+    assert larger == {"text", "ablations", "rank"}
+    for name in larger:
+        assert studies[name]["config"]["model"]["hidden_size"] == 1_024
+        assert studies[name]["config"]["data"]["source"] == "texts/"
+        assert len(studies[name]["seeds"]) == (3 if name == "text" else 5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_scale_of_a_gpu_needs_one(fails, tmp_path):
+    line = fails("reproduce", "--scale", "workstation", "--out", tmp_path / "all", code=2)
+    assert "scale 'workstation' needs a CUDA device, got none here" in line
+
+
+def test_a_dry_run_shows_how_the_run_is_executed(cli):
+    changed = ("engine.parallel=fsdp", "engine.save_every=null", "engine.loss_chunk_tokens=64")
+    options = [part for setting in changed for part in ("--set", setting)]
+    called = cli("train", "smoke", "--out", "unused", *options, "--dry-run")
+    assert (called.code, called.err) == (0, "")
+    assert json.loads(called.out)["engine"] == {"parallel": "fsdp", "loss_chunk_tokens": 64}
+    assert "engine" not in json.loads(cli("train", "smoke", "--out", "unused", "--dry-run").out)
+
+
+def test_check_measures_every_backend(cli):
+    called = cli("check", "--json")
+    assert (called.code, called.err) == (0, "")
+    facts = json.loads(called.out)
+    assert set(facts) == {"versions", "hardware", "gpus", "backends"}
+    rows = {row["backend"]: row for row in facts["backends"] if row["device"] == "cpu"}
+    assert tuple(rows) == backends.names("diff_attention")
+    for name, row in rows.items():
+        if name == "hopper":
+            assert (row["runs"], row["error"]) == (False, None)
+            assert row["why_not"].startswith("needs")
+        else:
+            assert row["runs"]
+            assert 0 < row["error"] < 1e-5
+        assert row["training"] is None  # for GPUs
+
+
+def test_check_fails_if_a_backend_is_wrong(cli, monkeypatch):
+    from diffattn.ops import api
+
+    real = api.diff_attention
+
+    def off(q, k, v, lam, *, backend):
+        return real(q, k, v, lam, backend=backend) * (1.001 if backend == "composed" else 1)
+
+    monkeypatch.setattr(api, "diff_attention", off)
+    called = cli("check")
+    assert called.code == 1
+    rows = {line.split()[0]: line for line in called.out.splitlines() if " cpu " in line}
+    assert [name for name, line in rows.items() if line.rstrip().endswith("wrong")] == ["composed"]
+    assert tuple(rows) == backends.names("diff_attention")
+
+
+def test_no_gradient_at_all_is_said_once(cli):
+    rows = {row["backend"]: row for row in json.loads(cli("list", "backends", "--json").out)}
+    assert rows["triton_decode"]["gradient"] == "none"
+    assert rows["flex"]["gradient"] == "first order, none on cpu"
+
+
+@pytest.mark.parametrize("kind", ["recipes", "presets", "types", "backends"])
+def test_lists_show_every_name_whole(kind, cli, monkeypatch):
+    expected = {
+        "recipes": list(RECIPES),
+        "presets": ["830m", "1.4b", "2.8b", "3b", "gpt2-small", "6.8b", "13.1b", "34b", "70b"],
+        "types": list(ATTENTION),
+        "backends": list(backends.names("diff_attention")),
+    }[kind]
+    rows = json.loads(cli("list", kind, "--json").out)
+    assert [next(iter(row.values())) for row in rows] == expected
+    for width in (60, 120, None):  # narrow and wide terminals, and none
+        with monkeypatch.context() as patch:
+            screen = Screen(patch, width)
+            shown = cli("list", kind)
+        assert (shown.code, shown.err) == (0, "")
+        text = shown.out if width is None else screen.text()
+        assert "…" not in text
+        first = {line.split()[0] for line in text.splitlines() if line.split()}
+        assert set(expected) <= first
+        longest = max(len(line) for line in text.splitlines())
+        assert longest <= (width or 160)
+
+
+class Screen:
+    """A terminal of some width in place of the one that there is, or none."""
+
+    def __init__(self, patch, width):
+        self.file = io.StringIO()
+        if width is not None:
+            patch.setattr(
+                tables,
+                "Console",
+                lambda: Console(
+                    file=self.file, force_terminal=True, color_system=None, width=width
+                ),
+            )
+
+    def text(self):
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.file.getvalue())

@@ -1,0 +1,296 @@
+"""Whatever a user does wrong ends in one line and the right exit code, and costs nothing."""
+
+import errno
+import json
+import re
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers.utils import logging
+
+from diffattn.files import io as records
+from trials.made_up_folders import evaluation
+from trials.wrong_calls import calls_besides_evaluate
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("reproduce", "text", "--scale", "smok"), "Did you mean 'smoke'?"),
+        (("reproduce", "text", "--match", "param"), "Did you mean 'params'?"),
+        (("reproduce", "recal"), "Did you mean 'recall'?"),
+        (("reproduce", "recall", "--scale", "smok"), "Did you mean 'smoke'?"),
+        (("reproduce", "recall", "--match", "param"), "Did you mean 'params'?"),
+        (("reproduce", "recall", "--seeds", "1,1"), "seeds must be distinct"),
+        (("reproduce", "recall", "--seeds=-1"), "seed must be from 0 to"),
+        (("reproduce", "recall", "--seeds", "100"), "must not be those of the sweep"),
+        (("reproduce", "recall", "--set", "train.seed=1"), "--set must be left out"),
+        (("reproduce", "recall", "--reuse", "runs/a"), "--reuse must be left out"),
+        (("reproduce", "--set", "train.seed=1"), "--set must name one of data, got 'train.seed=1'"),
+        (("reproduce", "recall", "--scale", "workstation"), "scale must be in {smoke, laptop, st"),
+        (("reproduce", "text", "--seeds", "1,x"), "--seeds: must be whole numbers"),
+        (("reproduce", "text", "--seeds", ""), "--seeds: must be whole numbers"),
+        (("reproduce", "text", "--seeds", "1,1"), "seeds must be distinct"),
+        (("reproduce", "text", "--seeds=-1"), "seed must be from 0 to"),
+        (("reproduce", "text", "--seeds", "99999999999"), "seed must be from 0 to"),
+        (("reproduce", "text", "--set", "train.num_step=5"), "Did you mean 'train.num_steps'?"),
+        (("reproduce", "text", "--set", "train.num_steps=x"), "num_steps must be int, got 'x'"),
+        (("reproduce", "text", "--set", "train.learning_rate=NaN"), "must be finite, got NaN"),
+        (("reproduce", "text", "--set", "data.vocab_size=100"), "vocab_size must be 257 or more"),
+        (("reproduce", "text", "--set", "model.vocab_size=300"), "at least data.vocab_size=1024"),
+        (("reproduce", "text", "--set", "data.source=/no/such/text"), "got '/no/such/text'"),
+        (
+            ("reproduce", "text", "--set", "model.attention_type=diff"),
+            "base must be a softmax model",
+        ),
+        (("train", "smok", "--out", "OUT"), "Did you mean 'smoke'?"),
+        (("train", "smoke", "--out", "OUT", "--attention", "dif"), "Did you mean 'diff'?"),
+        (("train", "smoke", "--out", "OUT", "--resume"), "--resume needs a run in"),
+        (("list", "recipe"), "Did you mean 'recipes'?"),
+        (
+            ("plan", "3bb", "--gpu", "cpu"),
+            "Did you mean '3b'? See 'diffattn list recipes' and 'dif",
+        ),
+        (("pack", "/no/such/text", "--out", "OUT"), "existing file or folder"),
+        (("pack", "stdlib", "--out", "OUT", "--vocab-size", "12"), "must be 257 or more"),
+        (("pack", "stdlib", "--out", "OUT", "--validation-fraction", "2"), "between 0 and 1"),
+        (("report", "OUT", "--markdown", "--out", "x.html"), "got both"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert hint in fails(*arguments, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nope",), "No such command 'nope'"),
+        (("trian",), "Did you mean 'train'? See '"),
+        (("train",), "Missing argument"),
+        (("train", "smoke"), "Missing option '--out'"),
+        (("train", "smoke", "--ouy", "x"), "No such option"),
+        (("reproduce", "text", "--workers", "0"), "'--workers'"),
+        (("reproduce", "text", "--workers", "two"), "'--workers'"),
+        (("generate", "x", "--prompt", "x", "--max-new-tokens", "0"), "'--max-new-tokens'"),
+        (("generate", "x", "--prompt", "x", "--seed=-1"), "'--seed'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_options_are_two_and_name_the_help(arguments, message, fails):
+    line = fails(*arguments, code=2)
+    assert message in line
+    assert line.endswith(" --help'.")
+
+
+def test_a_sample_of_the_trial_of_wrong_calls(fails, tmp_path, monkeypatch):
+    """Those that need no files; the scheduled tier makes all of them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text("the cat sat on the mat\n" * 50)
+    sample = [call for call in calls_besides_evaluate() if "{files}/m" not in str(call)]
+    for call in [call for call in sample if call.status == 2][::45]:
+        fails(*(part.replace("{files}", str(tmp_path)) for part in call.arguments), code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
+
+
+NO_RECORDS = "must hold study.json, evaluation.json or analysis.json, got none"
+
+
+def test_the_page_of_a_run_is_made_by_analyze(fails, trained):
+    line = fails("report", trained, code=1)
+    assert line.endswith("got a training run, of which 'diffattn analyze' makes a page.")
+
+
+def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("dear reader")
+    (tmp_path / "file").write_text("dear reader")
+    for arguments, code, message in (
+        (("report", "nothing"), 1, f"nothing: {NO_RECORDS}"),
+        (("report", "mine"), 1, f"mine: {NO_RECORDS}"),
+        (("report", "file"), 1, f"file: {NO_RECORDS}"),
+        (("reproduce", "text", "--out", "mine"), 1, "mine: must be empty or hold a study"),
+        (("reproduce", "text", "--out", "file"), 2, "file: must be a folder"),
+        (("train", "smoke", "--out", "mine"), 1, "mine: must be empty or hold a run"),
+        (("train", "smoke", "--out", "file"), 2, "file: must be a folder"),
+        (("train", "smoke", "--out", "x", "--data", "mine"), 1, "data.json: file must exist"),
+        (("pack", "stdlib", "--out", "mine"), 1, "must be empty or hold packed data"),
+        (("pack", "stdlib", "--out", "file"), 2, "file: must be a folder"),
+        (("generate", "nothing", "--prompt", "x"), 1, "got nothing"),
+        (("generate", "mine", "--prompt", "x"), 1, "must hold a model (config.json"),
+        (("generate", "mine/x", "--prompt", "x"), 1, "got nothing"),
+    ):
+        assert message in fails(*arguments, code=code)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "dear reader"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine", "thesis.txt"]
+
+
+def test_report_replaces_its_own_pages_alone(cli, fails, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evaluation(tmp_path / "x")
+    for _ in range(2):
+        assert cli("report", "x", "--out", "page.html").code == 0
+    page, marker = Path("page.html").read_bytes(), Path("x/evaluation.json").read_bytes()
+    Path("report.html").write_text("<!doctype html><title>thesis</title>")
+    several = ("report", "x", "x")  # whose page has a name unless one is given
+    for command, name in (
+        (("report", "x", "--out", "x/evaluation.json"), "x/evaluation.json"),
+        (several, "report.html"),
+    ):
+        line = fails(*command, code=2)
+        assert f"{name}: must be a new file or a page of 'diffattn report', got another" in line
+    assert Path("report.html").read_text() == "<!doctype html><title>thesis</title>"
+    assert Path("x/evaluation.json").read_bytes() == marker
+    assert Path("page.html").read_bytes() == page
+
+
+@pytest.fixture
+def spoiled(trained, tmp_path):
+    """The trained run in a folder that a test may spoil."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def edit_config(model, **changes):
+    path = model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+SPOIL = {
+    "half the weights": lambda m: truncate(m / "model.safetensors", 3_000),
+    "no weights": lambda m: (m / "model.safetensors").unlink(),
+    "empty weights": lambda m: truncate(m / "model.safetensors", 0),
+    "garbage for a config": lambda m: (m / "config.json").write_text("garbage"),
+    "a list for a config": lambda m: (m / "config.json").write_text("[]"),
+    "binary config": lambda m: (m / "config.json").write_bytes(b"\xff\xfe\x00"),
+    "another model type": lambda m: edit_config(m, model_type="diff_transfomer"),
+    "an impossible config": lambda m: edit_config(m, num_heads="two"),
+    "one layer more": lambda m: edit_config(m, num_hidden_layers=3),
+    "one layer less": lambda m: edit_config(m, num_hidden_layers=1),
+    "another width": lambda m: edit_config(m, intermediate_size=100),
+    "no tokenizer": lambda m: [path.unlink() for path in m.glob("tokenizer*")],
+    "half a tokenizer": lambda m: truncate(m / "tokenizer.json", 100),
+    "an empty tokenizer": lambda m: (m / "tokenizer.json").write_text("{}"),
+}
+
+
+def truncate(path, size):
+    path.write_bytes(path.read_bytes()[:size])
+
+
+@pytest.mark.parametrize("damage", SPOIL)
+def test_a_damaged_checkpoint_is_named(damage, fails, spoiled):
+    """Without the manifest that would name the file: it may come from elsewhere."""
+    (spoiled / "model" / "manifest.json").unlink()
+    SPOIL[damage](spoiled / "model")
+    line = fails("generate", spoiled, "--prompt", "the cat", "--max-new-tokens", 2, code=1)
+    named = re.escape(str(spoiled))
+    assert re.match(rf"diffattn: {named}(/[a-z_]+\.[a-z]+)?: .*must .*, got", line), line
+
+
+def test_the_names_of_wrong_weights_are_given(fails, spoiled):
+    (spoiled / "model" / "manifest.json").unlink()
+    edit_config(spoiled / "model", intermediate_size=100)
+    line = fails("generate", spoiled, "--prompt", "the cat", code=1)
+    assert "got another shape of model.layers.0.mlp.down_proj.weight (6 such names)" in line
+
+
+def test_loading_leaves_the_settings_of_transformers(cli, trained):
+    verbosity = logging.get_verbosity()
+    try:
+        logging.set_verbosity_info()
+        logging.enable_progress_bar()
+        called = cli("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
+        assert called.code == 0
+        assert logging.get_verbosity() == logging.INFO
+        assert logging.is_progress_bar_enabled()
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--prompt", "the cat " * 40), "must fit the model's 32 tokens, got "),
+        (("--prompt", "the", "--max-new-tokens", "32"), "tokens, got 1 + 32"),
+        (("--prompt", ""), "--prompt must hold one token or more"),
+        (("--prompt", "\udcff"), "must be valid UTF-8"),
+        (("--prompt", "the", "--temperature", "inf"), "--temperature must be finite"),
+    ],
+    ids=["long", "long answer", "empty", "bytes", "hot"],
+)
+def test_prompts_that_cannot_be(options, message, fails, trained):
+    assert message in fails("generate", trained, *options, code=2)
+
+
+def test_settings_of_packed_data_are_fixed(fails, trained, tmp_path):
+    line = fails(
+        "train", "smoke", "--out", tmp_path / "x", "--data", trained / "data",
+        "--set", "data.source=stdlib", code=2,
+    )  # fmt: skip
+    assert "--data fixes the data settings" in line
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_run_with_other_settings_is_not_continued(fails, spoiled, small):
+    before = (spoiled / "run.json").read_bytes()
+    line = fails(
+        "train", "smoke", "--attention", "diff", "--out", spoiled, *small, "--resume",
+        "--set", "train.learning_rate=2e-3", code=1,
+    )  # fmt: skip
+    assert "got train.learning_rate 0.002 where 0.003 is recorded ('smoke'). Choose another" in line
+    assert (spoiled / "run.json").read_bytes() == before
+
+
+def test_a_full_disk_ends_in_one_line_and_the_run_goes_on(cli, fails, small, trained, tmp_path):
+    out = tmp_path / "run"
+    command = ("train", "smoke", "--attention", "diff", "--out", out, *small)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))  # less than the weights
+        line = fails(*command, code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "checkpoint-2: must be written whole, got: " in line
+    assert cli(*command).code == 0
+    for name in ("metrics.jsonl", "results.json"):
+        assert (out / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_a_disk_that_is_full_from_the_start(fails, small, tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(records, "write_text", full)
+    for arguments in (
+        ("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small),
+        ("train", "smoke", "--out", tmp_path / "run", *small),
+    ):
+        assert "No space left on device" in fails(*arguments, code=1)
+
+
+def test_ctrl_c_is_130_and_says_what_is_kept(cli, small, tmp_path, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("diffattn.lab.studies.workers.run_members", interrupt)
+    called = cli("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small)
+    assert (called.code, called.out) == (130, "")
+    assert called.err.splitlines()[-1] == (
+        "diffattn: interrupted. What was finished is kept: run the same command again."
+    )
+    assert "Traceback" not in called.err
+    assert (tmp_path / "study" / "study.json").exists()
+
+
+def test_folders_that_may_not_be_written(fails, small, tmp_path, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for command in (("reproduce", "text", "--scale", "smoke"), ("train", "smoke")):
+        assert "Permission denied" in fails(*command, "--out", tmp_path / "x", *small, code=1)

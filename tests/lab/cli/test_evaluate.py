@@ -1,0 +1,119 @@
+"""``diffattn evaluate`` as a user runs it."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from diffattn.lab.cli.app import app
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.tokenizer import train_tokenizer
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two model folders."""
+    generator = random.Random(0)
+    text = " ".join(str(generator.randrange(10**6)) for _ in range(500))
+    tokenizer = train_tokenizer([Document(name="a", text=text)], vocab_size=300)
+    folders = []
+    for kind in ("softmax", "diff"):
+        torch.manual_seed(0)
+        config = DiffTransformerConfig(
+            attention_type=kind, vocab_size=300, hidden_size=16, num_hidden_layers=1, num_heads=2,
+            head_dim=8, max_position_embeddings=2048,
+        )  # fmt: skip
+        folder = tmp_path_factory.mktemp("models") / kind
+        DiffTransformerForCausalLM(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        folders.append(str(folder))
+    return folders
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+
+
+def test_two_models_are_compared_and_the_command_can_be_repeated(folders, tmp_path):
+    out = tmp_path / "out"
+    arguments = ["key_values", "--quick", "--model", folders[0], "--model", f"b={folders[1]}"]
+    done = run(*arguments, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "recall" in done.stdout
+    assert "b − softmax" in done.stdout
+    assert (out / "comparison.json").exists()
+    again = run(*arguments, "--out", out, "--json")
+    printed = json.loads(again.stdout)
+    assert [r["model"]["label"] for r in printed["results"]] == ["softmax", "b"]
+    assert printed["comparison"][0]["baseline"] == "softmax"
+
+
+def test_what_cannot_run_is_told_and_the_rest_goes_on(folders, tmp_path):
+    arguments = ["key_values", "word_perplexity", "--quick", "--model", folders[0]]
+    done = run(*arguments, "--out", tmp_path, "--set", "word_perplexity.texts=/nowhere/at/all")
+    assert done.exit_code == 1
+    assert "softmax/word_perplexity cannot run" in done.stderr
+    assert "diffattn: 1 of 2 evaluations could not run (said above)." in done.stderr
+    assert (tmp_path / "softmax" / "key_values" / "result.json").exists()
+
+
+def test_models_with_nothing_in_common_are_told_as_such(folders, tmp_path):
+    arguments = ["--quick", "--out", tmp_path / "out"]
+    assert run("key_values", *arguments, "--model", f"a={folders[0]}").exit_code == 0
+    done = run("nll_by_position", *arguments, "--model", f"b={folders[1]}")
+    assert done.exit_code == 0, done.output
+    assert "nll_by_position: b was not compared: a has no result" in done.stdout
+
+
+def test_dry_run_prints_the_parameters(folders, tmp_path):
+    done = run("key_values", "--model", folders[0], "--out", tmp_path / "out", "--dry-run")
+    assert json.loads(done.stdout)["parts"]["key_values"]["samples"] == 100
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["neddle"], "Unknown protocol 'neddle'"),
+        (["key_values", "--dtype", "int8"], "dtype must be in"),
+        (["key_values", "--device", "nowhere"], "device: must be one that works here"),
+        (["key_values", "--set", "key_values.samples=two"], "must be a whole number, got 'two'"),
+        (["key_values", "--set", "key_values.lengths=512"], "must be a list such as [1] or null"),
+        (["key_values", "--model", "/nowhere/at/all"], "must be a run directory"),
+        (["key_values", "--set", "key_values.sample=1"], "Did you mean 'key_values.samples'?"),
+    ],
+)
+def test_misuse_is_told_in_one_line(arguments, message, folders, tmp_path):
+    out = tmp_path / "out"
+    done = run(*arguments, "--model", folders[0], "--out", out)
+    assert message in str(done.exception)
+    assert not (out / "comparison.json").exists()
+
+
+def test_a_refusal_that_ends_the_command_is_told_once(folders, tmp_path):
+    arguments = ["word_perplexity", "--quick", "--model", folders[0], "--out", tmp_path / "out"]
+    done = run(*arguments, "--set", "word_perplexity.texts=/nowhere/at/all")
+    assert "/nowhere/at/all" in str(done.exception)
+    assert "cannot run" not in done.stderr
+
+
+def test_a_model_may_be_named_by_another_path_when_it_is_continued(folders, tmp_path):
+    arguments = ["key_values", "--quick", "--out", tmp_path / "out"]
+    assert run(*arguments, "--model", folders[0]).exit_code == 0
+    name = Path(folders[0]).name
+    assert run(*arguments, "--model", f"{folders[0]}/../{name}").exit_code == 0
+    other = run(*arguments, "--model", folders[0], "--max-length", "1024")
+    assert "model.max_length 1024 where 2048 is recorded" in str(other.exception)
+    rounded = run(*arguments, "--model", folders[0], "--dtype", "bfloat16")
+    assert "model.dtype 'bfloat16' where 'float32' is recorded" in str(rounded.exception)
+
+
+def test_foreign_folders_are_refused(folders, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    done = run("key_values", "--model", folders[0], "--out", tmp_path)
+    assert "must be empty or hold an evaluation" in str(done.exception)

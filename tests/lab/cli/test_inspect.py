@@ -1,0 +1,141 @@
+"""``diffattn inspect`` as a user runs it."""
+
+import pytest
+import torch
+from transformers import MambaConfig, MambaForCausalLM
+
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.tokenizer import train_tokenizer
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model folder."""
+    return saved(tmp_path_factory.mktemp("models") / "tiny", "diff")
+
+
+def saved(path, kind):
+    torch.manual_seed(0)
+    network = DiffTransformerForCausalLM(
+        DiffTransformerConfig(
+            attention_type=kind, vocab_size=260, hidden_size=16, num_hidden_layers=2, num_heads=2,
+            head_dim=8, max_position_embeddings=64,
+        )
+    )  # fmt: skip
+    return saved_with_tokenizer(path, network)
+
+
+def saved_with_tokenizer(path, network):
+    network.save_pretrained(path)
+    train_tokenizer([Document(name="a", text="abc")], vocab_size=260).save_pretrained(path)
+    return path
+
+
+def test_a_run_becomes_a_page(cli, tmp_path):
+    run = tmp_path / "run"
+    saved(run / "model", "diff")
+    out = tmp_path / "new" / "page.html"
+    done = cli("inspect", run, f"again={run}", "--text", "abc", "--out", out)
+    assert (done.code, done.out) == (0, f"{out}\n"), done
+    assert done.err.splitlines() == [
+        "run: loading", "run: reading 4 tokens", "again: loading", "again: reading 4 tokens",
+        "writing the page",
+    ]  # fmt: skip
+    page = out.read_text(encoding="utf-8")
+    assert "<h1>Attention of run, again</h1>" in page
+    assert page.count('<article class="card"') == 2
+    assert "diff · " in page
+    again = cli("inspect", run, "--text", "abc", "--out", out)  # its own page
+    assert again.code == 0
+    assert "<h1>Attention of run</h1>" in out.read_text(encoding="utf-8")
+
+
+def test_a_file_layers_and_a_cut(cli, folder, tmp_path):
+    text, out = tmp_path / "text.txt", tmp_path / "page.html"
+    text.write_text("abc " * 40)
+    options = ("--file", text, "--layers", "1", "--max-tokens", "8", "--cut", "--no-bos")
+    assert cli("inspect", folder, *options, "--out", out).code == 0
+    page = out.read_text(encoding="utf-8")
+    assert "tiny: 1 of 2 layers are on this page." in page
+    assert "The first 8 of 160 tokens are shown; the text goes on." in page
+    assert "endoftext" not in page
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "one of --text, --file and --needle must be given, got none"),
+        (("--text", "a", "--needle"), "got --text and --needle"),
+        (("--text", ""), "must hold one token or more, got none"),
+        (("--text", "a", "--set", "length=9"), "--set is for --needle, got a text"),
+        (("--needle", "--set", "lenth=9"), "Did you mean 'length'"),
+        (("--needle", "--set", "length=x"), "length must be a whole number"),
+        (("--needle",), "must have at most the 64 tokens of tiny, got 256"),
+        (("--file", "none.txt"), "file or folder must exist, got none"),
+        (("--file", "."), "must be a regular file, got a folder"),
+        (("--text", "a", "--layers", "x"), "--layers: must be whole numbers"),
+        (("--text", "a", "--layers", "0,0"), "--layers: must be different layers"),
+        (("--text", "a", "--layers", "2"), "layers must be from 0 to 1, got 2"),
+        (("--text", "abcabcabc", "--max-tokens", "5"), "at most 5 tokens (--max-tokens), got"),
+        (("--text", "abc " * 99), "at most the 64 tokens of tiny, got"),
+        (("--text", "a", "--max-tokens", "0"), "'--max-tokens'"),
+        (("--text", "a", "--dtype", "float8"), "dtype must be in"),
+        (("--text", "a", "--device", "abacus"), "device: must be one that works here"),
+    ],
+    ids=str,
+)
+def test_misuse_is_one_line_and_writes_nothing(
+    fails, folder, tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails("inspect", folder, *options, "--out", "page.html", code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_models_need_two_names(fails, folder, tmp_path):
+    line = fails("inspect", folder, folder, "--text", "a", "--out", tmp_path / "a", code=2)
+    assert "MODEL: labels must differ, got 'tiny' twice. Name them: LABEL=PATH." in line
+
+
+def test_a_second_model_that_fails_leaves_nothing(fails, folder, tmp_path):
+    out = tmp_path / "page.html"
+    line = fails("inspect", folder, tmp_path / "none", "--text", "a", "--out", out, code=1)
+    assert "none: must be a run directory, a model folder or a hub name, got nothing." in line
+    assert not out.exists()
+
+
+def test_another_file_is_replaced_only_by_force(cli, fails, folder, tmp_path):
+    out = tmp_path / "thesis.html"
+    out.write_text("mine")
+    options = ("inspect", folder, "--text", "abc", "--out", out)
+    assert "must be a new file or a page of 'diffattn inspect'" in fails(*options, code=2)
+    assert out.read_text() == "mine"
+    assert "must be a file, got a folder" in fails(*options[:-1], tmp_path, code=2)
+    assert cli(*options, "--force").code == 0
+    assert "diffattn inspect" in out.read_text(encoding="utf-8")
+
+
+def test_models_without_attention_maps(fails, tmp_path):
+    out = tmp_path / "page.html"
+    nothing = saved(tmp_path / "nothing", "none")
+    sizes = {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 1}
+    network = MambaForCausalLM(MambaConfig(vocab_size=260, **sizes))
+    mamba = saved_with_tokenizer(tmp_path / "mamba", network)
+    for folder, message in (
+        (nothing, "nothing: must have attention, got attention_type 'none'."),
+        (mamba, "mamba: layers must keep keys and values, got"),
+    ):
+        assert message in fails("inspect", folder, "--text", "abc", "--out", out, code=2)
+        assert not out.exists()
+
+
+def test_a_broken_model_is_said(fails, folder, tmp_path):
+    network = DiffTransformerForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        network.model.layers[1].self_attn.q_proj.weight.fill_(float("nan"))
+    broken = saved_with_tokenizer(tmp_path / "broken", network)
+    line = fails("inspect", broken, "--text", "abc", "--out", tmp_path / "page.html", code=1)
+    assert "attention maps must be finite" in line
+    assert "model.layers.1.self_attn.q_proj.weight holds NaN" in line

@@ -1,0 +1,146 @@
+"""``diffattn judge`` as a user runs it, on what ``diffattn evaluate`` wrote."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from diffattn.lab.cli.app import app
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.tokenizer import train_tokenizer
+from diffattn.lab.evaluation.hallucination.data import generated_rows
+from diffattn.lab.evaluation.hallucination.tasks import TASKS
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory):
+    """Two models on two data sets, from files in their original columns."""
+    home = tmp_path_factory.mktemp("home")
+    for name in ("xsum", "hotpotqa"):
+        rows = generated_rows(TASKS[name], 3, seed=1)
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (home / f"{name}.jsonl").write_text(text)
+    tokenizer = train_tokenizer([Document(name="a", text=text)], vocab_size=400)
+    models = []
+    for kind in ("softmax", "diff"):
+        torch.manual_seed(0)
+        config = DiffTransformerConfig(
+            attention_type=kind, vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1,
+            num_heads=2, head_dim=8, max_position_embeddings=1024, initializer_range=0.5,
+        )  # fmt: skip
+        DiffTransformerForCausalLM(config).save_pretrained(home / kind)
+        tokenizer.save_pretrained(home / kind)
+        models += ["--model", home / kind]
+    settings = [f"data={home}", "samples=3", "max_new_tokens=8", "lookback=false"]
+    changes = [part for s in settings for part in ("--set", f"hallucination.{s}")]
+    for name in ("xsum", "hotpotqa"):
+        done = run("evaluate", "hallucination", "--quick", *models, *changes, "--set",
+                   f"hallucination.dataset={name}", "--out", home / name)  # fmt: skip
+        assert done.exit_code == 0, (done.output, done.exception)
+    return home / "xsum"
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    """A server that finds everything supported."""
+    monkeypatch.setenv("no_proxy", "*")
+    content = "So it is.\n**Conclusion: True**"
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+            self.send_response(200 if self.headers["Authorization"] == "Bearer key" else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_judge_and_report(evaluation, endpoint, monkeypatch, tmp_path):
+    monkeypatch.setenv("MY_KEY", "key")
+    arguments = ["judge", evaluation, "--model", "some/judge", "--endpoint", endpoint,
+                 "--set", "key_variable=MY_KEY"]  # fmt: skip
+    done = run(*arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "hallucination.judged-some-judge" in done.stdout
+    assert "diff − softmax" in done.stdout
+    again = json.loads(run(*arguments, "--json").stdout)
+    assert [result["metrics"][0]["name"] for result in again["results"]] == [
+        "accuracy",
+        "accuracy",
+    ]
+    for path in evaluation.rglob("*"):
+        assert path.is_dir() or b"Bearer" not in path.read_bytes()
+        assert path.is_dir() or b'"key"' not in path.read_bytes()
+
+
+def test_a_wrong_key_is_told(evaluation, endpoint, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "wrong")
+    done = run("judge", evaluation, "--model", "refused", "--endpoint", endpoint,
+               "--set", "key_variable=MY_KEY")  # fmt: skip
+    assert "must accept the key and know the model 'refused', got HTTP 401" in str(done.exception)
+
+
+def test_requests_can_be_taken_elsewhere_and_replies_brought_back(evaluation, tmp_path):
+    requests = tmp_path / "requests.jsonl"
+    done = run("judge", evaluation, "--requests", requests)
+    assert "requests" in done.stdout
+    lines = [json.loads(line) for line in requests.read_text().splitlines()]
+    before = requests.read_bytes()
+    assert run("judge", evaluation, "--requests", requests).exit_code == 0
+    assert requests.read_bytes() == before
+    for path, must in (
+        (evaluation / "evaluation.json", "must be a new file or a file of 'diffattn judge --req"),
+        (evaluation / "requests.jsonl", f"must lie outside of {evaluation}, whose records stay"),
+    ):
+        assert must in str(run("judge", evaluation, "--requests", path).exception)
+    assert not (evaluation / "requests.jsonl").exists()
+    assert lines[0]["id"].startswith("softmax/hallucination/xsum-1-")
+    reply = "**Conclusion: False**"
+    replies = tmp_path / "replies.jsonl"
+    replies.write_text(
+        "".join(json.dumps({"id": line["id"], "reply": reply}) + "\n" for line in lines)
+    )
+    done = run("judge", evaluation, "--model", "by hand", "--replies", replies)
+    assert done.exit_code == 0, (done.output, done.exception)
+    replies.write_text(json.dumps({"id": lines[0]["id"], "reply": reply}) + "\n")
+    done = run("judge", evaluation, "--model", "half", "--replies", replies)
+    assert done.exit_code == 1
+    assert "diff/hallucination.judged-half: one verdict or more is needed" in done.stderr
+    assert "no verdict on 2 of 3 outputs" in done.stderr
+
+
+def test_dry_run_and_misuse(evaluation, tmp_path):
+    done = run("judge", evaluation, "--model", "m", "--dry-run")
+    assert json.loads(done.stdout)["judge"]["timeout_seconds"] == 120
+    done = run("judge", evaluation, "--model", "m", "--endpoint", "http://h/v1?q=abc", "--dry-run")
+    assert json.loads(done.stdout)["judge"]["endpoint"] == "http://h/v1"
+    for arguments, message in (
+        ([evaluation], "--model or --requests must be given"),
+        ([evaluation, "--model", "m", "--endpoint", "http://h", "--replies", "r"], "got both"),
+        ([tmp_path, "--model", "m"], "evaluation.json: file must exist"),
+        ([evaluation, "--model", "/nowhere/at/all"], "must be a run directory"),
+        ([evaluation, "--model", "m", "--set", "worker=2"], "Did you mean 'workers'"),
+        ([evaluation, "--model", "m", "--endpoint", "host"], "endpoint must be a URL"),
+    ):
+        assert message in str(run("judge", *arguments).exception)

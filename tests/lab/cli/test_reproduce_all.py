@@ -1,0 +1,137 @@
+"""``diffattn reproduce`` as a whole: what runs, in which order, and the page at its end."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from report.made_up_analysis import make_analysis
+from report.made_up_gradient_flow import write_gradient_flow
+from report.made_up_study import VERDICT, write_study
+from report.page_reader import outline_of, own_part
+
+from diffattn.errors import ConfigError
+from diffattn.lab.cli.whole import reproduce_all
+from diffattn.lab.studies.whole import STUDIES_OF, TITLES, finish, scale_of, stages_of
+from record_files import change_record, read_record
+
+
+def test_what_runs_at_which_scale():
+    assert stages_of("laptop") == ("text", "gradient-flow", "recall", "analysis", "throughput")
+    assert stages_of("laptop", ["throughput", "text"]) == ("text", "throughput")
+    everything = stages_of("study")
+    assert set(everything) == set(TITLES)
+    assert scale_of("scaling", "study") == "laptop"  # its largest
+    assert scale_of("rank", "study") == "study"
+    with pytest.raises(ConfigError, match="Did you mean 'recall'"):
+        stages_of("laptop", ["recal"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "train.seed=1"), "--set must name one of data"),
+        (("--only", "rank"), "must be in {text, gradient-flow, recall, analysis, throughput}"),
+        (("--only", "analysis"), "--only must hold text"),
+        (("text", "--only", "text"), "--only must be left out, it is of all"),
+        (("--extrapolate",), "it is of scaling"),
+    ],
+    ids=str,
+)
+def test_misuse_is_one_line(arguments, message, cli):
+    called = cli("reproduce", *arguments)
+    assert called.code == 2
+    assert message in called.err
+    assert called.err.count("\n") == 1
+
+
+def test_a_dry_run_shows_every_study(cli):
+    called = cli("reproduce", "--scale", "smoke", "--dry-run")
+    assert called.code == 0, called
+    shown = json.loads(called.out)
+    assert list(shown) == list(STUDIES_OF["smoke"])
+    assert shown["text"]["seeds"] == shown["gradient-flow"]["seeds"] == [0]
+
+
+def test_the_page_names_what_has_just_run(tmp_path):
+    write_study(tmp_path / "text", num_steps=10)
+    page = finish(tmp_path, "laptop")
+    results = read_record(tmp_path / "results.json")
+    assert results["stages"]["text"]["sentence"] == VERDICT["sentence"]
+    assert re.fullmatch("[0-9a-f]{64}", results["stages"]["text"]["sha256"])
+    content = own_part(page.read_text(encoding="utf-8"))
+    outline = outline_of(content)
+    assert "own" in outline.ids
+    assert "text/report.html" in outline.loads
+    text = " ".join(outline.text)
+    assert "is no evidence" in text
+    assert "the verdicts on this page, which rest on the committed records" in text
+    assert "published/scaling" in content
+
+
+def only(folder, stage, run, scale="laptop"):
+    """One stage alone, by a function that stands for its study."""
+    reproduce_all(
+        scale, folder, [stage], plan=lambda *of, **settings: None, run=run,
+        first_seed=True, dry_run=False, json_=False,
+    )  # fmt: skip
+
+
+def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
+    shown = []
+
+    def page(folders, out, root, *, own, own_benchmarks, scale):
+        shown.extend([*(stage.link for stage in own), *own_benchmarks])
+        return out
+
+    monkeypatch.setattr("diffattn.lab.studies.whole.build_papers_report", page)
+    write_study(tmp_path / "text", num_steps=10)
+    make_analysis().write(tmp_path / "analysis")
+    (tmp_path / "recall").mkdir()  # it has begun
+    (tmp_path / "throughput").mkdir()
+    (tmp_path / "throughput" / "cpu.json").touch()
+    only(tmp_path, "gradient-flow", lambda plan, folder, reuse: write_gradient_flow(folder))
+    stages = read_record(tmp_path / "results.json")["stages"]
+    assert list(stages) == ["text", "gradient-flow", "analysis"]
+    assert stages["text"]["sentence"] == VERDICT["sentence"]
+    assert shown == [*(f"{name}/report.html" for name in stages), tmp_path / "throughput"]
+
+
+def test_studies_of_two_scales_share_no_page(tmp_path):
+    write_study(tmp_path / "text", num_steps=10)
+    change_record(tmp_path / "text" / "study.json", scale="smoke")
+    with pytest.raises(ConfigError, match="studies of scale 'laptop', got text of scale 'smoke'"):
+        only(tmp_path, "gradient-flow", None)
+
+
+def test_a_study_that_has_trained_nothing_gives_no_runs(tmp_path):
+    write_study(tmp_path / "text", num_steps=10, scale="study")
+    shutil.copytree(tmp_path / "text", tmp_path / "ablations", ignore=lambda *of: ["runs"])
+    reused = []
+
+    def run(plan, folder, reuse):
+        reused.extend(reuse)
+        raise KeyboardInterrupt  # more is not asked here
+
+    with pytest.raises(KeyboardInterrupt):
+        only(tmp_path, "rank", run, scale="study")
+    assert reused == [tmp_path / "text"]
+
+
+@pytest.mark.scheduled
+def test_two_whole_runs_have_the_same_results(cli, tmp_path):
+    found = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        called = cli("reproduce", "--scale", "smoke", "--out", folder)
+        assert called.code == 0, called
+        assert called.out == f"Report: {folder / 'report.html'}\n"
+        found.append((folder / "results.json").read_bytes())
+    assert found[0] == found[1]
+    page = Path(tmp_path, "first", "report.html").read_text(encoding="utf-8")
+    for link in ("text", "gradient-flow", "recall", "analysis"):
+        assert f'href="{link}/report.html"' in page
+        assert Path(tmp_path, "first", link, "report.html").is_file()
+    again = cli("reproduce", "--scale", "smoke", "--out", tmp_path / "first", "--json")
+    assert json.loads(again.out)["stages"].keys() == {"text", "gradient-flow", "recall", "analysis"}

@@ -1,0 +1,243 @@
+"""Corpora: what is read, in which order, under which names, and how bad sources are refused."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data import source_files
+from diffattn.lab.data.corpora import (
+    Document,
+    corpus_hash,
+    hub_dataset,
+    jsonl_file,
+    load_corpus,
+    standard_library,
+    text_files,
+)
+
+
+def names(documents):
+    return [document.name for document in documents]
+
+
+@pytest.fixture(scope="module")
+def stdlib():
+    return list(standard_library())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Texts in two folders, and everything that is no text."""
+    root = tmp_path / "texts"
+    for name, content in {
+        "b.txt": "second\r\n",
+        "a/z.md": "first é",
+        "a.py": "print(1)\n",
+        "README": "no suffix",
+        "a/empty.txt": " \n",
+        ".git/config": "hidden",
+        ".hidden.txt": "hidden",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content.encode())
+    return root
+
+
+@pytest.fixture
+def write_jsonl(tmp_path):
+    def write(*lines):
+        path = tmp_path / "rows.jsonl"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_standard_library_is_sorted_large_and_readable(stdlib):
+    assert names(stdlib) == sorted(names(stdlib))
+    assert len(set(names(stdlib))) == len(stdlib)
+    assert {"argparse.py", "json/decoder.py"} <= set(names(stdlib))
+    assert sum(len(document.text) for document in stdlib) > 5_000_000
+
+
+def test_standard_library_leaves_out_tests_tables_and_build_products(stdlib):
+    parts = {part for name in names(stdlib) for part in name.split("/")}
+    unwanted = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages"}
+    assert not parts & unwanted
+    assert not [part for part in parts if part.startswith(("_sysconfigdata", "config-"))]
+
+
+def test_standard_library_is_the_same_in_another_process(stdlib):
+    code = (
+        "from diffattn.lab.data.corpora import corpus_hash, standard_library;"
+        "print(corpus_hash(standard_library()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == corpus_hash(stdlib)
+
+
+def test_standard_library_without_sources_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_files.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(ConfigError, match=r"must hold \.py sources, got none"):
+        next(standard_library())
+
+
+def test_corpora_need_no_heavy_import():
+    code = (
+        "import sys; from diffattn.lab.data.corpora import load_corpus; next(load_corpus());"
+        "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_folder_is_read_recursively_in_order_and_exactly(folder):
+    documents = list(load_corpus(str(folder)))
+    assert names(documents) == ["README", "a.py", "a/z.md", "b.txt"]
+    assert documents[2].text == "first é"
+    assert documents[3].text == "second\n"  # it ends with \r\n in the file
+
+
+def test_names_do_not_depend_on_where_the_folder_is(folder, tmp_path):
+    before = corpus_hash(load_corpus(str(folder)))
+    assert corpus_hash(load_corpus(str(folder.rename(tmp_path / "moved")))) == before
+
+
+def test_folder_warns_once_of_files_that_are_no_text(folder):
+    (folder / "image.png").write_bytes(b"\x89PNG\0")
+    (folder / "latin.txt").write_bytes("é".encode("latin-1"))
+    with pytest.warns(UserWarning, match=r"skipped 2 files .* first is 'image\.png'"):
+        documents = list(load_corpus(str(folder)))
+    assert "latin.txt" not in names(documents)
+
+
+def test_folder_reads_jsonl_files_as_rows(folder):
+    (folder / "rows.jsonl").write_text('{"body": "x"}\n{"body": "y"}\n')
+    documents = list(load_corpus(str(folder), text_field="body"))
+    assert names(documents)[-2:] == ["rows.jsonl:1", "rows.jsonl:2"]
+
+
+@pytest.mark.parametrize("name", ["ROWS.JSONL", "rows.Jsonl"])
+def test_the_ending_of_json_lines_is_read_in_any_case(tmp_path, name):
+    (tmp_path / name).write_text('{"text": "x"}\n{"text": ""}\n')
+    for source in (tmp_path, tmp_path / name):
+        assert [(d.name, d.text) for d in load_corpus(str(source))] == [(f"{name}:1", "x")]
+    kept = load_corpus(str(tmp_path / name), keep_empty=True)
+    assert [d.text for d in kept] == ["x", ""]
+
+
+def test_text_files_keep_the_order_given(folder):
+    documents = list(text_files([folder / "b.txt", folder / "a"]))
+    assert names(documents) == ["b.txt", "z.md"]
+
+
+def test_single_file_is_a_corpus(folder):
+    assert list(load_corpus(str(folder / "a.py"))) == [Document(name="a.py", text="print(1)\n")]
+
+
+def test_jsonl_rows_are_named_by_line_and_blank_ones_skipped(write_jsonl):
+    path = write_jsonl('\ufeff{"text": "é"}', "", '{"text": ""}', '{"text": "b"}', "")
+    documents = list(load_corpus(str(path)))
+    assert [(d.name, d.text) for d in documents] == [("rows.jsonl:1", "é"), ("rows.jsonl:4", "b")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": ', r"rows\.jsonl:2: must be a JSON object, got '\{\"text\": '"),
+        ("[1]", r"rows\.jsonl:2: must be a JSON object, got list"),
+        ('{"texts": "a"}', r"must have field 'text', got \['texts'\]\. Did you mean 'texts'\?"),
+        ('{"text": 3}', r"rows\.jsonl:2: field 'text' must be a string, got int"),
+        (r'{"text": "a\ud800"}', r"text must be valid Unicode, got a lone surrogate .* 1\."),
+    ],
+    ids=["broken", "not an object", "missing field", "not a string", "surrogate"],
+)
+def test_bad_jsonl_line_is_named(write_jsonl, line, message):
+    with pytest.raises(ConfigError, match=message):
+        list(jsonl_file(write_jsonl('{"text": "fine"}', line)))
+
+
+def test_missing_source_is_reported_at_once_with_a_near_miss(folder):
+    with pytest.raises(ConfigError, match=r"got 'stdlb'\. Did you mean 'stdlib'\?"):
+        load_corpus("stdlb")
+    with pytest.raises(ConfigError, match=r"got '.*b\.tx'\. Did you mean '.*b\.txt'\?"):
+        load_corpus(str(folder / "b.tx"))
+    with pytest.raises(ConfigError, match=r"nowhere/at/all'\.$"):
+        load_corpus(str(folder / "nowhere/at/all"))
+    with pytest.raises(ConfigError, match="got ''"):
+        load_corpus("")
+    with pytest.raises(ConfigError, match=r"READMI: .* must exist, got none\. .*README'\?"):
+        list(text_files([folder / "READMI"]))
+
+
+@pytest.mark.parametrize("content", [b"", b" \n"], ids=["empty", "blank"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_empty_file_is_refused_at_once(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=r"got an empty file"):
+        load_corpus(str(tmp_path / name))
+
+
+def test_empty_folder_is_refused_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="must hold UTF-8 text files, got none"):
+        load_corpus(str(tmp_path))
+
+
+def test_file_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_bytes("é".encode("latin-1"))
+    with pytest.raises(ConfigError, match="must be UTF-8 text, got binary data or another enc"):
+        load_corpus(str(tmp_path / "a.txt"))
+
+
+def test_hub_dataset_streams_a_local_dataset_folder(tmp_path):
+    pytest.importorskip("datasets", reason="the extra 'data' is not installed")
+    rows = [{"text": "a"}, {"text": ""}, {"text": "c"}]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    documents = list(load_corpus(f"hub:{tmp_path}"))
+    assert [document.text for document in documents] == ["a", "c"]
+    assert names(documents) == [f"{tmp_path}:train:0", f"{tmp_path}:train:2"]
+    with pytest.raises(ConfigError, match=r"must be a dataset that can be opened, got: Bad split"):
+        next(hub_dataset(str(tmp_path), split="tests"))
+    with pytest.raises(ConfigError, match=r"can be opened, got: BuilderConfig 'nope' not found"):
+        load_corpus(f"hub:{tmp_path}:nope")
+    with pytest.raises(ConfigError, match=r"must have field 'body', got \['text'\]"):
+        load_corpus(f"hub:{tmp_path}", text_field="body")
+
+
+def test_hub_dataset_without_rows_is_refused(tmp_path):
+    pytest.importorskip("datasets", reason="datasets is not installed")
+    (tmp_path / "data.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"hub_dataset: .* must be a dataset that can be opened"):
+        load_corpus(f"hub:{tmp_path}")
+
+
+def test_hub_dataset_names_the_extra_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r"pip install 'diffattn\[data\]'"):
+        load_corpus("hub:owner/name")
+
+
+def test_hub_source_needs_a_name():
+    with pytest.raises(
+        ConfigError, match=r"must be 'hub:NAME\[@REVISION\]\[:CONFIG\]', got 'hub:'"
+    ):
+        load_corpus("hub:")
+
+
+def test_corpus_hash_sees_names_texts_borders_and_order():
+    def hash_of(*pairs):
+        return corpus_hash(Document(name=name, text=text) for name, text in pairs)
+
+    variants = {
+        hash_of(("a", "xy"), ("b", "z")),
+        hash_of(("b", "z"), ("a", "xy")),
+        hash_of(("a", "x"), ("b", "yz")),
+        hash_of(("ax", "y"), ("b", "z")),
+        hash_of(("a", "xy"), ("c", "z")),
+        hash_of(("a", "xy")),
+        hash_of(),
+    }
+    assert len(variants) == 7
+    assert hash_of(("a", "é")) == hash_of(("a", "é"))

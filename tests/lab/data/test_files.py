@@ -1,0 +1,134 @@
+"""One door for text: no other file opens any, and what comes through it is normalised."""
+
+import ast
+import codecs
+import os
+from pathlib import Path
+
+import pytest
+
+import diffattn
+from diffattn.errors import ConfigError
+from diffattn.lab.data import files
+from diffattn.lab.data.corpora import load_corpus
+
+SOURCE = Path(diffattn.__file__).parent
+DOORS = {"read_text", "read_bytes", "open", "loads", "reader", "DictReader", "fromfile"}
+NO_TEXT_OF_USERS = {
+    "lab/cli/app.py": "opens the null device for output that nobody reads",
+    "lab/cli/reproduce.py": "prints its own record",
+    "lab/cli/whole.py": "prints its own record",
+    "lab/data/byte_pairs.py": "the tokenizer's own definition",
+    "lab/data/files.py": "the door",
+    "lab/data/split_writer.py": "writes token files",
+    "lab/data/tokenizer.py": "the tokenizer's own definition",
+    "lab/data/tokens.py": "names in a packing",
+    "lab/evaluation/icl/data.py": "CSV of a text from the door",
+    "lab/evaluation/judge/endpoint.py": "a server's answer",
+    "lab/evaluation/judge/prompt.py": "a judge's reply",
+    "lab/evaluation/quick.py": "a model's settings",
+    "lab/studies/whole.py": "its own records",
+    "lab/studies/worker.py": "orders of the parent process",
+    "lab/studies/workers.py": "events and logs of workers",
+}
+
+
+def opens(path):
+    """Names of the doors that a file calls itself, but those of ``data.files``."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        name = getattr(function, "attr", getattr(function, "id", ""))
+        is_ours = isinstance(function, ast.Attribute) and ast.unparse(function.value) == "files"
+        if (name in DOORS and not is_ours) or ast.unparse(function) in ("json.load", "np.load"):
+            yield name
+
+
+def test_no_other_file_opens_text():
+    folders = ("cli", "data", "evaluation", "inference", "probes", "studies", "training")
+    paths = [path for folder in folders for path in (SOURCE / folder).rglob("*.py")]
+    assert len(paths) > 90
+    doors = {path.relative_to(SOURCE).as_posix() for path in paths if list(opens(path))}
+    assert doors == NO_TEXT_OF_USERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"a\r\nb\rc\nd\n\re\r", "a\nb\nc\nd\n\ne\n"),
+        (codecs.BOM_UTF8 + b"a", "a"),
+        (codecs.BOM_UTF8 * 2 + b"a", "\ufeffa"),
+        ("a\ufeffb\u2028c\u2029d\x85e\x0bf\x0cg".encode(), "a\ufeffb\u2028c\u2029d\x85e\x0bf\x0cg"),
+        (b"", ""),
+        (b"\xff", None),
+        (b"a\0", None),
+    ],
+    ids=ascii,
+)
+def test_text_of_a_file(tmp_path, content, expected):
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    assert files.read_text(path) == expected
+
+
+def test_another_encoding_is_normalised_too(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"caf\xe9\r\n")
+    assert files.read_text(path, "latin-1") == "café\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"good\nb\xe9d\n", r"a:2: must be UTF-8 text, got b'b\\xe9d'"),
+        (b"good\n\xf0\x9f", r"a:2: must be UTF-8 text, got b'\\xf0\\x9f'"),
+        (b"good\n\n\0\n", r"a:\d: must be a line of UTF-8 text .* got binary data"),
+        (b"good\n" + b"a" * 99, r"a:2: must be a line .* at most 64 characters, got a longer one"),
+    ],
+    ids=["latin-1", "cut", "zero byte", "long"],
+)
+def test_a_bad_line_is_named(tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 64)
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        list(files.read_lines(path))
+
+
+def test_a_text_may_be_too_large_and_a_corpus_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 64)
+    (tmp_path / "a.txt").write_text("a" * 65)
+    with pytest.raises(ConfigError, match=r"a\.txt: one text must have at most 64 bytes, got 65"):
+        files.read_text(tmp_path / "a.txt")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 9)
+    assert len(list(load_corpus(str(tmp_path / "a.jsonl")))) == 9
+
+
+def test_texts_within_json_are_normalised():
+    value = files.parse_json(r'{"a\r": ["b\r\n", {"c": "d\re"}, 1, null, "\u2028"]}')
+    assert value == {"a\r": ["b\n", {"c": "d\ne"}, 1, None, "\u2028"]}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 100_000, '"\n"'], ids=["empty", "cut", "deep", "line"]
+)
+def test_what_is_no_json_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"."):
+        files.parse_json(text)
+
+
+def test_paths_that_lead_nowhere(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match=r"loop: must be readable, got: Too many levels"):
+        files.require_path(tmp_path / "loop")
+    with pytest.raises(ConfigError, match="must be readable, got: File name too long"):
+        files.require_path(tmp_path / ("a" * 300))
+    for name in ("a" * 300, "a\0b", str(tmp_path / "loop")):
+        with pytest.raises(ConfigError, match="source must be 'stdlib', 'python', 'hub:NAME' or"):
+            load_corpus(name)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ConfigError, match=r"fifo: must be a file or folder, got a pipe\.$"):
+        files.require_path(tmp_path / "fifo")
+    with pytest.raises(ConfigError, match=r": must be a regular file, got a folder\.$"):
+        files.require_regular(tmp_path)

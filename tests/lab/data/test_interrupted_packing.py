@@ -1,0 +1,237 @@
+"""A packing goes on where it was interrupted, in any number of processes, to the same files."""
+
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.lab.data import encoding, packing
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.packing import pack
+from diffattn.lab.data.tokenizer import train_tokenizer
+from record_files import read_record, write_record
+
+FRACTION = 0.2
+
+
+class Stop(Exception):
+    """In place of a kill: nothing of ours catches it."""
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def stopping_at(number):
+    """An ``on_progress`` that ends the packing after so many batches."""
+    calls = iter(range(1, number + 1))
+
+    def stop(tokens):
+        if next(calls) == number:
+            raise Stop
+
+    return stop
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch):
+    """About 15 batches, a checkpoint after every other."""
+    monkeypatch.setattr(encoding, "BATCH_CHARS", 400)
+    monkeypatch.setattr(packing, "_CHECKPOINT_BATCHES", 2)
+
+
+@pytest.fixture
+def interrupted(documents, tokenizer, tmp_path):
+    """Folder of a packing that ended after 5 batches."""
+    out = tmp_path / "out"
+    with pytest.raises(Stop):
+        pack(documents, tokenizer, out, validation_fraction=FRACTION, on_progress=stopping_at(5))
+    assert read_record(out / ".packing" / "progress.json")["batches"] == 4
+    return out
+
+
+@pytest.mark.parametrize("stops", [(1,), (2,), (3, 1), (5, 4, 3), (14, 1, 1)], ids=str)
+def test_what_is_packed_is_not_encoded_again(
+    documents, packed, tokenizer, tmp_path, monkeypatch, stops
+):
+    encoded = []
+    real = encoding._encoded
+    monkeypatch.setattr(
+        encoding, "_encoded", lambda encoder, texts, dtype: encoded.append(texts) or
+        real(encoder, texts, dtype),
+    )  # fmt: skip
+    for stop in stops:
+        with pytest.raises(Stop):
+            pack(
+                documents, tokenizer, tmp_path, validation_fraction=FRACTION,
+                on_progress=stopping_at(stop),
+            )  # fmt: skip
+    pack(documents, tokenizer, tmp_path, validation_fraction=FRACTION)
+    assert contents(tmp_path) == contents(packed)
+    assert not (tmp_path / ".packing").exists()
+    whole = sum(1 for _ in encoding.batches((("", d) for d in documents), packing.hashlib.sha256()))
+    assert whole > 12
+    assert len(encoded) <= whole + len(stops)  # at most one batch since each checkpoint
+
+
+def test_long_texts_are_interrupted_between_their_pieces(tokenizer, tmp_path):
+    document = [Document(name="a", text="ab cd ef\n" * 1_000)]
+    pack(document, tokenizer, tmp_path / "whole")
+    with pytest.raises(Stop):
+        pack(document, tokenizer, tmp_path / "out", on_progress=stopping_at(7))
+    progress = read_record(tmp_path / "out" / ".packing" / "progress.json")
+    assert progress["splits"]["train"]["num_documents"] == 0 < progress["batches"]
+    pack(document, tokenizer, tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_processes_give_the_same_files_and_go_on_with_each_others_work(
+    documents, packed, tokenizer, interrupted
+):
+    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION, workers=2)
+    assert contents(interrupted) == contents(packed)
+
+
+def test_a_changed_document_is_refused_and_the_right_one_goes_on(
+    documents, packed, tokenizer, interrupted
+):
+    changed = [Document(name=documents[0].name, text="other"), *documents[1:]]
+    for corpus in (changed, documents[:3]):
+        with pytest.raises(CheckpointError, match=r"got other documents .* Delete .*\.packing to"):
+            pack(corpus, tokenizer, interrupted, validation_fraction=FRACTION)
+    progress = read_record(interrupted / ".packing" / "progress.json")
+    assert progress["batches"] == 4
+    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+    assert contents(interrupted) == contents(packed)
+
+
+@pytest.mark.parametrize("change", ["tokenizer", "fraction", "batch_chars"])
+def test_another_packing_does_not_go_on(documents, tokenizer, interrupted, monkeypatch, change):
+    fraction = 0.3 if change == "fraction" else FRACTION
+    if change == "tokenizer":
+        tokenizer = train_tokenizer(documents, vocab_size=270)
+    if change == "batch_chars":
+        monkeypatch.setattr(encoding, "BATCH_CHARS", 501)
+    with pytest.raises(CheckpointError, match=rf"got an interrupted one of another \w*{change}"):
+        pack(documents, tokenizer, interrupted, validation_fraction=fraction)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "validation.idx", "train.names"])
+@pytest.mark.parametrize("damage", ["shorter", "flipped"])
+def test_damaged_work_is_named(documents, tokenizer, interrupted, name, damage):
+    path = interrupted / ".packing" / name
+    content = path.read_bytes()
+    recorded = read_record(path.with_name("progress.json"))
+    split, kind = name.split(".")
+    size = recorded["splits"][split]["files"][kind]["bytes"]
+    assert 0 < size <= len(content)
+    path.write_bytes(content[: size - 1] if damage == "shorter" else b"~" + content[1:])
+    with pytest.raises(CheckpointError, match=rf"{name}: must be as the interrupted packing left"):
+        pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "validation.idx"])
+def test_work_that_is_gone_is_named(documents, tokenizer, interrupted, name):
+    (interrupted / ".packing" / name).unlink()
+    message = (
+        rf"{name}: must be as the interrupted packing left it, got no file\. Delete .*packing "
+    )
+    with pytest.raises(CheckpointError, match=message):
+        pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+
+
+def test_a_damaged_checkpoint_is_named(documents, tokenizer, interrupted):
+    path = interrupted / ".packing" / "progress.json"
+    path.write_text("{")
+    with pytest.raises(CheckpointError, match=r"progress\.json: must be JSON"):
+        pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+
+
+@pytest.mark.scheduled
+def test_a_killed_encoder_is_one_error_and_the_next_call_goes_on(
+    documents, packed, tokenizer, interrupted
+):
+    def kill_children(tokens):
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    with pytest.raises(DiffAttnError, match=r"got one that was killed .* goes on where it was"):
+        pack(
+            documents, tokenizer, interrupted, validation_fraction=FRACTION, workers=2,
+            on_progress=kill_children,
+        )  # fmt: skip
+    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+    assert contents(interrupted) == contents(packed)
+
+
+PROGRAM = """
+import json, sys, time
+from diffattn.lab.data import encoding, packing
+from diffattn.lab.data.corpora import load_corpus
+from diffattn.lab.data.tokenizer import load_tokenizer
+encoding.BATCH_CHARS, packing._CHECKPOINT_BATCHES = 500, 2
+if __name__ == "__main__":
+    tokenizer = load_tokenizer(sys.argv[2])
+    def tell(tokens):
+        print(tokens, flush=True)
+        time.sleep(0.01)
+    packing.pack(load_corpus(sys.argv[1]), tokenizer, sys.argv[3], workers=int(sys.argv[4]),
+                 on_progress=tell)
+"""
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_any_time_it_ends_with_the_same_files_and_leaves_no_process(
+    documents, tokenizer, tmp_path, workers
+):
+    rng = random.Random(workers)
+    rows = "".join(json.dumps({"text": document.text}) + "\n" for document in documents * 2)
+    (tmp_path / "rows.jsonl").write_text(rows)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    arguments = [tmp_path / "rows.jsonl", tmp_path / "tokenizer"]
+    command = [sys.executable, str(tmp_path / "program.py"), *map(str, arguments)]
+    subprocess.run([*command, tmp_path / "whole", "1"], check=True, stdout=subprocess.DEVNULL)
+    kills = 0
+    while not (tmp_path / "out" / "validation.json").exists():
+        process = subprocess.Popen(
+            [*command, tmp_path / "out", str(workers)],
+            stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        with process:
+            for _ in range(rng.randint(3, 9)):
+                process.stdout.readline()
+            time.sleep(rng.uniform(0, 0.02))
+            kills += process.poll() is None
+            process.kill()
+            process.stdout.read()  # ends when nobody holds it any more: the encoders do too
+        deadline = time.monotonic() + 10
+        while alive_in(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert kills < 60
+    assert kills > 2
+    subprocess.run([*command, tmp_path / "out", "1"], check=True, stdout=subprocess.DEVNULL)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def alive_in(session):
+    """Processes of a session, but those that only wait for their end to be noticed."""
+    done = subprocess.run(
+        ["ps", "-s", str(session), "-o", "stat=,pid="], capture_output=True, text=True, check=False
+    )
+    return [line for line in done.stdout.splitlines() if not line.startswith("Z")]
+
+
+def test_old_leftovers_go(documents, packed, tokenizer, interrupted):
+    (interrupted / ".packing-dead").mkdir()
+    recorded = read_record(interrupted / ".packing" / "progress.json")
+    write_record(interrupted / ".packing" / "progress.json", recorded)
+    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+    assert sorted(path.name for path in interrupted.iterdir()) == sorted(contents(packed))

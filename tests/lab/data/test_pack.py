@@ -1,0 +1,260 @@
+"""Packing: what is in the files, and that nothing half-written or foreign passes for them."""
+
+import hashlib
+import shutil
+
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import read_json
+from diffattn.lab.data import encoding
+from diffattn.lab.data.corpora import Document, corpus_hash
+from diffattn.lab.data.packing import pack
+from diffattn.lab.data.tokenizer import tokenizer_hash, train_tokenizer
+from diffattn.lab.data.tokens import PackedTokens
+
+FILES = {f"{s}.{kind}" for s in ("train", "validation") for kind in ("bin", "idx", "names", "json")}
+
+
+def listed(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_every_document_comes_back_followed_by_the_end_token(documents, packed, tokenizer):
+    texts = {document.name: document.text for document in documents}
+    seen = []
+    for split in ("train", "validation"):
+        part = PackedTokens(packed, split)
+        offsets = part.document_offsets
+        assert offsets[0] == 0
+        assert offsets[-1] == part.num_tokens == len(part.tokens)
+        for i, name in enumerate(part.document_names()):
+            ids = part.tokens[offsets[i] : offsets[i + 1]].tolist()
+            assert ids[-1] == tokenizer.eos_token_id
+            assert tokenizer.eos_token_id not in ids[:-1]
+            assert tokenizer.decode(ids[:-1]) == texts[name]
+            seen.append(name)
+    assert sorted(seen) == sorted(texts)
+
+
+def test_sidecars_describe_the_files(documents, packed, tokenizer):
+    num_bytes = 0
+    for split in ("train", "validation"):
+        part = PackedTokens(packed, split)
+        content = (packed / f"{split}.bin").read_bytes()
+        assert part.metadata["schema"] == 3
+        assert part.metadata["split"] == split
+        assert part.metadata["dtype"] == "uint16" == str(part.tokens.dtype)
+        assert part.metadata["vocab_size"] == len(tokenizer)
+        assert part.metadata["num_documents"] == len(list(part.document_names()))
+        for kind, key in (("idx", "index_hash"), ("names", "names_hash")):
+            described = (packed / f"{split}.{kind}").read_bytes()
+            assert part.metadata[key] == hashlib.sha256(described).hexdigest()
+        assert part.metadata["corpus_hash"] == corpus_hash(documents)
+        assert part.metadata["tokenizer_hash"] == tokenizer_hash(tokenizer)
+        assert part.metadata["token_hash"] == hashlib.sha256(content).hexdigest()
+        num_bytes += part.num_bytes
+    assert num_bytes == sum(len(document.text.encode()) for document in documents)
+
+
+def test_packing_is_deterministic_whatever_the_batches(
+    documents, packed, tokenizer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(encoding, "BATCH_CHARS", 300)  # above the longest text: no pieces
+    counts = []
+    result = pack(
+        iter(documents),
+        tokenizer,
+        tmp_path,
+        validation_fraction=0.2,
+        on_progress=counts.append,
+    )
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()
+    assert result == {s: read_json(packed / f"{s}.json") for s in result}
+    assert len(counts) > 3
+    assert counts == sorted(counts)
+    assert counts[-1] == result["train"]["num_tokens"] + result["validation"]["num_tokens"]
+
+
+@pytest.mark.parametrize("num_chars", [1, 7, 64])
+def test_long_texts_are_encoded_in_pieces_and_come_back_exactly(
+    tokenizer, tmp_path, monkeypatch, num_chars
+):
+    monkeypatch.setattr(encoding, "BATCH_CHARS", num_chars)
+    document = Document(name="a", text="ab é🏳️‍🌈\n\n" * 20 + "no line end " * 20)
+    pack([document], tokenizer, tmp_path, validation_fraction=0.3)
+    parts = [PackedTokens(tmp_path, split).tokens.tolist() for split in ("train", "validation")]
+    assert "".join(tokenizer.decode(ids[:-1]) for ids in parts) == document.text
+
+
+def test_only_document_gives_its_tail_to_validation(tokenizer, tmp_path):
+    text = "".join(f"line {i}\n" for i in range(1_000))
+    document = Document(name="book.txt", text=text)
+    result = pack([document], tokenizer, tmp_path, validation_fraction=0.1)
+    tail = tokenizer.decode(PackedTokens(tmp_path, "validation").tokens[:-1])
+    assert text.endswith(tail)
+    assert tail.startswith("line ")
+    assert len(tail) == pytest.approx(0.1 * len(text), abs=20)
+    assert result["train"]["num_bytes"] + result["validation"]["num_bytes"] == len(text)
+    for split in ("train", "validation"):
+        assert list(PackedTokens(tmp_path, split).document_names()) == ["book.txt"]
+    assert result["train"]["corpus_hash"] == corpus_hash([document])
+
+
+def test_only_document_too_short_to_cut_is_refused(tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="must have at least 2 characters, got 1"):
+        pack([Document(name="a", text="a")], tokenizer, tmp_path)
+    assert not listed(tmp_path)
+
+
+def test_empty_corpus_is_refused_and_leaves_no_folder(tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="at least one document, got none"):
+        pack([], tokenizer, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
+def test_impossible_fraction_is_refused(documents, tokenizer, tmp_path, fraction):
+    with pytest.raises(ConfigError, match="must be between 0 and 1, got"):
+        pack(documents, tokenizer, tmp_path, validation_fraction=fraction)
+
+
+def test_no_process_to_encode_is_refused(documents, tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="workers must be 1 or more, got 0"):
+        pack(documents, tokenizer, tmp_path, workers=0)
+
+
+def test_tokenizer_without_end_token_is_refused(documents, tmp_path):
+    tokenizer = train_tokenizer(documents, vocab_size=257)
+    tokenizer.eos_token = None
+    with pytest.raises(ConfigError, match="must have an end token"):
+        pack(documents, tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize(("num_ids", "dtype"), [(65_535, "uint16"), (65_536, "uint32")])
+def test_ids_are_as_wide_as_the_vocabulary_needs(documents, tmp_path, num_ids, dtype):
+    tokenizer = train_tokenizer(documents, vocab_size=257)
+    tokenizer.add_tokens([f"Z{i}Z" for i in range(num_ids - len(tokenizer) - 1)] + ["ZlastZ"])
+    wide = [Document(name=str(i), text="ZlastZ") for i in range(5)]
+    result = pack(wide, tokenizer, tmp_path)
+    part = PackedTokens(tmp_path, "train")
+    assert result["train"]["vocab_size"] == num_ids
+    assert result["train"]["dtype"] == dtype == str(part.tokens.dtype)
+    assert part.tokens[0] == num_ids - 1
+
+
+def test_padding_state_of_the_tokenizer_does_not_reach_the_files(documents, packed, tmp_path):
+    tokenizer = train_tokenizer(documents, vocab_size=280)
+    tokenizer(["a", "a b c"], padding=True, truncation=True, max_length=2)
+    pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
+    assert (tmp_path / "train.bin").read_bytes() == (packed / "train.bin").read_bytes()
+
+
+def test_same_packing_is_reused_without_encoding(documents, packed, tokenizer, monkeypatch):
+    def fail(*args):
+        raise AssertionError("encoded again")
+
+    before = {name: (packed / name).stat().st_mtime_ns for name in FILES}
+    monkeypatch.setattr("diffattn.lab.data.encoding.encode", fail)
+    (packed / ".packing-dead").mkdir()  # of a process that was killed at its very end
+    result = pack(iter(documents), tokenizer, packed, validation_fraction=0.2)
+    assert listed(packed) == FILES
+    assert result["train"] == PackedTokens(packed, "train").metadata
+    assert {name: (packed / name).stat().st_mtime_ns for name in FILES} == before
+
+
+@pytest.mark.parametrize("change", ["corpus", "tokenizer", "fraction"])
+def test_another_packing_is_not_overwritten(documents, packed, tokenizer, change):
+    fraction = 0.2
+    before = {name: (packed / name).read_bytes() for name in FILES}
+    if change == "corpus":
+        documents = documents[:-1]
+    elif change == "tokenizer":
+        tokenizer = train_tokenizer(documents, vocab_size=270)
+    else:
+        fraction = 0.3
+    with pytest.raises(CheckpointError, match=rf"got one of another \w*{change}\w*\. Choose"):
+        pack(documents, tokenizer, packed, validation_fraction=fraction)
+    assert {name: (packed / name).read_bytes() for name in FILES} == before
+
+
+@pytest.mark.parametrize("name", ["train.bin", "validation.json"])
+def test_foreign_files_are_not_overwritten(documents, tokenizer, tmp_path, name):
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(CheckpointError, match=rf"got only {name}, not .*\. Choose another folder"):
+        pack(documents, tokenizer, tmp_path)
+    assert (tmp_path / name).read_bytes() == b"mine"
+    assert listed(tmp_path) == {name}
+
+
+def test_out_must_be_a_folder(documents, tokenizer, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="must be a folder, got a file"):
+        pack(documents, tokenizer, tmp_path / "file")
+
+
+def test_failing_corpus_leaves_nothing(documents, tokenizer, tmp_path):
+    def failing():
+        yield from documents
+        raise ConfigError("rows.jsonl:61: must be a JSON object.")
+
+    with pytest.raises(ConfigError, match="rows"):
+        pack(failing(), tokenizer, tmp_path)
+    assert not listed(tmp_path)
+
+
+def test_full_disk_leaves_nothing_and_the_next_call_works(tokenizer, tmp_path):
+    resource = pytest.importorskip("resource", reason="file size limits need a Unix system")
+    documents = [Document(name=str(i), text="ab cd ef\n" * 2_000) for i in range(20)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            pack(documents, tokenizer, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not listed(tmp_path)
+    pack(documents, tokenizer, tmp_path)
+    assert listed(tmp_path) == FILES
+
+
+def test_failure_while_files_get_their_names_leaves_no_packing_and_is_made_good(
+    documents, packed, tokenizer, tmp_path, monkeypatch
+):
+    replace = type(tmp_path).replace
+
+    def fail_at_sidecar(self, target):
+        if self.name == "train.json":
+            raise OSError("No space left on device")
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "replace", fail_at_sidecar)
+        with pytest.raises(OSError, match="No space"):
+            pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
+    with pytest.raises(CheckpointError, match=r"train\.json: file must exist, got none"):
+        PackedTokens(tmp_path, "train")
+    monkeypatch.setattr("diffattn.lab.data.encoding.encode", None)  # calling it would fail
+    pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
+    assert listed(tmp_path) == FILES
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()
+
+
+def test_killed_packing_looks_unfinished_and_is_started_anew(
+    documents, packed, tokenizer, tmp_path
+):
+    """Killed between the two kinds of files, the worst moment."""
+    out = tmp_path / "out"
+    shutil.copytree(packed, out)
+    for split in ("train", "validation"):
+        (out / f"{split}.json").unlink()
+    (out / "train.bin").write_bytes(b"\0" * 10)
+    (out / ".packing-dead").mkdir()
+    (out / ".packing-dead" / "train.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"train\.json: file must exist, got none"):
+        PackedTokens(out, "train")
+    pack(documents, tokenizer, out, validation_fraction=0.2)
+    assert listed(out) == FILES
+    assert (out / "train.bin").read_bytes() == (packed / "train.bin").read_bytes()

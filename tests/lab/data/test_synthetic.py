@@ -1,0 +1,213 @@
+"""Recall tasks: layout, ranges, the laws of what is drawn, and what a guesser would score."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.recall_tasks import (
+    DEPTHS,
+    MqarConfig,
+    MultiNeedleConfig,
+    NoisyRecallConfig,
+    guessing_ceilings,
+)
+from diffattn.lab.data.synthetic import IGNORED, generate
+
+TASKS = {
+    "mqar": MqarConfig(vocab_size=64, seq_len=32, num_pairs=4),
+    "mqar, random filler": MqarConfig(vocab_size=64, seq_len=32, num_pairs=4, random_filler=True),
+    "noisy": NoisyRecallConfig(num_pairs=3, noise_ratio=0.6, num_queries=5),
+    "noisy, every key once": NoisyRecallConfig(num_queries=4, replacement=False),
+    "no noise": NoisyRecallConfig(num_pairs=2, noise_ratio=0),
+    "needles": MultiNeedleConfig(context_len=24, num_pairs=5, num_queries=3),
+    "one needle": MultiNeedleConfig(context_len=12, num_pairs=1, num_queries=1),
+    "2,048 tokens": MultiNeedleConfig(context_len=2_048, num_pairs=8, num_queries=1),
+}
+
+
+def exceeds_chi_square(counts, expected):
+    """Whether a fit is worse than by chance once in a million (Wilson and Hilferty's quantile)."""
+    df = len(counts) - 1
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return statistic > df * (1 - 2 / (9 * df) + 4.753 * math.sqrt(2 / (9 * df))) ** 3
+
+
+@pytest.fixture(params=TASKS.values(), ids=TASKS.keys())
+def task(request):
+    return request.param
+
+
+def test_every_answer_stands_once_in_the_context_right_after_its_key(task):
+    batch = generate(task, 40, seed=1)
+    assert batch.input_ids.shape == batch.labels.shape == (40, task.seq_len)
+    assert batch.queries.shape == (40, task.num_queries)
+    assert batch.input_ids.min() >= 0
+    assert batch.input_ids.max() < task.vocab_size
+    for ids, labels, queries in zip(batch.input_ids, batch.labels, batch.queries, strict=True):
+        assert torch.equal(queries.sort().values, (labels != IGNORED).nonzero().flatten())
+        context = ids[: int(queries.min())].tolist()
+        for position in queries.tolist():
+            key, answer = int(ids[position]), int(labels[position])
+            assert context.count(key) == 1
+            assert context.count(answer) == 1
+            assert context.index(answer) == context.index(key) + 1
+
+
+def test_a_batch_is_a_function_of_seed_and_index(task):
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002  the state that must not matter
+    first = generate(task, 8, seed=3, index=7)
+    torch.manual_seed(2)
+    again = generate(task, 8, seed=3, index=7)
+    assert torch.equal(first.input_ids, again.input_ids)
+    assert torch.equal(first.labels, again.labels)
+    for other in (generate(task, 8, seed=4, index=7), generate(task, 8, seed=3, index=8)):
+        assert not torch.equal(first.input_ids, other.input_ids)
+
+
+@pytest.mark.parametrize("random_filler", [False, True])
+def test_mqar_has_the_published_layout(random_filler):
+    task = MqarConfig(vocab_size=48, seq_len=32, num_pairs=4, random_filler=random_filler)
+    batch = generate(task, 200, seed=0)
+    keys, values = batch.input_ids[:, 0:8:2], batch.input_ids[:, 1:8:2]
+    assert keys.min() >= 1
+    assert keys.max() == 23
+    assert values.min() == 24
+    assert values.max() == 47
+    assert ((batch.queries - 8) % 2 == 0).all()
+    for row in range(200):
+        for drawn in (keys[row], values[row], batch.queries[row]):
+            assert len(set(drawn.tolist())) == 4
+        asked = batch.input_ids[row, batch.queries[row]]
+        assert sorted(asked.tolist()) == sorted(keys[row].tolist())
+    rest = torch.ones_like(batch.input_ids, dtype=torch.bool)
+    rest[:, :8] = False
+    rest.scatter_(1, batch.queries, False)
+    filler = batch.input_ids[rest].reshape(200, -1)
+    if not random_filler:
+        assert (filler == 0).all()
+        return
+    taken = torch.cat([keys, values], dim=1)
+    assert not (filler[:, :, None] == taken[:, None]).any()
+    assert set(filler.flatten().tolist()) == set(range(48))
+
+
+@pytest.mark.parametrize("power", [0.01, 1.0])
+def test_mqar_slots_follow_their_law(power):
+    """The slot of one pair alone has exactly the weights; so has the first of several draws."""
+    task = MqarConfig(vocab_size=64, seq_len=26, num_pairs=1, power=power)
+    slots = ((generate(task, 20_000, seed=0).queries - 2) // 2).flatten().numpy()
+    weights = np.arange(1, 13) ** (power - 1)
+    assert not exceeds_chi_square(
+        np.bincount(slots, minlength=12), 20_000 * weights / weights.sum()
+    )
+
+
+def test_several_mqar_slots_are_drawn_one_after_the_other():
+    """Two slots of three without replacement: each unordered pair by summing both orders."""
+    task = MqarConfig(vocab_size=64, seq_len=10, num_pairs=2, power=0.01)
+    slots = ((generate(task, 20_000, seed=5).queries - 4) // 2).numpy()
+    w = np.arange(1, 4) ** (0.01 - 1)
+    w /= w.sum()
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    law = np.array([w[i] * w[j] / (1 - w[i]) + w[j] * w[i] / (1 - w[j]) for i, j in pairs])
+    counts = np.array([(slots == pair).all(axis=1).sum() for pair in pairs])
+    assert not exceeds_chi_square(counts, 20_000 * law)
+
+
+def test_keys_are_drawn_evenly():
+    task = NoisyRecallConfig(num_pairs=2, num_keys=6, num_values=6, num_noise=3, num_queries=1)
+    batch = generate(task, 12_000, seed=2)
+    keys = batch.input_ids[:, -1].numpy() - 1
+    assert not exceeds_chi_square(np.bincount(keys, minlength=6), np.full(6, 2_000.0))
+
+
+def test_noisy_pairs_may_stand_anywhere():
+    """Two pairs and two noise tokens have six arrangements, equally likely."""
+    task = NoisyRecallConfig(num_pairs=2, noise_ratio=1 / 3, num_queries=1)
+    assert task.context_len == 6
+    ids = generate(task, 6_000, seed=0).input_ids[:, :6]
+    is_key = (ids >= 1) & (ids <= 64)
+    patterns, counts = np.unique(is_key.numpy(), axis=0, return_counts=True)
+    assert len(patterns) == 6
+    assert not exceeds_chi_square(counts, np.full(6, 1_000.0))
+
+
+@pytest.mark.parametrize(("ratio", "context"), [(0, 8), (0.5, 16), (2 / 3, 24), (0.9, 80)])
+def test_noise_ratio_sets_the_context(ratio, context):
+    task = NoisyRecallConfig(noise_ratio=ratio)
+    assert (task.context_len, task.seq_len) == (context, context + 4)
+    noise = generate(task, 3, seed=0).input_ids > 128
+    assert (noise.sum(1) == context - 8).all()
+
+
+def test_queries_with_replacement_repeat_and_those_without_do_not():
+    def share_of_repeats(replacement):
+        task = NoisyRecallConfig(replacement=replacement)
+        asked = generate(task, 500, seed=0).input_ids[:, -4:].sort(dim=1).values
+        return (asked[:, 1:] == asked[:, :-1]).any(dim=1).float().mean()
+
+    # All four differ with probability 4! / 4**4 = 0.094.
+    assert share_of_repeats(replacement=True) == pytest.approx(0.906, abs=0.07)
+    assert share_of_repeats(replacement=False) == 0
+
+
+def test_the_first_needle_lies_at_its_depth():
+    task = MultiNeedleConfig(context_len=20, num_pairs=4, num_queries=2)
+    batch = generate(task, 50, seed=0)
+    assert batch.depths.tolist() == list(DEPTHS) * 10
+    assert (batch.input_ids[:, 20] == 0).all()
+    for row, depth in enumerate(batch.depths.tolist()):
+        context = batch.input_ids[row, :20]
+        place = int((context == batch.input_ids[row, 21]).nonzero())
+        hay_before = int((context[:place] > 128).sum())
+        assert hay_before == round(depth * 12)
+        assert int((context > 128).sum()) == 12
+    first, last = batch.depths == 0, batch.depths == 1
+    assert torch.equal(batch.input_ids[first, 0], batch.input_ids[first, 21])
+    assert torch.equal(batch.input_ids[last, 18], batch.input_ids[last, 21])
+
+
+def test_ceilings():
+    chance = {"values": 1 / 64, "pairs": 1 / 4}
+    assert guessing_ceilings(NoisyRecallConfig()) == {**chance, "elimination": 1 / 4}
+    eliminating = guessing_ceilings(NoisyRecallConfig(replacement=False))
+    assert eliminating == {**chance, "elimination": pytest.approx(25 / 48)}
+    # The early trial that looked like recall: eight pairs, all asked once.
+    eight = MqarConfig(vocab_size=128, num_pairs=8)
+    assert guessing_ceilings(eight)["elimination"] == pytest.approx(0.34, abs=0.005)
+
+
+def test_an_eliminating_guesser_scores_its_ceiling():
+    """It knows the values and which were answered, and nothing of the keys."""
+    task = MultiNeedleConfig(context_len=12, num_pairs=3, num_queries=3, num_keys=8, num_values=8)
+    batch = generate(task, 4_000, seed=1)
+    rng = np.random.default_rng(0)
+    hits = 0
+    for labels in batch.labels.gather(1, batch.queries).tolist():
+        for position, answer in enumerate(labels):
+            hits += rng.choice(labels[position:]) == answer
+    ceiling = guessing_ceilings(task)["elimination"]
+    assert hits / 12_000 == pytest.approx(ceiling, abs=5 * 0.5 / math.sqrt(12_000))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MqarConfig(num_pairs=17), "MqarConfig: seq_len must be even and at least 4 * num"),
+        (lambda: MqarConfig(seq_len=63), "got 63"),
+        (lambda: MqarConfig(vocab_size=64), "MqarConfig: vocab_size must be even and more than"),
+        (lambda: MqarConfig(power=0), "MqarConfig: power must be more than 0, got 0"),
+        (lambda: NoisyRecallConfig(noise_ratio=1), "noise_ratio must be 0 or more and less than 1"),
+        (lambda: NoisyRecallConfig(num_queries=5, replacement=False), "got 5"),
+        (lambda: NoisyRecallConfig(num_keys=3), "num_keys must be at least num_pairs, got 3"),
+        (lambda: MultiNeedleConfig(num_queries=7), "num_queries must be from 1 to num_pairs"),
+        (lambda: MultiNeedleConfig(context_len=17), "context_len must be at least 3 * num_pairs"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ConfigError, match=message.replace("*", r"\*")):
+        make()

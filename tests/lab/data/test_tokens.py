@@ -1,0 +1,173 @@
+"""Packed token files as training reads them: checked on opening, mapped, cut into windows."""
+
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.lab.data.tokens import PackedTokens, TokenDataset
+from record_files import read_record, write_record
+
+
+@pytest.fixture
+def copy(packed, tmp_path):
+    """A packing that a test may damage."""
+    return shutil.copytree(packed, tmp_path / "packed")
+
+
+def test_tokens_are_mapped_and_read_only(packed):
+    tokens = PackedTokens(packed, "train").tokens
+    assert isinstance(tokens, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        tokens[0] = 1
+
+
+def test_unknown_split_is_refused(packed):
+    with pytest.raises(ConfigError, match="must be one of train, validation, got 'test'"):
+        PackedTokens(packed, "test")
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100], ids=["empty", "short"])
+def test_truncated_file_is_refused(copy, content):
+    (copy / "train.bin").write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"train\.bin: must have .* got {len(content)}\."):
+        PackedTokens(copy, "train")
+
+
+def test_names_of_another_size_are_refused_before_they_are_hashed(copy):
+    with (copy / "train.names").open("r+b") as file:
+        file.truncate(1 << 40)  # sparse; to hash it would take an hour
+    with pytest.raises(CheckpointError, match=r"train\.names: must have the \d+ bytes"):
+        PackedTokens(copy, "train")
+
+
+def test_names_of_older_packings_are_checked_by_their_content_alone(copy):
+    sidecar = read_record(copy / "train.json")
+    del sidecar["names_bytes"]
+    write_record(copy / "train.json", sidecar)
+    PackedTokens(copy, "train")
+    with (copy / "train.names").open("a") as file:
+        file.write('"one more"\n')
+    with pytest.raises(CheckpointError, match=r"train\.names: must be as it was packed"):
+        PackedTokens(copy, "train")
+
+
+def test_missing_files_are_refused(copy):
+    (copy / "train.bin").unlink()
+    (copy / "validation.json").unlink()
+    with pytest.raises(CheckpointError, match=r"train\.bin: must have .* got no file"):
+        PackedTokens(copy, "train")
+    with pytest.raises(CheckpointError, match=r"validation\.json: file must exist, got none"):
+        PackedTokens(copy, "validation")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 1}, r"got other or no values for schema\."),
+        ({"split": "validation"}, "for split"),
+        ({"dtype": "float32"}, "for dtype"),
+        ({"num_tokens": "many"}, "for num_tokens"),
+        ({"num_tokens": 0}, "for num_tokens"),
+        ({"token_hash": None, "index_hash": 3}, "for token_hash, index_hash"),
+    ],
+    ids=str,
+)
+def test_foreign_sidecar_is_refused(copy, change, message):
+    path = copy / "train.json"
+    write_record(path, read_record(path) | change)
+    with pytest.raises(CheckpointError, match=message):
+        PackedTokens(copy, "train")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "\x80"], ids=ascii)
+def test_damaged_sidecar_is_refused(copy, content):
+    (copy / "train.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(CheckpointError, match=r"train\.json: must be"):
+        PackedTokens(copy, "train")
+
+
+def test_windows_follow_one_another_and_leave_out_the_rest(packed):
+    part = PackedTokens(packed, "train")
+    dataset = TokenDataset(part, 7)
+    items = list(dataset)
+    assert len(items) == len(dataset) == part.num_tokens // 7
+    joined = torch.cat([item["input_ids"] for item in items])
+    assert joined.tolist() == part.tokens[: len(joined)].tolist()
+    for item in items:
+        assert item["input_ids"].dtype == item["labels"].dtype == torch.int64
+        assert torch.equal(item["input_ids"], item["labels"])
+    assert torch.equal(dataset[-1]["input_ids"], items[-1]["input_ids"])
+    with pytest.raises(IndexError):
+        dataset[len(dataset)]
+
+
+def test_labels_may_be_masked_without_touching_the_inputs(packed):
+    dataset = TokenDataset(PackedTokens(packed, "train"), 7)
+    item = dataset[0]
+    item["labels"].fill_(-100)
+    assert torch.equal(item["input_ids"], dataset[0]["input_ids"])
+
+
+@pytest.mark.parametrize("seq_len", [0, -1, 1_000_000])
+def test_impossible_window_is_refused(packed, seq_len):
+    with pytest.raises(ConfigError, match=rf"between 1 and the \d+ tokens .* got {seq_len}\."):
+        TokenDataset(PackedTokens(packed, "validation"), seq_len)
+
+
+def test_whole_split_may_be_one_window(packed):
+    part = PackedTokens(packed, "validation")
+    assert len(TokenDataset(part, part.num_tokens)) == 1
+
+
+def test_pickling_carries_the_path_and_not_the_tokens(packed):
+    dataset = TokenDataset(PackedTokens(packed, "train"), 7)
+    content = pickle.dumps(dataset)
+    assert len(content) < 1_000
+    assert torch.equal(pickle.loads(content)[3]["input_ids"], dataset[3]["input_ids"])
+
+
+def test_packings_from_before_the_index_files_are_still_read(packed, copy):
+    """Version 2 held borders and names as lists."""
+    new = PackedTokens(packed, "train")
+    lists = {
+        "schema": 2,
+        "document_offsets": new.document_offsets.tolist(),
+        "documents": list(new.document_names()),
+    }
+    old = {key: v for key, v in new.metadata.items() if key not in ("index_hash", "names_hash")}
+    write_record(copy / "train.json", old | lists)
+    for kind in ("idx", "names"):
+        (copy / f"train.{kind}").unlink()
+    part = PackedTokens(copy, "train")
+    assert part.document_offsets.tolist() == new.document_offsets.tolist()
+    assert list(part.document_names()) == list(new.document_names())
+    assert torch.equal(
+        TokenDataset(part, 7, apart=True)[3]["position_ids"],
+        TokenDataset(new, 7, apart=True)[3]["position_ids"],
+    )
+
+
+@pytest.mark.parametrize("seq_len", [1, 7, 64])
+def test_documents_kept_apart_begin_at_position_0_and_nothing_predicts_their_first_token(
+    packed, tokenizer, seq_len
+):
+    part = PackedTokens(packed, "train")
+    before = tokenizer.eos_token_id
+    for item in TokenDataset(part, seq_len, apart=True):
+        position = 0
+        for i, token in enumerate(item["input_ids"].tolist()):
+            position = 0 if i == 0 or before == tokenizer.eos_token_id else position + 1
+            assert item["position_ids"][i] == position
+            assert item["labels"][i] == (token if position else -100)
+            before = token
+
+
+def test_loader_batches_keep_the_order(packed):
+    dataset = TokenDataset(PackedTokens(packed, "train"), 7)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=4)
+    rows = torch.cat([batch["input_ids"] for batch in loader])
+    assert torch.equal(rows, torch.stack([item["input_ids"] for item in dataset]))

@@ -1,0 +1,154 @@
+"""Contextual hallucination: every kind of model, every data set, and bad input."""
+
+import json
+
+import pytest
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.hallucination.answer_metrics import ROUGE
+from diffattn.lab.evaluation.hallucination.hallucination import Hallucination, text_read
+from diffattn.lab.evaluation.hallucination.tasks import TASKS
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.decoding import Generation
+from scripted_model import ScriptedModel
+
+SIZES = {"samples": 3, "prompt_tokens": 600, "max_new_tokens": 6, "rouge": False}
+
+
+def run(model, folder, **parameters):
+    protocol = Hallucination(**(SIZES | {"data": "generated"} | parameters))
+    return evaluate(model, Part(variant="hallucination", protocol=protocol), folder)
+
+
+def test_every_kind_of_model(model, tmp_path):
+    result = run(model, tmp_path / "out", dataset="xsum")
+    assert (result.num_items, result.num_failed) == (3, 0)
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    config = model.network.config
+    heads = getattr(config, "num_heads", config.num_attention_heads)
+    if config.model_type == "diffllama":
+        heads //= 2
+    for name in ("a1", "difference", "absolute"):
+        table = result.tables["lookback"][name]
+        assert [len(layer) for layer in table] == [heads] * 2
+        assert f"lookback_{name}" in rows[0]["scores"]
+    if model.label in ("softmax", "llama"):
+        tables = result.tables["lookback"]
+        assert tables["a1"] == tables["difference"] == tables["absolute"]
+
+
+@pytest.mark.parametrize("dataset", TASKS)
+def test_every_data_set(dataset, models, tmp_path):
+    result = run(models["diff"], tmp_path / "out", dataset=dataset, samples=2)
+    assert result.num_failed == 0
+    names = {metric.name for metric in result.metrics}
+    assert ("span_match" in names) == (TASKS[dataset].kind == "answer")
+    for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
+        assert row["prompt_tokens"] <= 600
+        head, tail = row["read"]
+        read = text_read(row["document"], row["read"])
+        assert read == row["document"][:head] + (row["document"][-tail:] if tail else "")
+
+
+def test_answers_are_scored_in_what_was_read(models, tmp_path):
+    data = tmp_path / "hotpotqa.jsonl"
+    row = {"context": "The ship of Anna Keller came in 1921.", "input": "who?", "answers": ["Anna"]}
+    data.write_text(json.dumps(row) + "\n")
+    written = "Anna Keller, with Tom Brandt, in 1921 and 1922"
+
+    def generate(prompts, *, max_new_tokens, stop):
+        assert stop == ()
+        (prompt,) = prompts
+        assert "passages.\nThe ship of Anna" in models["diff"].decode(prompt)
+        return [Generation((5, 6), f" {written}", "eos")]
+
+    model = ScriptedModel(models["diff"], generate=generate)
+    run(model, tmp_path / "out", dataset="hotpotqa", data=str(tmp_path))
+    (row,) = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert row["output"] == written
+    assert row["scores"]["span_match"] == 1.0
+    # "Anna" begins the sentence; "Keller" is found, "Tom Brandt" is not.
+    assert (row["scores"]["entities_found"], row["entities_missing"]) == (0.5, ["Tom Brandt"])
+    assert (row["scores"]["numbers_found"], row["numbers_missing"]) == (0.5, ["1922"])
+    assert 0 < row["scores"]["novel_bigrams"] < 1
+
+
+@pytest.mark.parametrize("rouge", [False, True])
+def test_a_copied_beginning_stands_beside_a_summary(models, tmp_path, rouge):
+    """Copying the document finds all entities: the lead shows that, and what ROUGE it has."""
+    if rouge:
+        pytest.importorskip("rouge_score")
+    lead = "The ship of Anna Keller came. Was it late? She met Tom Brandt in Oslo!"
+    row = {"document": f"{lead} They left.", "summary": "She met Tom Brandt."}
+    (tmp_path / "xsum.jsonl").write_text(json.dumps(row) + "\n")
+    model = ScriptedModel(
+        models["diff"], generate=lambda prompts, **_: [Generation((5, 6), lead, "eos")]
+    )
+    result = run(model, tmp_path / "out", data=str(tmp_path), rouge=rouge)
+    (row,) = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert row["scores"]["entities_found"] == row["lead"]["entities_found"] == 1.0
+    assert set(row["lead"]) == {"entities_found", *(ROUGE if rouge else ())}
+    assert all(row["lead"][name] == row["scores"][name] for name in row["lead"])  # it was copied
+    printed = {metric.name for metric in result.headline()}
+    assert printed >= {
+        f"lead_{name}" for name in ("entities_found", *(["rougeL"] if rouge else []))
+    }
+
+
+def test_an_empty_output_is_counted_and_has_no_shares(models, tmp_path):
+    empty = Generation((), " ", "eos")
+    model = ScriptedModel(models["diff"], generate=lambda prompts, **_: [empty] * len(prompts))
+    result = run(model, tmp_path / "out", dataset="qasper")
+    values = {metric.name: metric.value for metric in result.metrics}
+    assert values == {"empty": 1.0, "span_match": 0.0, "word_f1": 0.0}
+
+
+def test_an_empty_document_is_recorded_and_the_others_are_asked(models, tmp_path):
+    data = tmp_path / "xsum.jsonl"
+    rows = [{"document": text, "summary": "s"} for text in ("A house.", "  ", "A road.")]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run(models["diff"], tmp_path / "out", data=str(data))
+    assert (result.num_items, result.num_failed) == (3, 1)
+    failed = [r for r in read_jsonl(tmp_path / "out" / "items.jsonl") if "error" in r]
+    assert "the document must hold text" in failed[0]["error"]
+
+
+def test_a_question_longer_than_the_prompt_is_recorded(models, tmp_path):
+    rows = [{"context": "c c", "input": "why " * n, "answers": ["a"]} for n in (1, 900)]
+    (tmp_path / "qasper.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run(models["diff"], tmp_path / "out", dataset="qasper", data=str(tmp_path))
+    assert (result.num_items, result.num_failed) == (2, 1)
+    (tmp_path / "qasper.jsonl").write_text(json.dumps(rows[1]) + "\n")
+    with pytest.raises(DiffAttnError, match="first: ItemError"):
+        run(models["diff"], tmp_path / "again", dataset="qasper", data=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"dataset": "xsumm"}, "dataset must be in {xsum, cnn_dm"),
+        ({"samples": 0}, "samples must be 1 or more, got 0"),
+        ({"data": None}, "data must name a file or a folder with xsum.jsonl"),
+        ({"prompt_tokens": 2_033}, r"must fit the 1024 tokens of diff, got 2033 \+ 6"),
+        ({"prompt_tokens": 5}, "must hold the instruction of xsum"),
+    ],
+)
+def test_wrong_settings(parameters, message, models, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        run(models["diff"], tmp_path / "out", **parameters)
+
+
+def test_rouge_of_summaries(models, tmp_path):
+    pytest.importorskip("rouge_score")
+    result = run(models["diff"], tmp_path / "out", dataset="multi_news", samples=2, rouge=True)
+    assert {"rouge1", "rouge2", "rougeL"} <= {metric.name for metric in result.metrics}
+
+
+def test_the_preset_runs_all_six_and_quick_keeps_the_data_sets():
+    chosen = parts(["table4"], ["hallucination.samples=2"], quick=True)
+    assert [part.protocol.dataset for part in chosen] == list(TASKS)
+    assert {part.protocol.samples for part in chosen} == {2}
+    assert {part.protocol.data for part in chosen} == {"generated"}

@@ -1,0 +1,163 @@
+"""The data sets are read from their original files, and wrong files are told in one line."""
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.icl.data import ICL_DATASETS, load_icl_data
+from icl_files import write_all
+
+
+@pytest.fixture
+def files(tmp_path):
+    return write_all(tmp_path / "icl")
+
+
+def test_trec_has_coarse_and_fine_labels_in_words(files):
+    coarse, fine = (load_icl_data(name, str(files)) for name in ("trec", "trec_fine"))
+    assert coarse.labels == (
+        "abbreviation", "description", "entity", "human", "location", "numeric",
+    )  # fmt: skip
+    assert {"entity creation", "human individual", "human group", "numeric size",
+            "abbreviation expansion", "location other"} <= set(fine.labels)  # fmt: skip
+    assert [one.text for one in coarse.train] == [one.text for one in fine.train]
+    assert coarse.train[0].text.endswith("café ?")
+
+
+def test_no_test_text_is_a_demonstration(files):
+    """Whatever its case, marks and label: as a demonstration it would hold the answer."""
+    folder = files / "own"
+    folder.mkdir()
+    train = [("What is gas ?", "a"), ("Who is he?", "a"), ("Who was he?", "b"), ("?!", "b")]
+    test = [("what is GAS?", "b"), ("?", "a"), ("Who was she?", "b")]
+    for name, rows in (("train", train), ("test", test)):
+        lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    data = load_icl_data("trec", str(folder))
+    assert [one.text for one in data.train] == ["Who is he?", "Who was he?", "?!"]
+    assert len(data.test) == 3
+    (folder / "test.jsonl").write_text(
+        "\n".join(json.dumps({"text": text, "label": "a"}) for text, label in train if label == "a")
+    )
+    with pytest.raises(ConfigError, match="a train text that is no test text, got none of 'a'"):
+        load_icl_data("trec", str(folder))
+
+
+def test_banking_and_clinic_labels_have_spaces_and_texts_one_line(files):
+    banking = load_icl_data("banking77", str(files))
+    assert banking.labels == ("card arrival", "change pin?", "gas", "gas type")
+    assert all(one.text.endswith(", please?") for one in banking.train)
+    assert len(banking.test) == 8
+    assert load_icl_data("clinic150", str(files)).labels == banking.labels
+    with_oos = load_icl_data("clinic151", str(files))
+    assert set(with_oos.labels) - set(banking.labels) == {"oos"}
+    assert (len(with_oos.train), len(with_oos.test)) == (25, 9)
+
+
+@pytest.mark.parametrize("name", ICL_DATASETS)
+def test_the_folder_itself_may_be_named(name, files):
+    folder = files / ICL_DATASETS[name].folder
+    assert load_icl_data(name, str(folder)) == load_icl_data(name, str(files))
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "text", "message"),
+    [
+        ("trec", "trec/TREC_10.label", None, "with train_5500.label, TREC_10.label"),
+        ("trec", "trec/TREC_10.label", "NUM:date\n", "TREC_10.label:1: text and label must not"),
+        ("trec", "trec/TREC_10.label", "When was it?\n", "like 'NUM:date', got 'When'"),
+        ("trec", "trec/TREC_10.label", "", "test must hold one example or more"),
+        ("trec_fine", "trec/TREC_10.label", "NUM:new Why ?", "must occur in train, got 'numeric n"),
+        ("banking77", "banking77/test.csv", "text,label\na,b\n", "columns must be text and cat"),
+        ("banking77", "banking77/test.csv", "text,category\na,\n", "text and label must not be"),
+        ("clinic150", "clinc150/data_full.json", "[", "must be JSON"),
+        ("clinic150", "clinc150/data_full.json", '{"train": []}', "must hold a list 'test'"),
+        ("clinic150", "clinc150/data_full.json", '{"train": ["a"]}', r"train\[0\]: must be a text"),
+    ],
+)
+def test_wrong_files(name, path, text, message, files):
+    if text is None:
+        (files / path).unlink()
+    else:
+        (files / path).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_icl_data(name, str(files))
+
+
+def test_a_missing_folder_and_an_unknown_name(tmp_path):
+    with pytest.raises(ConfigError, match="must be 'hub', 'generated' or a folder with data_full"):
+        load_icl_data("clinic150", str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="Did you mean 'trec_fine'"):
+        load_icl_data("trec_fin", str(tmp_path))
+
+
+class Rows(list):
+    """Rows of a hub data set with one column of class numbers."""
+
+    def __init__(self, column, names, rows):
+        super().__init__({"text": text, column: names.index(label)} for text, label in rows)
+        self.column_names = ["text", column]
+        self.features = {column: SimpleNamespace(names=names)}
+
+
+def test_the_hub_gives_the_same(monkeypatch, files):
+    asked = []
+
+    def load(repository, config, split):
+        asked.append((repository, config, split))
+        if repository == "CogComp/trec":
+            return Rows("fine_label", ["NUM:date", "HUM:ind"], [(f"When, {split} ?", "NUM:date")])
+        names = ["gas_type", "oos"]
+        return Rows("intent", names, [(f"fuel {split}", "gas_type"), (f"sing {split}", "oos")])
+
+    module = ModuleType("datasets")
+    module.load_dataset = load
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    assert load_icl_data("trec_fine", "hub").labels == ("numeric date",)
+    assert load_icl_data("clinic150", "hub").labels == ("gas type",)
+    assert load_icl_data("clinic151", "hub").labels == ("gas type", "oos")
+    assert asked[2] == ("clinc/clinc_oos", "plus", "train")
+    with pytest.raises(ConfigError, match="columns must be text and label"):
+        load_icl_data("banking77", "hub")
+
+
+def test_the_hub_needs_its_package_and_a_connection(monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("no connection.\nmore")
+
+    module = ModuleType("datasets")
+    module.load_dataset = fail
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    with pytest.raises(ConfigError, match=r"got: no connection\. Or give a folder with train.csv"):
+        load_icl_data("banking77", "hub")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match="needs the package 'datasets'"):
+        load_icl_data("banking77", "hub")
+
+
+def test_json_lines_with_columns_of_any_name(tmp_path):
+    folder = tmp_path / "banking77"
+    folder.mkdir()
+    for name, asked in (("train", "who is  it"), ("test", "who was it")):
+        line = json.dumps({"question": asked, "intent": "a_b"})
+        (folder / f"{name}.jsonl").write_text(f"{line}\n\n")
+    columns = {"text": "question", "label": "intent"}
+    data = load_icl_data("banking77", str(tmp_path), columns)
+    assert [(one.text, one.label) for one in data.train] == [("who is it", "a b")]
+    with pytest.raises(ConfigError, match=r"train.jsonl:1: must have the column 'text'"):
+        load_icl_data("trec", str(folder))
+    (folder / "test.jsonl").write_text("[1]")
+    with pytest.raises(ConfigError, match=r"test.jsonl:1: must be a JSON object, got list"):
+        load_icl_data("banking77", str(tmp_path), columns)
+
+
+def test_csv_columns_of_any_name(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text(f"question,intent\nwho {name},me\n")
+    columns = {"text": "question", "label": "intent"}
+    assert load_icl_data("banking77", str(tmp_path), columns).train[0].label == "me"
+    with pytest.raises(ConfigError, match="columns must be text and category, got"):
+        load_icl_data("banking77", str(tmp_path))

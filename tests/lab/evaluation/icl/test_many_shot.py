@@ -1,0 +1,147 @@
+"""Many-shot classification: nested prompts, both decodings, the same for every kind of model."""
+
+import dataclasses
+import json
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.catalog import PRESETS
+from diffattn.lab.evaluation.icl.demonstrations import IclTask
+from diffattn.lab.evaluation.icl.many_shot import ManyShot
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.scoring import Continuation
+
+
+def run(model, protocol, folder):
+    result = evaluate(model, Part(variant=protocol.name, protocol=protocol), folder)
+    return result, read_jsonl(folder / "items.jsonl")
+
+
+def prompts(model, protocol, rows):
+    """Whole prompts of some rows, put together without anything shared."""
+    task = IclTask(model, protocol.dataset, protocol.data, protocol.test_items, protocol.seed)
+    order = task.rounds(protocol.seed)
+    for row in rows:
+        pieces = task.encode(model, order[: row["shots"]])
+        question = task.questions[int(row["cluster"])]
+        yield task, [token for piece in pieces for token in piece] + question
+
+
+@pytest.mark.parametrize("dataset", ["trec", "clinic150"])
+def test_rows_equal_prompts_read_from_scratch(model, files, tmp_path, dataset):
+    """Greedy decoding within the labels and log-probabilities, one whole prompt at a time."""
+    protocol = ManyShot(dataset=dataset, data=files, shots=(4, 13), test_items=3)
+    result, rows = run(model, protocol, tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (6, 0)
+    for row, (task, prompt) in zip(rows, prompts(model, protocol, rows), strict=True):
+        assert row["prompt_tokens"] == len(prompt)
+        (written,) = model.generate(
+            [prompt], max_new_tokens=task.trie.longest, share=False,
+            allowed=lambda _, ids, task=task: task.trie.allowed(ids),
+        )  # fmt: skip
+        assert row["greedy_trie"] == written.text.strip()
+        asked = [Continuation(tuple(prompt), path) for path in task.trie.paths]
+        scores = [one.logprob for one in model.score(asked, share=False)]
+        assert row["loglik"] == task.trie.labels[scores.index(max(scores))]
+        expected = scores[task.trie.labels.index(row["expected"])]
+        assert row["scores"]["expected_logprob"] == pytest.approx(expected, rel=0, abs=1e-12)
+        assert row["scores"]["accuracy_loglik"] == (row["loglik"] == row["expected"])
+
+
+def test_metrics_and_curve(models, files, tmp_path):
+    protocol = ManyShot(data=files, shots=(6, 13, 30, 5_000), test_items=8, stable_from=10)
+    result, rows = run(models["diff"], protocol, tmp_path / "out")
+    fit = [point["shots"] for point in result.tables["curve"]]
+    assert fit + result.tables["shots_not_asked"] == [6, 13, 30, 5_000]
+    assert len(rows) == 8 * len(fit)
+    for name in ("accuracy_greedy_trie", "accuracy_loglik"):
+        found = {json.dumps(m.where): m for m in result.metrics if m.name == name}
+        assert set(found) == {"{}", '{"shots_from": 10}', *(f'{{"shots": {n}}}' for n in fit)}
+        each = [found[f'{{"shots": {n}}}'] for n in fit]
+        assert found["{}"].value == pytest.approx(sum(m.value for m in each) / len(each))
+        late = [m.value for m in each[1:]]
+        assert found['{"shots_from": 10}'].value == pytest.approx(sum(late) / len(late))
+        assert all((m.n, m.method) == (8, "Wilson") for m in each)
+        assert found["{}"].headline == (name == "accuracy_greedy_trie")
+    assert {row["labels"] for row in rows} == {6}
+    answers = [row["expected"] for row in rows]
+    often = result.tables["most_frequent_answer"]
+    assert often["share"] == max(map(answers.count, answers)) / len(answers)
+    assert answers.count(often["label"]) == often["share"] * len(answers)
+    skipped = [point["classes_skipped"] for point in result.tables["curve"]]
+    assert skipped[:2] == [0, 0]  # ABBR has two questions in train, and is used up after 12
+    assert all(row["classes_skipped"] == (row["shots"] >= 17) for row in rows)
+
+
+def test_items_are_the_same_for_every_model_that_they_fit(models, build, files):
+    protocol = ManyShot(data=files, shots=(6, 12, 30), test_items=8)
+    ids = {
+        kind: [item.id for batch in protocol.batches(models[kind]) for item in batch]
+        for kind in models
+    }
+    assert len({tuple(found) for found in ids.values()}) == 1
+    short = build("diff", max_length=300)
+    few = [item.id for batch in protocol.batches(short) for item in batch]
+    assert 0 < len(few) < len(ids["diff"])
+    assert few == ids["diff"][: len(few)]
+    loglik = dataclasses.replace(protocol, decoding="loglik")
+    assert [i.id for b in loglik.batches(short) for i in b] == few
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dataset": "trek"}, "Did you mean 'trec'"),
+        ({"decoding": "greedy"}, "decoding must be in"),
+        ({"shots": ()}, "shots must be 1 or more"),
+        ({"test_items": 0}, "test_items must be 1 or more"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ManyShot(**settings)
+
+
+def test_demonstrations_that_do_not_fit_are_told_before_the_first_item(build, files):
+    with pytest.raises(ConfigError, match=r"must be at most \d+, which fit diff's 200 tokens, got"):
+        ManyShot(data=files, shots=(50,), test_items=4).batches(build("diff", max_length=200))
+    with pytest.raises(ConfigError, match="must be 'hub', 'generated' or a folder"):
+        ManyShot(data="/nowhere/at/all").batches(build("diff"))
+
+
+def test_the_grid_is_that_of_the_figure():
+    sizes = {"trec": (42, 3_540), "trec_fine": (33, 3_200), "banking77": (34, 2_618),
+             "clinic150": (21, 3_150)}  # fmt: skip
+    for name, (count, last) in sizes.items():
+        grid = ManyShot(dataset=name).grid
+        assert (len(grid), grid[-1]) == (count, last)
+    assert ManyShot().grid[:5] == (6, 12, 30, 120, 210)
+
+
+def test_presets_build(files):
+    for preset in ("fig6", "fig7", "fig11"):
+        found = parts([preset])
+        assert [part.variant for part in found] == list(PRESETS[preset])
+
+
+@pytest.mark.parametrize("name", ["many_shot", "order_robustness", "remapped_labels"])
+def test_the_reduced_size_needs_no_file(models, tmp_path, name):
+    (part,) = parts([name], quick=True)
+    result = evaluate(models["shared_diff"], part, tmp_path / "out")
+    assert (result.num_failed, result.parameters["data"]) == (0, "generated")
+    assert result.headline()
+
+
+def test_an_interrupted_evaluation_ends_with_the_same_rows(build, files, tmp_path):
+    """Bit for bit in float32: demonstrations are read in the same steps from the beginning."""
+    protocol = ManyShot(data=files, shots=(5, 11, 17), test_items=4)
+    _, whole = run(build("diff"), protocol, tmp_path / "out")
+    lines = (tmp_path / "out" / "items.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "out" / "items.jsonl").write_text("".join(lines[:8]))
+    (tmp_path / "out" / "result.json").unlink()
+    _, resumed = run(build("diff"), protocol, tmp_path / "out")
+    assert resumed == whole

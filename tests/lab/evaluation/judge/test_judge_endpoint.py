@@ -1,0 +1,211 @@
+"""An endpoint may be slow, busy, broken or wrong: what is retried, and what is told."""
+
+import contextlib
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from threading import Event
+
+import pytest
+from judge_server import TRUE, completion, judge_server
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
+from diffattn.lab.evaluation.judge.interface import JudgeFailure, JudgeSettings
+
+OK = (200, completion(), {})
+BROKEN = (500, {"error": "broken"}, {})
+MESSAGES = [{"role": "user", "content": "Is it — so?"}]
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+
+
+def judge(url, **settings):
+    values = {"first_wait_seconds": 0.001, "timeout_seconds": 5.0, "max_attempts": 3} | settings
+    return EndpointJudge(JudgeSettings(model="judge", endpoint=url, **values))
+
+
+def ask(url, **settings):
+    return judge(url, **settings).reply("name", MESSAGES, Event())
+
+
+def test_a_reply(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    with judge_server(OK) as (url, asked):
+        reply = ask(url + "/?version=1", key_variable="MY_KEY", temperature=0, max_tokens=9)
+        facts = judge(url + "?key=secret", key_variable="MY_KEY").facts()
+    assert reply.text == TRUE
+    assert reply.details == {
+        "model": "judge-2024", "finish_reason": "stop", "usage": {"total_tokens": 7}, "attempts": 1,
+    }  # fmt: skip
+    (request,) = asked
+    assert request["path"] == "/v1/chat/completions?version=1"
+    assert request["headers"]["Authorization"] == "Bearer secret"
+    assert request["body"] == {
+        "model": "judge", "messages": MESSAGES, "temperature": 0, "max_tokens": 9,
+    }  # fmt: skip
+    assert "secret" not in str(facts)
+    assert facts["endpoint"] == url
+
+
+def test_nothing_is_sent_unasked():
+    with judge_server(OK) as (url, asked):
+        ask(url)
+    assert set(asked[0]["body"]) == {"model", "messages"}
+    assert "Authorization" not in asked[0]["headers"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        BROKEN,
+        (503, b"<html>busy</html>", {}),
+        (429, {"error": "slow down"}, {"Retry-After": "0"}),
+        (200, b"no json at all", {}),
+        (200, {"choices": []}, {}),
+        (200, {"error": "odd"}, {}),
+        (200, [1], {}),
+    ],
+    ids=str,
+)
+def test_failures_that_may_pass_are_retried(failure):
+    with judge_server(failure, failure, OK) as (url, asked):
+        assert ask(url).details["attempts"] == 3
+    assert len(asked) == 3
+
+
+def test_attempts_end():
+    with judge_server(BROKEN) as (url, asked):
+        with pytest.raises(JudgeFailure, match=r"no reply after 3 attempts, last: HTTP 500 .*brok"):
+            ask(url)
+        assert len(asked) == 3
+    with pytest.raises(JudgeFailure, match="Connection refused"):
+        ask(url)  # the server is gone
+
+
+def test_waits_double_and_keep_to_the_server(monkeypatch):
+    waits = []
+    stop = Event()
+    monkeypatch.setattr(stop, "wait", lambda seconds: waits.append(seconds))
+    busy = (429, {}, {"Retry-After": "7"})
+    later = format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True)
+    script = [BROKEN, BROKEN, busy, (503, {}, {"Retry-After": later}),
+              (429, {}, {"Retry-After": "soon"}), OK]  # fmt: skip
+    with judge_server(*script) as (url, _):
+        settings = {"first_wait_seconds": 2.0, "longest_wait_seconds": 60.0, "max_attempts": 9}
+        reply = judge(url, **settings).reply("name", MESSAGES, stop)
+    assert reply.details["attempts"] == 6
+    assert waits == [2.0, 4.0, 7.0, 60.0, 32.0]
+
+
+@pytest.mark.parametrize("answer", [30.0, "drip", "drip headers"])
+def test_an_endpoint_that_hangs(answer):
+    with judge_server(answer) as (url, _):
+        began = time.monotonic()
+        # Its time ends the attempt, not the server, which sends no chat completion in the end.
+        with pytest.raises(JudgeFailure, match="no reply after 1 attempts, last: TimeoutError"):
+            ask(url, timeout_seconds=0.2, max_attempts=1)
+        assert time.monotonic() - began < 20  # it would have hung for longer
+
+
+def test_a_reply_without_end_is_not_kept():
+    long = (200, b" " * (8 * 2**20 + 1), {})
+    with (
+        judge_server(long) as (url, _),
+        pytest.raises(JudgeFailure, match="last: OSError: the reply is longer than 8388608 bytes"),
+    ):
+        ask(url, max_attempts=1)
+
+
+def test_a_caller_that_gives_up_does_not_wait():
+    stop = Event()
+    stop.set()
+    with judge_server(BROKEN) as (url, asked):
+        with pytest.raises(JudgeFailure, match="given up, last: HTTP 500"):
+            judge(url, first_wait_seconds=1e4).reply("name", MESSAGES, stop)
+        assert len(asked) == 1
+
+
+def test_what_is_no_secret_stays(monkeypatch):
+    """Keys that local servers want, made of words, and versions in a query."""
+    text = "The summary is empty: EMPTY, no key is required, as of 2024-10-21 (v1)."
+    for key in ("EMPTY", "no-key-required", "not-needed"):
+        monkeypatch.setenv("MY_KEY", key)
+        with judge_server((200, completion(text), {}), (400, "an empty api-version", {})) as (
+            url,
+            _,
+        ):
+            url += "?api-version=2024-10-21&v=1"
+            assert ask(url, key_variable="MY_KEY").text == text
+            with pytest.raises(JudgeFailure, match=r"HTTP 400 .an empty api-version"):
+                ask(url, key_variable="MY_KEY")
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    "text",
+    ["\\" * 2**18, "%" * 2**18, "&#" * 2**17, "sk-long-" * 2**15, "=5c" * 2**16, "&#0" * 2**16],
+    ids=lambda text: text[:8],
+)
+def test_long_replies_cost_little(text, monkeypatch):
+    """Looking for a key takes time that grows with the text and no faster."""
+    monkeypatch.setenv("MY_KEY", "sk-long-1234567890-abcdefghijklmn-OPQRSTUVWXYZ")
+    with judge_server((200, completion(text), {})) as (url, _):
+        began = time.process_time()
+        with contextlib.suppress(JudgeFailure):
+            ask(url, key_variable="MY_KEY", timeout_seconds=60.0)
+        assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refusal_ends_everything_and_shows_no_key(status, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    body = {"error": "key sk-secret is wrong"}
+    with judge_server((status, body, {})) as (url, asked):
+        with pytest.raises(DiffAttnError, match=r"must accept the key.*\[key\] is wrong") as raised:
+            ask(url, key_variable="MY_KEY")
+        assert not isinstance(raised.value, JudgeFailure)
+        assert "sk-secret" not in str(raised.value)
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((400, {"error": "too long"}, {}), "HTTP 400 .*too long"),
+        ((307, b"", {"Location": "http://127.0.0.1:1/"}), "HTTP 307"),
+        ((200, completion(None), {}), "a reply without text, finish reason 'stop'"),
+    ],
+)
+def test_failures_of_one_request_are_not_retried(answer, message):
+    with judge_server(answer) as (url, asked):
+        with pytest.raises(JudgeFailure, match=message):
+            ask(url)
+        assert len(asked) == 1
+
+
+def test_text_that_no_file_can_hold():
+    with judge_server((200, completion("a\ud800b"), {})) as (url, _):
+        assert ask(url).text == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"endpoint": "api.openai.com/v1"}, "endpoint must be a URL"),
+        ({"endpoint": "ftp://host/v1"}, "endpoint must be a URL"),
+        ({"endpoint": "https://me:secret@host/v1"}, "must be without user, password"),
+        ({"endpoint": "https://host/v1#secret"}, "must be without user, password and fragment"),
+        ({"key_variable": "NO_SUCH_KEY"}, "must name an environment variable .* got none"),
+        ({"key_variable": "ODD_KEY"}, "in printable ASCII, got other characters"),
+    ],
+)
+def test_wrong_settings(settings, message, monkeypatch):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    monkeypatch.setenv("ODD_KEY", "a\nb")
+    with pytest.raises(ConfigError, match=message) as raised:
+        EndpointJudge(JudgeSettings(**({"model": "m", "endpoint": "https://host/v1"} | settings)))
+    assert "secret" not in str(raised.value)

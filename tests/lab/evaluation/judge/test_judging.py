@@ -1,0 +1,311 @@
+"""Judging recorded outputs: cached, resumable, by several judges, and with failures."""
+
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from judge_server import TRUE, completion, judge_server
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.compare import compare_folder
+from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
+from diffattn.lab.evaluation.judge.interface import (
+    JudgeFailure,
+    JudgeSettings,
+    JudgeUnreachable,
+    Reply,
+    judge_settings,
+)
+from diffattn.lab.evaluation.judge.judges import LocalJudge, RecordedReplies
+from diffattn.lab.evaluation.judge.requests import recorded_outputs
+from diffattn.lab.evaluation.judge.session import judge_folder
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.records.evaluations import EvalResult, evaluation_marker, register
+from record_files import change_record, write_items
+
+FALSE = 'No.\n**Conclusion: False**\n**Problematic Spans: ["it"]**'
+SETTINGS = JudgeSettings(model="me/judge")
+
+
+class Scripted:
+    """Answers by what stands in the proposed summary."""
+
+    workers = 1
+
+    def __init__(self, say=lambda text: TRUE, settings=SETTINGS):
+        self.say, self.settings, self.asked = say, settings, []
+
+    def facts(self):
+        return self.settings.facts()
+
+    def reply(self, name, messages, stop):
+        self.asked.append(name)
+        answer = self.say(messages[1]["content"].split("#Proposed Summary#: ")[1])
+        if isinstance(answer, Exception):
+            raise answer
+        return Reply(answer)
+
+
+@pytest.fixture
+def folder(recorded, tmp_path):
+    """A copy of the evaluation for one test."""
+    return Path(shutil.copytree(recorded, tmp_path / "evaluation"))
+
+
+@pytest.fixture(scope="module")
+def recorded(models, tmp_path_factory):
+    """An evaluation of two models, with texts in place of what they wrote; one output is empty."""
+    out = tmp_path_factory.mktemp("recorded")
+    (part,) = parts(["hallucination"], ["hallucination.lookback=false"], quick=True)
+    for label in ("softmax", "diff"):
+        register(out, label, part.variant)
+        own = out / label / part.variant
+        evaluate(models[label], part, own)
+        rows = read_jsonl(own / "items.jsonl")
+        for i, row in enumerate(rows):
+            row["output"] = "" if i == 5 else f"{label} {i}"
+        write_items(own, rows)
+    return out
+
+
+def test_verdicts_on_a_few_outputs_are_none_on_all(folder):
+    """--limit of what is judged is a setting of the verdicts: others are not compared with them."""
+    path = folder / "diff" / "hallucination" / "result.json"
+    change_record(path, selection={"limit": 6})
+    results = judge_folder(folder, Scripted(), SETTINGS).results
+    assert {one.model["label"]: one.selection for one in results} == {
+        "softmax": {}, "diff": {"limit": 6},
+    }  # fmt: skip
+
+
+def by_label(text):
+    """softmax is right on one, diff on three; one reply of diff cannot be read."""
+    label, number = text.split()[:2]
+    if (label, number) == ("diff", "4"):
+        return "Well."
+    return TRUE if int(number) < {"softmax": 1, "diff": 3}[label] else FALSE
+
+
+def test_verdicts_become_results_and_are_compared(folder):
+    judge = Scripted(by_label)
+    results = judge_folder(folder, judge, SETTINGS).results
+    assert [result.model["label"] for result in results] == ["softmax", "diff"]
+    for result, right, unparsable in zip(results, (1, 3), (0, 1), strict=True):
+        found = {metric.name: (metric.value, metric.n) for metric in result.metrics}
+        assert found == {"accuracy": (right / 6, 6), "unparsable": (unparsable / 6, 6),
+                         "empty": (1 / 6, 6)}  # fmt: skip
+        shown = ["accuracy", "unparsable"] if unparsable else ["accuracy"]
+        assert [metric.name for metric in result.headline()] == shown
+        assert (result.num_items, result.num_failed) == (6, 0)
+    variant = "hallucination.judged-me-judge"
+    assert EvalResult.read(folder / "diff" / variant) == results[1]
+    (one,) = [d for d in compare_folder(folder).differences if d.variant == variant]
+    assert (one.score, one.primary, one.higher_is_better) == ("accuracy", True, True)
+    assert one.p_holm is not None
+    assert one.verdict == "inconclusive"
+    assert (one.score, one.n, one.test) == ("accuracy", 6, "McNemar, exact")
+    assert one.difference == pytest.approx(2 / 6)
+    rows = read_jsonl(folder / "diff" / variant / "items.jsonl")
+    assert rows[3]["problematic_spans"] == ["it"]
+    assert rows[4]["verdict"] is None
+    assert rows[5] | {"id": ""} == {
+        "id": "", "output": "", "verdict": None, "empty": True, "scores": {"accuracy": 0.0},
+    }  # fmt: skip
+    assert len(judge.asked) == 10  # empty outputs are not sent
+
+
+def test_verdicts_on_a_few_outputs_say_so(folder):
+    """Else they would be compared with verdicts on all."""
+    (variant,) = evaluation_marker(folder)["variants"]
+    part = folder / "diff" / variant
+    replace(EvalResult.read(part), selection={"limit": 6}).write(part)
+    whole, few = judge_folder(folder, Scripted(by_label), SETTINGS).results
+    assert (whole.selection, few.selection) == ({}, {"limit": 6})
+    assert few.unlike(whole) == "it was asked 6 items (--limit), softmax all"
+
+
+def test_the_second_call_asks_nothing(folder):
+    first = judge_folder(folder, Scripted(by_label), SETTINGS).results
+    judge = Scripted()
+    again = judge_folder(folder, judge, SETTINGS).results
+    assert (judge.asked, again) == ([], first)
+
+
+def test_an_interrupted_call_keeps_what_it_had(folder):
+    def stop_at_three(text):
+        if text.startswith("softmax 3"):
+            raise KeyboardInterrupt
+        return TRUE
+
+    with pytest.raises(KeyboardInterrupt):
+        judge_folder(folder, Scripted(stop_at_three), SETTINGS)
+    own = folder / "softmax" / "hallucination.judged-me-judge"
+    assert len(read_jsonl(own / "replies.jsonl")) == 3
+    with (own / "replies.jsonl").open("a") as file:
+        file.write('{"id": "half')  # killed while writing
+    judge = Scripted()
+    judge_folder(folder, judge, SETTINGS)
+    assert [name.split("-")[1] for name in judge.asked[:2]] == ["4", "5"]
+    assert len(judge.asked) == 2 + 5
+
+
+def test_failures_are_recorded_and_asked_again(folder):
+    judge = Scripted(lambda text: JudgeFailure("busy") if "2" in text.split()[1] else TRUE)
+    results = judge_folder(folder, judge, SETTINGS).results
+    assert [result.num_failed for result in results] == [1, 1]
+    rows = read_jsonl(folder / "diff" / "hallucination.judged-me-judge" / "items.jsonl")
+    assert rows[2]["error"] == "busy"
+    assert results[0].metrics[0].n == 5
+    judge = Scripted(lambda text: FALSE)
+    results = judge_folder(folder, judge, SETTINGS).results
+    assert [result.num_failed for result in results] == [0, 0]
+    assert [name.split("-")[1] for name in judge.asked] == ["3", "3"]
+    assert results[0].metrics[0].value == pytest.approx(4 / 6)
+
+
+def test_an_endpoint_that_is_down_is_left_alone(folder):
+    settings = JudgeSettings(model="me/judge", give_up_after=2)
+    down = JudgeUnreachable("down")
+    judge = Scripted(lambda text: TRUE if "0" in text.split()[1] else down, settings)
+    found = judge_folder(folder, judge, settings)
+    assert len(judge.asked) == 3  # the second model's outputs are not even tried
+    assert [result.num_failed for result in found.results] == [4]
+    assert found.missing == [
+        "diff/hallucination.judged-me-judge: one verdict or more is needed, got 5 failures, "
+        "first: not asked: the judge had failed too often before"
+    ]
+    judge = Scripted(settings=settings)
+    found = judge_folder(folder, judge, settings)
+    assert [result.num_failed for result in found.results] == [0, 0]
+    assert len(judge.asked) == 4 + 5
+    with pytest.raises(DiffAttnError, match=r"one verdict or more is needed, got 5 .*down"):
+        judge_folder(folder, Scripted(lambda text: down), JudgeSettings(model="other"))
+
+
+def test_requests_that_fail_for_themselves_do_not_end_the_call(folder):
+    settings = JudgeSettings(model="me/judge", give_up_after=2)
+    judge = Scripted(
+        lambda text: JudgeFailure("too long") if text.startswith("softmax") else TRUE, settings
+    )
+    found = judge_folder(folder, judge, settings)
+    assert len(judge.asked) == 10
+    assert [result.model["label"] for result in found.results] == ["diff"]
+    assert "softmax/hallucination.judged-me-judge: one verdict" in found.missing[0]
+
+
+def test_a_refusal_ends_the_call(folder):
+    with pytest.raises(DiffAttnError, match="wrong key"):
+        judge_folder(folder, Scripted(lambda text: DiffAttnError("wrong key")), SETTINGS)
+
+
+def test_another_judge_stands_beside_and_other_settings_are_refused(folder):
+    judge_folder(folder, Scripted(), SETTINGS)
+    changed = JudgeSettings(model="me/judge", temperature=0.0)
+    with pytest.raises(CheckpointError, match="must hold verdicts of the same judge"):
+        judge_folder(folder, Scripted(settings=changed), changed)
+    named = JudgeSettings(model="me/judge", temperature=0.0, name="cold", document="read")
+    results = judge_folder(folder, Scripted(settings=named), named).results
+    assert results[0].variant == "hallucination.judged-cold"
+    assert {d.variant for d in compare_folder(folder).differences} == {
+        "hallucination", "hallucination.judged-me-judge", "hallucination.judged-cold",
+    }  # fmt: skip
+
+
+def test_changed_outputs_are_judged_anew(folder):
+    judge_folder(folder, Scripted(), SETTINGS)
+    part = folder / "diff" / "hallucination"
+    rows = read_jsonl(part / "items.jsonl")
+    changes = {"diff 1": "diff 1 changed"}
+    write_items(part, [row | {"output": changes.get(row["output"], row["output"])} for row in rows])
+    judge = Scripted()
+    judge_folder(folder, judge, SETTINGS)
+    assert [name.split("-")[1] for name in judge.asked] == ["2"]
+
+
+def test_an_endpoint_with_workers(folder, monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    script = [(500, {}, {}), (200, b"?", {}), (200, completion(), {})]
+    with judge_server(*script) as (url, asked):
+        settings = JudgeSettings(model="m", endpoint=url, workers=3, first_wait_seconds=0.001)
+        results = judge_folder(folder, EndpointJudge(settings), settings).results
+    assert [result.metrics[0].value for result in results] == [5 / 6, 5 / 6]
+    assert len(asked) == 12
+    assert threading.active_count() < 10
+    assert results[0].parameters["judge"]["endpoint"] == url
+
+
+def test_a_local_judge_and_one_whose_context_is_short(folder, build):
+    settings = JudgeSettings(model="local", max_tokens=3)
+    judge = LocalJudge(build("softmax", max_length=8_000), settings)
+    results = judge_folder(folder, judge, settings).results
+    assert results[0].metrics[1].value == pytest.approx(5 / 6)  # it writes nothing readable
+    settings = JudgeSettings(model="short", max_tokens=3)
+    judge = LocalJudge(build("softmax", max_length=64), settings)
+    with pytest.raises(DiffAttnError, match="must fit the model's 64 tokens"):
+        judge_folder(folder, judge, settings)
+
+
+def test_a_chat_template_is_used(models, monkeypatch):
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    monkeypatch.setattr(models["softmax"].tokenizer, "chat_template", template)
+    seen = []
+
+    def encode(text, *, special):
+        assert special
+        seen.append(text)
+        return [1, 2]
+
+    monkeypatch.setattr(models["softmax"], "encode", encode)
+    judge = LocalJudge(models["softmax"], JudgeSettings(model="local", max_tokens=2))
+    judge.reply("n", [{"role": "user", "content": "so?"}], threading.Event())
+    assert seen == ["<user>so?<assistant>"]
+
+
+def test_replies_from_a_file(folder, tmp_path):
+    requests = [r for o in recorded_outputs(folder) for r in o.requests("whole")]
+    path = tmp_path / "replies.jsonl"
+    lines = [json.dumps({"id": one.name, "reply": TRUE}) + "\n" for one in requests]
+    path.write_text("".join(lines[1:]))
+    results = judge_folder(folder, RecordedReplies(path, SETTINGS), SETTINGS).results
+    assert [result.num_failed for result in results] == [1, 0]
+    path.write_text(lines[0])
+    results = judge_folder(folder, RecordedReplies(path, SETTINGS), SETTINGS).results
+    assert [result.num_failed for result in results] == [0, 0]
+    path.write_text('{"id": "a", "answer": "b"}\n')
+    with pytest.raises(ConfigError, match=r"replies.jsonl:1: must hold the texts 'id' and 'reply'"):
+        RecordedReplies(path, SETTINGS)
+
+
+def test_folders_that_cannot_be_judged(folder, tmp_path):
+    with pytest.raises(CheckpointError, match=r"evaluation.json: file must exist"):
+        recorded_outputs(tmp_path)
+    for label in ("softmax", "diff"):
+        (folder / label / "hallucination" / "result.json").unlink()
+    with pytest.raises(ConfigError, match="must hold a finished evaluation by 'hallucination'"):
+        recorded_outputs(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["workers"], "--set: must be KEY=VALUE"),
+        (["worker=2"], "Did you mean 'workers'"),
+        (["model=a"], "--set: unknown key 'model'"),
+        (["workers=0"], "workers must be a whole number from 1 to 1000, got 0"),
+        (["max_tokens=x"], "max_tokens must be a whole number from 1 to .*, got 'x'"),
+        (["temperature=hot"], "temperature must be a number from 0.0 to 100.0, got 'hot'"),
+        (["document=half"], "document must be 'whole' or 'read'"),
+        (["timeout_seconds=soon"], "timeout_seconds must be a number from 0.001 to"),
+        (["timeout_seconds=0"], "timeout_seconds must be a number from 0.001 to"),
+    ],
+)
+def test_wrong_settings(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        judge_settings("m", None, changes)
+    with pytest.raises(ConfigError, match="model must be printable text of 1 to 1000 characters"):
+        judge_settings("", None, [])

@@ -1,0 +1,165 @@
+"""Local files of the tasks: three forms of a document, and what is refused."""
+
+import json
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
+from lm_documents import documents, write_task
+
+
+def read_one(folder, task, *records):
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / f"{task}.jsonl").write_text(text, encoding="utf-8")
+    return read_task(folder, task).evaluated
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_fields_of_the_hub(task, tmp_path):
+    written = write_task(tmp_path / "data", task, 7, num_training=5)
+    found = read_task(tmp_path / "data", task)
+    kept = [
+        {key: value for key, value in one.items() if key != "id"}
+        for one in documents(task, 7, task)
+    ]
+    assert found.evaluated == kept
+    assert len(written) == 7
+    assert len(found.training) == 5
+
+
+@pytest.mark.parametrize("task", ["arc_easy", "openbookqa"])
+def test_questions_as_first_distributed(task, tmp_path):
+    choices = [{"text": "one", "label": "A"}, {"text": "two", "label": "B"}]
+    record = {"id": "1", "question": {"stem": "why?", "choices": choices}, "answerKey": "B"}
+    stem = "question" if task == "arc_easy" else "question_stem"
+    assert read_one(tmp_path, task, record) == [
+        {stem: "why?", "choices": {"text": ["one", "two"], "label": ["A", "B"]}, "answerKey": "B"}
+    ]
+
+
+@pytest.mark.parametrize("name", ["label", "answer"])
+def test_boolq_with_truths(name, tmp_path):
+    records = [{"passage": "p", "question": "q", name: truth} for truth in (True, False)]
+    assert [one["label"] for one in read_one(tmp_path, "boolq", *records)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("task", "record", "document"),
+    [
+        (
+            "arc_challenge",
+            {"query": "Question: why?\nAnswer:", "choices": ["a", "b", "c"], "gold": 2},
+            {
+                "question": "why?",
+                "choices": {"text": ["a", "b", "c"], "label": ["A", "B", "C"]},
+                "answerKey": "C",
+            },
+        ),
+        (
+            "openbookqa",
+            {"query": "Question: the sun is\nAnswer:", "choices": ["a", "b"], "gold": 0},
+            {
+                "question_stem": "the sun is",
+                "choices": {"text": ["a", "b"], "label": ["A", "B"]},
+                "answerKey": "A",
+            },
+        ),
+        (
+            "boolq",
+            {
+                "query": "T -- a\nQuestion: b\nQuestion: is it?\nAnswer:",
+                "choices": ["yes", "no"],
+                "gold": 0,
+            },
+            {"passage": "T -- a\nQuestion: b", "question": "is it", "label": 1},
+        ),
+        (
+            "hellaswag",
+            {"query": "A: b", "choices": [" c", "d  e"], "gold": 1},
+            {"query": "A: b", "choices": [" c", "d  e"], "gold": 1, "label": "1"},
+        ),
+    ],
+)
+def test_finished_prompts_give_their_fields_back(task, record, document, tmp_path):
+    assert read_one(tmp_path, task, record) == [document]
+
+
+ARC = {"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"}
+
+
+@pytest.mark.parametrize(
+    ("task", "record", "message"),
+    [
+        ("arc_easy", {"question": "q"}, r"arc_easy.jsonl:1: .* must have field 'choices', got"),
+        ("arc_easy", ARC | {"answerKey": ""}, "answerKey must be one of"),
+        ("arc_easy", ARC | {"choices": {"text": ["a"], "label": ["A"]}}, "two texts or more"),
+        ("boolq", {"passage": "p", "question": "q", "label": 2}, "label must be from 0 to 1"),
+        ("boolq", {"passage": 3, "question": "q", "label": 1}, "passage must be text, got int"),
+        ("boolq", {"query": "q", "choices": ["yes", "no"], "gold": 0}, "a prompt of BoolQ"),
+        ("openbookqa", {"query": "q", "choices": ["a", "b"], "gold": 0}, "query must be"),
+        ("piqa", {"goal": "g", "sol1": "a", "sol2": "b", "label": "-1"}, "label must be from 0"),
+        ("hellaswag", {"query": "q", "choices": ["a", "b"], "gold": 2}, "label must be from 0"),
+        (
+            "winogrande",
+            {"sentence": "s", "option1": "a", "option2": "b", "answer": "1"},
+            "must hold a '_'",
+        ),
+        (
+            "winogrande",
+            {"sentence": "_", "option1": "a", "option2": "b", "answer": ""},
+            "answer must be",
+        ),
+        ("piqa", [1], "must be a JSON object, got list"),
+    ],
+)
+def test_a_wrong_line_is_named(task, record, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        read_one(tmp_path, task, record)
+
+
+def test_wrong_files(tmp_path):
+    with pytest.raises(ConfigError, match=r"piqa\.jsonl: file must exist"):
+        read_task(tmp_path, "piqa")
+    with pytest.raises(ConfigError, match="must exist, got none"):
+        read_task(tmp_path / "none", "piqa")
+    file = tmp_path / "piqa.jsonl"
+    file.write_text("\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="must be a folder"):
+        read_task(file, "piqa")
+    with pytest.raises(ConfigError, match="one document or more"):
+        read_task(tmp_path, "piqa")
+    file.write_text("{", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"piqa\.jsonl:1: must be a JSON object"):
+        read_task(tmp_path, "piqa")
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="must be UTF-8"):
+        read_task(tmp_path, "piqa")
+    (tmp_path / "piqa_val_10.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="one file must hold"):
+        read_task(tmp_path, "piqa")
+
+
+def test_both_files_of_a_task_must_be_of_one_form(tmp_path):
+    prompt = {"query": "A: b", "choices": ["c", "d"], "gold": 1}
+    original = documents("hellaswag", 1)[0]
+    (tmp_path / "hellaswag_train.jsonl").write_text(json.dumps(original), encoding="utf-8")
+    with pytest.raises(ConfigError, match="must hold the same fields"):
+        read_one(tmp_path, "hellaswag", prompt)
+    with pytest.raises(ConfigError, match="fields of the lines before"):
+        read_one(tmp_path, "hellaswag", prompt, original)
+
+
+def test_fields_can_be_called_otherwise(tmp_path):
+    def write(name, *records):
+        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    write("piqa.jsonl", {"aim": "g", "sol1": "a", "sol2": "b", "right": 1})
+    write("winogrande.jsonl", {"sentence": "a _", "option1": "x", "option2": "y", "right": "2"})
+    columns = {"goal": "aim", "piqa.label": "right", "winogrande.answer": "right"}
+    assert read_task(tmp_path, "piqa", columns).evaluated == [
+        {"goal": "g", "sol1": "a", "sol2": "b", "label": 1}
+    ]
+    assert read_task(tmp_path, "winogrande", columns).evaluated[0]["answer"] == "2"
+    with pytest.raises(ConfigError, match=r"piqa.jsonl:1: must have the column 'aims' that 'col"):
+        read_task(tmp_path, "piqa", columns | {"goal": "aims"})

@@ -1,0 +1,260 @@
+"""The seven tasks: log-likelihoods by an independent computation, counts as the harness's."""
+
+import json
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.compare import compare
+from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.lab.evaluation.lm_tasks.harness import harness_questions, harness_task
+from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks, headline_metric
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.evaluation.selection import Selection
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.scoring import Score
+from lm_documents import documents, write_task
+from scripted_model import ScriptedModel
+
+pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+COUNT = 5
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """Files of all seven tasks; three of them with training documents."""
+    folder = tmp_path_factory.mktemp("lm") / "data"
+    for task in TASKS:
+        write_task(folder, task, COUNT, 6 if task in ("arc_easy", "boolq", "piqa") else 0)
+    return folder
+
+
+def run(model, out, **settings):
+    protocol = LmTasks(**settings)
+    result = evaluate(model, Part(variant="lm_tasks", protocol=protocol), out)
+    return result, read_jsonl(out / "items.jsonl")
+
+
+def metric(result, name, task):
+    (one,) = [m for m in result.metrics if m.name == name and m.where.get("task") == task]
+    return one
+
+
+def logprob(model, context, continuation):
+    """Sum over the continuation's tokens, by one plain forward pass of what the tokenizer makes."""
+    everything = model.tokenizer.encode(context + continuation)
+    whole = everything[-(model.max_length + 1) :]
+    first = len(model.tokenizer.encode(context)) - (len(everything) - len(whole))
+    with torch.no_grad():
+        logits = model.network(torch.tensor([whole[:-1]])).logits[0].double()
+    logprobs = logits.log_softmax(-1)
+    return sum(float(logprobs[i - 1, whole[i]]) for i in range(first, len(whole)))
+
+
+def test_every_kind_of_model_and_an_independent_computation(model, folder, tmp_path):
+    """Every log-likelihood by a plain pass of its own, and the answers that follow from them."""
+    result, rows = run(model, tmp_path / "out", data=str(folder))
+    assert (result.num_items, result.num_failed) == (len(TASKS) * COUNT, 0)
+    by_id = {row["id"]: row for row in rows}
+    for task in TASKS:
+        questions, _ = harness_questions(task, read_task(folder, task))
+        right = dict.fromkeys(("acc", "acc_norm", "acc_bytes"), 0)
+        for i, question in enumerate(questions):
+            row = by_id[f"{task}-{i}"]
+            expected = [logprob(model, *pair) for pair in question.pairs]
+            # Logits become float32 before the softmax.
+            assert row["logprobs"] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+            for name, size in (("acc", lambda x: 1), ("acc_norm", len), ("acc_bytes", nbytes)):
+                values = [x / size(c) for x, c in zip(expected, question.choices, strict=True)]
+                right[name] += values.index(max(values)) == question.gold
+        for name, count in right.items():
+            assert metric(result, name, task).value == pytest.approx(count / COUNT)
+    headlines = [metric(result, headline_metric(task), task) for task in TASKS]
+    average = metric(result, "average", None)
+    assert average.value == pytest.approx(sum(m.value for m in headlines) / len(TASKS))
+    assert [m for m in result.metrics if m.headline] == [*headlines, average]
+
+
+def test_the_average_over_items_is_that_of_the_tasks(models, tmp_path):
+    """Tasks of unequal size: what is compared between models is what stands in the table."""
+    for task, count in (("piqa", 9), ("boolq", 2), ("winogrande", 4)):
+        write_task(tmp_path / "data", task, count)
+    tasks = ("piqa", "boolq", "winogrande")
+    result, rows = run(models["diff"], tmp_path / "out", data=str(tmp_path / "data"), tasks=tasks)
+    own = [metric(result, "acc", task).value for task in tasks]
+    assert len(set(own)) > 1
+    average = metric(result, "average", None).value
+    assert average == pytest.approx(sum(own) / 3)
+    weighed = [(row["weights"]["average"], row["scores"]["average"]) for row in rows]
+    assert average == pytest.approx(sum(w * x for w, x in weighed) / sum(w for w, _ in weighed))
+    assert {x for _, x in weighed} <= {0.0, 1.0}
+
+
+def test_the_average_of_a_few_items_is_a_share(models, tmp_path):
+    """With --limit the weights of the items do not have a mean of 1; all right is 1 still."""
+    for task, count in (("piqa", 30), ("boolq", 2)):
+        write_task(tmp_path / "data", task, count)
+    protocol, few = (
+        LmTasks(data=str(tmp_path / "data"), tasks=("boolq", "piqa")),
+        Selection(limit=3),
+    )
+    for label in ("softmax", "diff"):
+        told = (
+            Score((-1.0 - 9 * (i != item.payload.question.gold),), (0,), False)
+            for batch in few.of(protocol.batches(models[label]))
+            for item in batch
+            for i, _ in enumerate(item.payload.question.pairs)
+        )
+        model = ScriptedModel(
+            models[label], score=lambda asked, told=told: [next(told) for _ in asked]
+        )
+        part, out = Part(variant="lm_tasks", protocol=protocol), tmp_path / label / "lm_tasks"
+        evaluate(model, part, out, selection=few)
+    found = compare(tmp_path, ["softmax", "diff"], ["lm_tasks"]).differences
+    (whole,) = [one for one in found if one.primary]
+    assert (whole.value, whole.baseline_value) == (1.0, 1.0)
+    assert whole.verdict == "uninformative: both have everything right"
+
+
+def nbytes(text):
+    return len(text.encode())
+
+
+@pytest.mark.parametrize("num_fewshot", [0, 3])
+def test_counts_equal_those_of_the_harness(models, folder, num_fewshot, tmp_path):
+    """The harness's own evaluation loop and model wrapper, on the same documents."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    own = models["diff"]
+    model = LanguageModel(own.network, own.tokenizer)
+    result, rows = run(model, tmp_path / "out", data=str(folder), num_fewshot=num_fewshot)
+    assert result.tables["bos"] is False
+    found = simple_evaluate(
+        model=HFLM(pretrained=own.network, tokenizer=own.tokenizer, batch_size=4),
+        tasks=[harness_task(task, read_task(folder, task)) for task in TASKS],
+        num_fewshot=num_fewshot,
+        bootstrap_iters=0,
+        log_samples=True,
+        task_manager=TaskManager(include_defaults=False),
+    )
+    by_id = {row["id"]: row for row in rows}
+    for task in TASKS:
+        theirs = found["results"][task]
+        for name in ("acc", "acc_norm"):
+            if f"{name},none" in theirs:
+                assert metric(result, name, task).value == pytest.approx(theirs[f"{name},none"])
+        assert len(found["samples"][task]) == COUNT
+        for sample in found["samples"][task]:
+            expected = [float(logprob) for (logprob, _), *_ in sample["resps"]]
+            row = by_id[f"{task}-{sample['doc_id']}"]
+            assert row["logprobs"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_contexts_longer_than_the_model_lose_their_beginning(build, folder, tmp_path):
+    model = build("softmax", max_length=24, dtype=torch.float64)
+    result, rows = run(model, tmp_path / "out", data=str(folder), tasks=("boolq",), num_fewshot=2)
+    assert result.num_failed == 0
+    assert all(row["cut_tokens"] > 0 for row in rows)
+    assert all(row["examples_from"] == "training" for row in rows)
+    assert result.tables["documents"]["boolq"] == {"documents": COUNT, "cut_contexts": COUNT}
+    questions, _ = harness_questions("boolq", read_task(folder, "boolq"), num_fewshot=2)
+    for row, question in zip(rows, questions, strict=True):
+        expected = [logprob(model, *pair) for pair in question.pairs]
+        assert row["logprobs"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_items_that_cannot_be_asked_are_recorded(models, tmp_path):
+    """An empty answer, and one that has no token of its own, take no other item down."""
+    good, empty = documents("piqa", 2)
+    (tmp_path / "piqa.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in (good, empty | {"sol2": ""})), encoding="utf-8"
+    )
+    result, rows = run(models["softmax"], tmp_path / "out", data=str(tmp_path), tasks=("piqa",))
+    assert (result.num_items, result.num_failed) == (2, 1)
+    assert "piqa document 1: choices must not be empty" in rows[1]["error"]
+
+
+def test_the_average_is_compared_in_pairs(models, folder, tmp_path):
+    """The mean of its scores over all items is the metric of that name, also with unequal n."""
+    from diffattn.lab.records.evaluations import EvalResult
+
+    few = tmp_path / "data"
+    for task, count in (("boolq", 3), ("piqa", 7)):
+        write_task(few, task, count)
+    for label in ("softmax", "diff"):
+        run(models[label], tmp_path / label / "lm_tasks", data=str(few), tasks=("boolq", "piqa"))
+    comparison = compare(tmp_path, ["softmax", "diff"], ["lm_tasks"])
+    (found,) = [one for one in comparison.differences if one.score == "average"]
+    assert found.primary
+    tasks = {one.where["task"]: one for one in comparison.differences if one.where}
+    assert [(task, one.score, one.n) for task, one in tasks.items()] == [
+        ("boolq", "boolq acc", 3), ("piqa", "piqa acc", 7),
+    ]  # fmt: skip
+    mean = sum(one.difference for one in tasks.values()) / 2
+    assert found.difference == pytest.approx(mean)
+    values = [
+        metric(EvalResult.read(tmp_path / label / "lm_tasks"), "average", None).value
+        for label in ("diff", "softmax")
+    ]
+    assert found.difference == pytest.approx(values[0] - values[1])
+    assert {one.score for one in comparison.differences} > {"boolq acc", "piqa acc_norm"}
+
+
+def test_without_bos_or_eos(models, folder, tmp_path):
+    """A context is never empty here, so neither is needed."""
+    own = models["diff"]
+    model = LanguageModel(own.network, own.tokenizer, add_bos=False)
+    result, _ = run(model, tmp_path / "out", data=str(folder), tasks=("winogrande",), limit=2)
+    assert (result.num_items, result.num_failed) == (2, 0)
+
+
+@pytest.mark.parametrize("add_bos", [None, True, False])
+def test_bos_is_the_tokenizers_unless_told_otherwise(models, folder, add_bos, tmp_path):
+    own = models["diff"]
+    model = LanguageModel(own.network, own.tokenizer, add_bos=add_bos)
+    result, _ = run(model, tmp_path / "out", data=str(folder), tasks=("winogrande",), limit=2)
+    assert result.tables["bos"] is (add_bos is True)
+    assert (model.bos is None) is (add_bos is False)  # for the other protocols
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tasks": ("arc_eazy",)}, "tasks must be in .* got 'arc_eazy'. Did you mean 'arc_easy'?"),
+        ({"tasks": ()}, "one name or more"),
+        ({"tasks": "piqa"}, "must list"),
+        ({"tasks": ("piqa", "piqa")}, "each once"),
+        ({"num_fewshot": -1}, "num_fewshot must be 0 or more"),
+        ({"limit": 0}, "limit must be 1 or more"),
+        ({"limit": 2.5}, "limit must be whole numbers, got 2.5"),
+        ({"num_fewshot": "x"}, "num_fewshot must be whole numbers"),
+        ({"seed": "x"}, "seed must be a whole number"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ConfigError, match=message.replace("'?", r"'\?")):
+        LmTasks(**settings)
+
+
+def test_wrong_data_stops_before_the_first_item(models, folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"none: file or folder must exist"):
+        run(models["softmax"], tmp_path / "a", data=str(tmp_path / "none"))
+    (tmp_path / "boolq.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(DiffAttnError, match="must have field 'passage'"):
+        run(models["softmax"], tmp_path / "b", data=str(tmp_path), tasks=("boolq",))
+
+
+def test_presets():
+    (zero,) = parts(["table1"])
+    assert zero.protocol.parameters()["num_fewshot"] == 0
+    both = parts(["table1", "table8"], ["lm_tasks.limit=3"])
+    assert [(p.variant, p.protocol.num_fewshot, p.protocol.limit) for p in both] == [
+        ("lm_tasks_0shot", 0, 3),
+        ("lm_tasks_5shot", 5, 3),
+    ]

@@ -1,0 +1,166 @@
+"""BABILong on models: facts in order between sentences, exact length, what is refused."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.long_context.babilong.babilong import BabiLong
+from diffattn.lab.evaluation.long_context.babilong.stories import STORIES, mentioned
+from diffattn.lab.evaluation.metrics import GUESSES
+from diffattn.lab.evaluation.primary import guessing
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.prompting import Completion
+from scripted_model import ScriptedModel
+
+
+def test_every_kind_of_model(model, haystack, tmp_path):
+    protocol = BabiLong(lengths=(0, 1000), tasks=("qa1", "qa4"), samples=1, haystack=haystack)
+    result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (4, 0)
+    assert [(m.name, m.where) for m in result.headline()] == [
+        ("mean_of_2_tasks", {"length": 0}), ("mean_of_2_tasks", {"length": 1000}),
+        *((guess, {}) for guess in GUESSES), ("effective_length", {}),
+    ]  # fmt: skip
+    row = read_jsonl(tmp_path / "out" / "items.jsonl")[0]
+    assert set(row["scores"]) == {"accuracy", "logprob_per_token"}
+
+
+def test_facts_stand_in_order_and_the_text_fills_the_length(long_model, haystack):
+    protocol = BabiLong(lengths=(0, 2000, 3000), samples=3, haystack=haystack)
+    book = Path(haystack).read_text()
+    for batch in protocol.batches(long_model):
+        for item in batch:
+            length, task, index, longest = item.payload
+            story, text, depths, _ = protocol._sample(long_model, length, task, index, longest)
+            context = text.split("<context>\n")[1].split("\n</context>")[0]
+            if length == 0:
+                assert context == " ".join(story.facts)
+                continue
+            rest, at = context, 0
+            for fact in story.facts:
+                at = context.index(fact, at) + len(fact)
+                rest = rest.replace(fact, "", 1)
+            assert all(word in book for word in rest.split())
+            assert depths == sorted(depths)
+            tokens = len(long_model.encode_prompt(text)) + protocol.max_new_tokens
+            assert length - 12 < tokens <= length  # within a word of this small vocabulary
+
+
+def test_places_are_uniform(long_model, haystack):
+    protocol = BabiLong(lengths=(2500,), tasks=("qa4",), samples=100, haystack=haystack)
+    depths = [
+        depth
+        for index in range(100)
+        for depth in protocol._sample(long_model, 2500, "qa4", index, 2500)[2]
+    ]
+    # The mean of 200 uniform depths has a standard error of 100 / sqrt(12 * 200) = 2.04.
+    assert abs(sum(depths) / len(depths) - 50) < 4 * 2.04
+    assert min(depths) < 5
+    assert max(depths) > 95
+
+
+def test_stories_are_equal_at_every_length_and_for_every_model(models, haystack):
+    protocol = BabiLong(lengths=(0, 1000), samples=2, haystack=haystack, tasks=("qa1",))
+    stories = {
+        protocol._sample(models[kind], length, "qa1", 1, 1000)[0]
+        for kind in ("softmax", "diff", "llama")
+        for length in (0, 1000)
+    }
+    assert len(stories) == 1
+    ids = {tuple(i.id for b in protocol.batches(m) for i in b) for m in models.values()}
+    assert len(ids) == 1
+
+
+def test_one_story_at_several_lengths_is_one_cluster(long_model, haystack):
+    protocol = BabiLong(haystack=haystack, lengths=(0, 1000), tasks=("qa1", "qa4"), samples=2)
+    items = [item for batch in protocol.batches(long_model) for item in batch]
+    assert len({item.id for item in items}) == 8
+    clusters = {}
+    for item in items:
+        clusters.setdefault(item.cluster, set()).add(item.payload[1:3])
+    assert [len(stories) for stories in clusters.values()] == [1] * 4
+
+
+def test_right_and_wrong_answers_are_counted(long_model, haystack, tmp_path):
+    def write(prompts, answers, *, max_new_tokens, chat):
+        one = Completion(text=" kitchen. garden", prompt_tokens=1, logprob_per_token=-1.0)
+        return [one for _ in prompts]
+
+    model = ScriptedModel(long_model, complete=write)
+    protocol = BabiLong(lengths=(0, 2000), tasks=("qa1", "qa2"), samples=6, haystack=haystack)
+    result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    for length in (0, 2000):
+        own = [row["expected"] == "kitchen" for row in rows if row["length"] == length]
+        mean = next(m for m in result.headline() if m.where == {"length": length})
+        assert (mean.name, mean.value) == ("mean_of_2_tasks", pytest.approx(sum(own) / len(own)))
+    assert result.headline()[-1].value == 0.0
+    assert result.tables["threshold"] == 0.85
+
+
+def test_default_lengths_hold_the_prompt_and_fit_the_model(build, haystack):
+    model = build("softmax", max_length=2500)
+    protocol = BabiLong(tasks=("qa5",), samples=2, haystack=haystack)
+    lengths = {item.payload[0] for batch in protocol.batches(model) for item in batch}
+    assert {0, 2048} <= lengths <= {0, 1024, 2048}
+
+
+def test_labels_named_without_following_the_story(long_model, haystack, tmp_path):
+    """A model that writes the last label scores what the rows say, far above 1 in 6."""
+    asked = iter(
+        (task, STORIES[task](Random(f"42-{task}-{i}"))) for task in STORIES for i in range(40)
+    )
+
+    def write(prompts, answers, *, max_new_tokens, chat):
+        texts = [f" {mentioned(*next(asked))[-1]}" for _ in prompts]
+        return [Completion(text=text, prompt_tokens=1, logprob_per_token=-1.0) for text in texts]
+
+    model = ScriptedModel(long_model, complete=write)
+    protocol = BabiLong(lengths=(0,), samples=40, haystack=haystack)
+    result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    for row in rows:
+        assert row["guess_of_all_that_fit"] == row["scores"]["accuracy"]
+        assert 0 < row["guess"] <= 1
+    guess = guessing("babilong", rows, "accuracy")
+    mean = next(m.value for m in result.headline() if m.name == "mean_of_5_tasks")
+    assert guess.ceiling == pytest.approx(mean)
+    assert guess.ceiling > 0.4
+    assert guess.chance > 0.25
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tasks": ("qa6",)}, r"tasks must be in .*, got 'qa6'\. Did you mean 'qa\d'"),
+        ({"tasks": ("qa1", "qa1")}, "tasks must list one name or more, each once"),
+        ({"tasks": "qa1"}, "tasks must list one name or more, each once"),
+        ({"samples": 0}, "samples must be 1 or more"),
+        ({"lengths": (0, 0)}, "lengths must be different numbers of tokens from 0 on"),
+        ({"lengths": ()}, "lengths must be different numbers of tokens from 0 on"),
+        ({"lengths": (-1,)}, "lengths must be different numbers of tokens from 0 on"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ConfigError, match=f"^babilong: {message}"):
+        BabiLong(**settings)
+
+
+def test_what_does_not_fit_is_refused_before_the_first_item(long_model, build, haystack, tmp_path):
+    with pytest.raises(ConfigError, match=r"a length of 200 tokens is too short; .* at least \d+"):
+        BabiLong(lengths=(0, 200), samples=2, haystack=haystack).batches(long_model)
+    with pytest.raises(ConfigError, match=r"must fit the 4096 tokens of diff, got 5000"):
+        BabiLong(lengths=(5000,), haystack=haystack).batches(long_model)
+    with pytest.raises(ConfigError, match=r"a length of 300 tokens is too short"):
+        BabiLong(samples=1, haystack=haystack).batches(build("diff", max_length=300))
+    (tmp_path / "short.txt").write_text("Too little. " * 50)
+    with pytest.raises(ConfigError, match=r"^babilong: the haystack '.*' must hold 2000 tokens"):
+        BabiLong(lengths=(2000,), samples=1, haystack=str(tmp_path / "short.txt")).batches(
+            long_model
+        )
+    with pytest.raises(ConfigError, match="needs a tokenizer with a chat template"):
+        BabiLong(chat=True, haystack=haystack).batches(long_model)

@@ -1,0 +1,224 @@
+"""RULER on models: lengths, scores, summary, and what is refused before the first item."""
+
+import json
+from itertools import product
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
+from diffattn.lab.evaluation.long_context.ruler.samples import Material
+from diffattn.lab.evaluation.long_context.ruler.summary import THRESHOLD, summarise
+from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
+from diffattn.lab.evaluation.long_context.ruler.words import WordList
+from diffattn.lab.evaluation.metrics import NAMED
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.prompting import Completion
+from scripted_model import ScriptedModel
+
+SYNTHETIC = [name for name in TASKS if not name.startswith("qa")]
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    """Two files in the original formats, some hundred documents each."""
+    folder = tmp_path_factory.mktemp("questions")
+    squad = {
+        "data": [
+            {
+                "paragraphs": [
+                    {
+                        "context": f"The house {a} of the city has the number {a}{p}. " * 3,
+                        "qas": [{"question": f"What {a}{p}?", "answers": [{"text": f"{a}{p}"}]}],
+                    }
+                    for p in range(5)
+                ]
+            }
+            for a in range(60)
+        ]
+    }
+    hotpot = [
+        {
+            "question": f"What is the value of {i}?",
+            "answer": f"river {i}",
+            "context": [[f"Key {i} {d}", [f"It is the river {i}.", " Old."]] for d in range(3)],
+        }
+        for i in range(150)
+    ]
+    for name, value in (("squad.json", squad), ("hotpotqa.json", hotpot)):
+        (folder / name).write_text(json.dumps(value))
+    return {"squad": str(folder / "squad.json"), "hotpotqa": str(folder / "hotpotqa.json")}
+
+
+class Remembering(Ruler):
+    """Keeps every sample that it builds, by its prompt."""
+
+    built = {}
+
+    def _build(self, *args):
+        sample = super()._build(*args)
+        self.built[sample.question + sample.answer_prefix] = sample
+        return sample
+
+
+def answering(model, answer):
+    """A model that writes what ``answer(sample)`` says."""
+
+    def write(prompts, answers, *, max_new_tokens, chat):
+        return [
+            Completion(
+                text=answer(Remembering.built[text]),
+                prompt_tokens=len(model.encode_prompt(text)),
+                logprob_per_token=None,
+            )
+            for text in prompts
+        ]
+
+    return ScriptedModel(model, complete=write)
+
+
+def test_every_kind_of_model(model, haystack, tmp_path):
+    protocol = Ruler(
+        lengths=(1024,), tasks=("niah_single_2", "niah_multikey_2"), samples=1,
+        haystack=haystack,
+    )  # fmt: skip
+    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (2, 0)
+    names = [m.name for m in result.headline()]
+    assert names == ["mean_of_2_tasks", "effective_length_of_2_tasks"]
+    assert "niah_single_1" in result.tables["left_out"]
+    row = read_jsonl(tmp_path / "out" / "items.jsonl")[0]
+    assert set(row["scores"]) == {"score", "logprob_per_token"}
+    assert row["scores"]["logprob_per_token"] < 0
+
+
+def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, tmp_path):
+    model = answering(long_model, lambda sample: f" {sample.answer.upper()}")
+    protocol = Remembering(
+        lengths=(3500, 8000), samples=2, haystack=haystack, logprob=False, **questions
+    )
+    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (2 * 13 * 2, 0)
+    # Whatever is asked for, the right answer scores 1.
+    scores = [m for m in result.headline() if not m.name.startswith("guess")]
+    assert [m.value for m in scores] == [1.0, 1.0, 8000.0]
+    assert scores[0].name == "mean_of_13_tasks"
+    assert_guesses(result)
+    assert result.tables["left_out"] == {}
+    material = protocol._material(8000)
+    for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
+        task, length = TASKS[row["task"]], row["length"]
+        if row["task"] == "cwe":
+            assert row["repeats"] == ([6, 1] if length < 4096 else [30, 3])
+            task = THIN_TASKS["cwe"] if length < 4096 else task
+        assert row["prompt_tokens"] + task.max_new_tokens <= length
+        more = protocol._tokens(
+            long_model, protocol._build(task, row["units"] + 1, length, row["index"], material)
+        )
+        assert more + task.max_new_tokens > length  # not one unit more would fit
+        assert (row["haystack"] is not None) == (
+            row["task"] in ("niah_single_2", "niah_single_3", "niah_multikey_1",
+                            "niah_multivalue", "niah_multiquery")
+        )  # fmt: skip
+
+
+def assert_guesses(result):
+    """What copying would score stands beside every score, of lists also in the printed table."""
+    printed = {
+        (m.where["task"], m.name, m.where["length"]): m.value
+        for m in result.headline()
+        if "guess" in m.name
+    }
+    assert set(printed) == set(product(("cwe", "fwe"), ("guess", NAMED), (3500, 8000)))
+    table = result.tables["guesses"]
+    for task in ("cwe", "fwe"):
+        asked, most = (printed[task, name, 8000] for name in ("guess", NAMED))
+        assert table["guess"][1][table["tasks"].index(task)] == pytest.approx(asked)
+        assert 0 < asked <= most <= 1
+    singles = [table["guess"][0][table["tasks"].index(f"niah_single_{i}")] for i in (1, 2, 3)]
+    assert singles == [None, None, None]  # the only value there is: no guess
+    for kind in ("guess", NAMED):  # one of four, and the right one alone was named
+        assert table[kind][0][table["tasks"].index("niah_multikey_1")] == 0.25
+    assert 0 < table["guess"][0][table["tasks"].index("qa_1")] < 0.5
+    assert len(result.tables["words_sha256"]) == 1
+
+
+def test_a_question_at_several_lengths_is_one_cluster(long_model, questions):
+    protocol = Ruler(lengths=(2000, 3500), tasks=("qa_1", "vt"), samples=2, **questions)
+    clusters = {item.id: item.cluster for batch in protocol.batches(long_model) for item in batch}
+    assert clusters == {
+        **{f"{n}-qa_1-{i}": f"qa_1-{i}" for n in (2000, 3500) for i in (0, 1)},
+        **{f"{n}-vt-{i}": None for n in (2000, 3500) for i in (0, 1)},
+    }
+
+
+def test_lists_are_thin_where_full_ones_do_not_fit(long_model):
+    protocol = Ruler(tasks=("cwe",), samples=1)
+    material = Material(words=WordList("coined"))
+    assert [task.repeats for task in protocol._tasks(long_model, 4096, material)] == [(6, 1)]
+    assert [task.repeats for task in protocol._tasks(long_model, 8192, material)] == [(30, 3)]
+
+
+def test_a_wrong_answer_scores_nothing(long_model, haystack, questions, tmp_path):
+    model = answering(long_model, lambda sample: " nothing of it")
+    protocol = Remembering(
+        lengths=(3500,), samples=2, haystack=haystack, logprob=False, **questions
+    )
+    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+    assert [m.value for m in result.headline() if m.name != "guess"][:2] == [0.0, 0.0]
+
+
+def test_tasks_without_a_file_are_left_out_by_name(long_model, haystack, tmp_path):
+    model = answering(long_model, lambda sample: sample.answer)
+    protocol = Remembering(lengths=(3500,), samples=1, haystack=haystack, logprob=False)
+    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+    assert result.headline()[0].name == "mean_of_11_tasks"
+    assert result.tables["left_out"] == {
+        "qa_1": "no file was given (squad)",
+        "qa_2": "no file was given (hotpotqa)",
+    }
+
+
+def test_items_and_prompts_are_equal_for_every_model(models, haystack):
+    protocol = Ruler(lengths=(1024,), tasks=("niah_multivalue",), samples=3, haystack=haystack)
+    ids = {kind: [i.id for b in protocol.batches(m) for i in b] for kind, m in models.items()}
+    assert len({tuple(one) for one in ids.values()}) == 1
+    material = protocol._material(1024)
+    samples = {
+        protocol._fit(models[kind], TASKS["niah_multivalue"], 1024, 1, material)[0].question
+        for kind in ("softmax", "diff", "llama")
+    }
+    assert len(samples) == 1
+
+
+def test_default_lengths_are_those_that_fit(build, haystack):
+    protocol = Ruler(tasks=("niah_single_1",), samples=1, haystack=haystack)
+    model = build("softmax", max_length=10_000)
+    assert [i.payload[0] for b in protocol.batches(model) for i in b] == [4096, 8192]
+    with pytest.raises(ConfigError, match=r"ruler: softmax must take 4096 tokens or more, got 102"):
+        protocol.batches(build("softmax"))
+
+
+def test_the_summary_weighs_tasks_equally():
+    def rows(length, task, scores):
+        return [{"length": length, "task": task, "scores": {"score": s}} for s in scores]
+
+    found = summarise(
+        [
+            *rows(4096, "vt", [1.0] * 9),
+            *rows(4096, "cwe", [0.8]),
+            *rows(8192, "vt", [0.5, 1.0]),
+            *rows(8192, "cwe", [0.9, 0.9]),
+            *rows(16384, "vt", [1.0, 1.0]),
+        ],
+        {"qa_1": "no file"},
+    )
+    means = {m.where["length"]: (m.name, m.value) for m in found.metrics if "mean" in m.name}
+    assert means[4096] == ("mean_of_2_tasks", pytest.approx(0.9))
+    assert means[8192] == ("mean_of_2_tasks", pytest.approx(0.825))
+    assert means[16384] == ("mean_of_1_tasks", 1.0)  # another mean, under another name
+    assert found.metrics[-1].value == 4096.0  # a length without all tasks cannot be effective
+    assert THRESHOLD == 0.856
+    assert found.tables["scores"]["score"][2] == [1.0, None]

@@ -1,0 +1,266 @@
+"""RULER's samples: what is asked for stands in the context, and nothing contradicts it."""
+
+import json
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from diffattn.lab.evaluation.long_context.haystack import HaystackWords
+from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.lab.evaluation.long_context.ruler.samples import (
+    DEPTHS,
+    Material,
+    Streams,
+    found_any,
+    found_share,
+)
+from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
+from diffattn.lab.evaluation.long_context.ruler.words import WordList
+
+NEEDLES = [name for name in TASKS if name.startswith("niah")]
+NEEDLE = re.compile(r"One of the special magic (?:numbers|uuids) for (\S+) is: (\S+)\.")
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("questions")
+    squad, hotpot = folder / "squad.json", folder / "hotpot.json"
+    squad.write_text(json.dumps(squad_value(30)))
+    hotpot.write_text(json.dumps(hotpot_value(30)))
+    words = [f"w{i}" + ("." if i % 7 == 6 else "") for i in range(3_000)]
+    background = HaystackWords("text", tuple(words), tuple(range(0, 3_000, 7)))
+    return Material(
+        background=background,
+        words=WordList("coined"),
+        questions={"qa_1": read_squad(str(squad)), "qa_2": read_hotpotqa(str(hotpot))},
+    )
+
+
+def squad_value(articles):
+    """Three paragraphs per article, each with an answerable and an impossible question."""
+    return {
+        "data": [
+            {
+                "paragraphs": [
+                    {
+                        "context": f"Paragraph {p} of article {a} says that the name is N{a}x{p}.",
+                        "qas": [
+                            {
+                                "question": f"Which name has {a}-{p}?",
+                                "answers": [{"text": f"N{a}x{p}"}, {"text": f"N{a}x{p}"}],
+                                "is_impossible": False,
+                            },
+                            {"question": "What?", "answers": [], "is_impossible": True},
+                        ],
+                    }
+                    for p in range(3)
+                ]
+            }
+            for a in range(articles)
+        ]
+    }
+
+
+def hotpot_value(entries):
+    return [
+        {
+            "question": f"Who is {i}?",
+            "answer": f"Person {i}",
+            "context": [[f"Title {i}-{d}", [f"Person {i} is here. ", "Yes."]] for d in range(4)],
+        }
+        for i in range(entries)
+    ]
+
+
+def build(name, units, material, *, length=4096, index=0, seed=0):
+    return TASKS[name].build(units, length, index, Streams(f"{seed}-{name}-{index}"), material)
+
+
+@pytest.mark.parametrize("name", NEEDLES)
+def test_every_needle_stands_once_and_the_asked_ones_are_the_references(name, material):
+    task = TASKS[name]
+    for seed in range(100):
+        units = random.Random(seed).randint(task.least(material, 0), 400)
+        sample = build(name, units, material, seed=seed)
+        found = NEEDLE.findall(sample.question)
+        asked = [key for key, value in found if value in sample.references]
+        own = max(task.num_keys, task.num_queries) * task.num_values
+        assert len(found) == own + (units if task.haystack == "needle" else 0)
+        assert len(sample.references) == len(set(sample.references)) == len(asked)
+        assert len(asked) == task.num_queries * task.num_values
+        values = Counter(value for _, value in found)
+        assert all(values[value] == 1 for value in sample.references)
+        # No other needle has an asked key.
+        assert sum(key in set(asked) for key, _ in found) == len(asked)
+        query = sample.notes["query"]
+        assert all(key in query and key in sample.answer_prefix for key in asked)
+        assert len(sample.notes["depths"]) == len(asked)
+        assert all(0 <= depth <= 100 for depth in sample.notes["depths"])
+
+
+def test_one_needle_is_asked_for_in_the_singular(material):
+    one, many = build("niah_single_2", 50, material), build("niah_multiquery", 50, material)
+    assert one.question.startswith("A special magic number is hidden within")
+    assert one.answer_prefix.endswith("mentioned in the provided text is")
+    assert many.question.startswith("Some special magic numbers are hidden within")
+    assert many.answer_prefix.endswith("mentioned in the provided text are")
+    assert re.search(r"for \S+, \S+, \S+, and \S+ mentioned in", many.question)
+
+
+def test_values_keep_to_their_kind(material):
+    assert re.fullmatch(r"[1-9]\d{6}", build("niah_single_1", 9, material).references[0])
+    uuid = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+    sample = build("niah_multikey_3", 9, material)
+    assert re.fullmatch(uuid, sample.references[0])
+    assert re.fullmatch(uuid, sample.notes["query"])
+
+
+def test_a_number_of_the_haystack_is_no_value(material):
+    first = build("niah_single_2", 20, material).references[0]
+    barred = Material(background=material.background, numbers=frozenset({first}))
+    assert build("niah_single_2", 20, barred).references[0] != first
+
+
+@pytest.mark.parametrize("name", ["niah_single_2", "niah_multiquery"])
+def test_a_needle_in_text_lies_at_its_depth(name, material):
+    for seed in range(50):
+        sample = build(name, 700, material, seed=seed)
+        context = sample.question.split("\n")[1]
+        for depth, needle in zip(sample.notes["depths"], NEEDLE.finditer(context), strict=False):
+            assert depth in DEPTHS
+            before = len(NEEDLE.sub("", context[: needle.start()]).split())
+            assert abs(before / 700 - depth / 100) <= 7 / 700  # one sentence
+            if len(sample.references) > 1:
+                break  # needles that are not asked for lie between
+
+
+def test_variables_follow_from_the_value(material):
+    for seed in range(100):
+        sample = build("vt", random.Random(seed).randint(5, 200), material, seed=seed)
+        example, _, asked = sample.question.rpartition("Memorize and track")
+        value = re.search(r"assigned the value (\d{5}) in", asked)[1]
+        holds = {}
+        for name, source in re.findall(r"VAR ([A-Z]{5}) = (?:VAR )?(\w+)", asked):
+            holds[name] = holds.get(source, source)  # a source is always set before
+        assert set(sample.references) == {name for name, held in holds.items() if held == value}
+        assert len(sample.references) == 5
+        shown = re.search(r"assigned the value (\d{5}) in", example)[1]
+        assert shown != value
+        assert re.search(r"they are: [A-Z]{3}( [A-Z]{3}){4}\n\n$", example)
+        assert sample.answer_prefix.endswith(
+            f"5 variables are assgined the value {value}, they are:"
+        )
+
+
+@pytest.mark.parametrize(
+    ("task", "common", "others"), [(THIN_TASKS["cwe"], 6, 1), (TASKS["cwe"], 30, 3)]
+)
+def test_the_common_words_are_the_most_frequent(material, task, common, others):
+    for seed in range(30):
+        units = random.Random(seed).randint(11, 300)
+        sample = task.build(units, 4096, 0, Streams(str(seed)), material)
+        asked = sample.question.rpartition("Below is a numbered list")[2]
+        counts = Counter(re.findall(r"\d+\. (\w+)", asked))
+        assert {word for word, n in counts.items() if n == common} == set(sample.references)
+        assert {n for word, n in counts.items() if word not in sample.references} == {others}
+        assert len(counts) == units
+        assert len(sample.references) == 10
+
+
+def test_the_frequent_words_have_rank_two_to_four_behind_the_dots(material):
+    for seed in range(50):
+        units = random.Random(seed).randint(53, 4000)
+        sample = build("fwe", units, material, seed=seed)
+        text = sample.question.split("coded words. ")[1].split("\nQuestion:")[0]
+        ranked = Counter(text.split()).most_common()
+        assert ranked[0][0] == "..."
+        assert tuple(word for word, _ in ranked[1:4]) == sample.references
+        assert len(ranked) == 4 or ranked[3][1] > ranked[4][1]
+
+
+@pytest.mark.parametrize("name", ["qa_1", "qa_2"])
+def test_questions_bring_their_documents_first(name, material):
+    for index in range(20):
+        least = TASKS[name].least(material, index)
+        for units in (least, least + 1, 40):
+            sample = build(name, units, material, index=index)
+            documents = re.findall(r"Document \d+:\n", sample.question)
+            assert len(documents) == units
+            assert any(one in sample.question for one in sample.references)
+            assert sample.question.endswith(f"Question: {sample.notes['query']}")
+    assert TASKS["qa_1"].least(material, 0) == 1
+    assert TASKS["qa_2"].least(material, 0) == 4
+
+
+def test_squad_adds_paragraphs_of_the_same_article_first(material):
+    text, documents, answers = material.questions["qa_1"].ask(5, 3, Streams("s"))
+    assert {re.search(r"article (\d+)", one)[1] for one in documents} == {"1"}
+    assert answers == ["N1x2"]
+    assert text == "Which name has 1-2?"
+    assert len(material.questions["qa_1"]) == 90  # the impossible ones are left out
+
+
+def test_a_sample_is_the_same_every_time_and_differs_by_index(material):
+    for name in TASKS:
+        units = TASKS[name].least(material, 0) + 20
+        assert build(name, units, material) == build(name, units, material)
+        assert (
+            build(name, units, material).question != build(name, units, material, seed=1).question
+        )
+
+
+def test_questions_are_drawn_from_the_whole_file(material):
+    file = material.questions["qa_1"]
+    drawn = file.shuffled(random.Random("42-qa_1"))
+    assert drawn.questions != file.questions
+    assert sorted(q.text for q in drawn.questions) == sorted(q.text for q in file.questions)
+    # The first ten of 90 in file order would all be of the first four articles.
+    assert len({q.text.split("-")[0] for q in drawn.questions[:10]}) > 4
+    assert drawn.questions == file.shuffled(random.Random("42-qa_1")).questions
+
+
+def test_passages_begin_where_they_are_asked_to(material):
+    def first_words(material):
+        sentences = [
+            NEEDLE.sub("", build("niah_single_2", 70, material, seed=seed).question.split("\n")[1])
+            for seed in range(8)
+        ]
+        return {text.split()[0] for text in sentences}
+
+    assert len(first_words(material)) > 4
+    assert first_words(replace(material, from_beginning=True)) == {"w0"}
+
+
+def test_keys_can_be_the_users(material):
+    own = replace(material, keys=tuple(f"key{i}" for i in range(12)))
+    sample = build("niah_multikey_2", 30, own)
+    assert {re.sub(r"\d+", "", key) for key, _ in NEEDLE.findall(sample.question)} == {"key"}
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if not name.startswith("qa")])
+def test_candidates_are_what_an_answer_could_be(name, material):
+    sample = build(name, 60, material)
+    if name.startswith("niah"):
+        listed = {value for _, value in NEEDLE.findall(sample.question)}
+    elif name == "vt":
+        listed = set(re.findall(r"VAR ([A-Z]{5})", sample.question))
+    elif name == "cwe":
+        asked = sample.question.rpartition("Below is a numbered list")[2]
+        listed = set(re.findall(r"\d+\. ([a-z]+)", asked))
+    else:
+        text = sample.question.split("coded words. ")[1].split("\nQuestion:")[0]
+        listed = set(text.split()) - {"..."}
+    assert set(sample.references) <= listed
+    if name in ("cwe", "fwe"):
+        assert set(sample.listed) == listed
+    else:
+        assert set(sample.candidates) == set(listed)
+
+
+def test_scores_are_substrings_without_case():
+    assert found_share("the Values are 123, ABC.", ["123", "abc", "xyz", "9"]) == 0.5
+    assert found_any("in Paris, France", ["paris", "London"]) == 1.0
+    assert found_any("nowhere", ["Paris"]) == 0.0

@@ -1,0 +1,202 @@
+"""Attention to answer and noise: the figure's rule, against whole maps."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.long_context.attention_segments import (
+    SEGMENTS,
+    AttentionSegments,
+    _number,
+)
+from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+
+# Hugging Face's eager softmax is float32 in any model: weights up to 1 + |λ| of up to 600 keys.
+ROUNDING = 600 * torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(scope="module")
+def protocol(haystack):
+    return AttentionSegments(
+        haystack=haystack, length=420, num_needles=3, depths=(0, 50, 100), samples=1, per_head=True
+    )
+
+
+def whole_maps(model, ids):
+    """Last row of A1, A2 (or nothing) and A1 − λ A2 of every layer, from one plain pass."""
+    network = model.network
+    before = network.config._attn_implementation
+    network.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = network(torch.tensor([ids]), output_attentions=True).attentions
+    network.set_attn_implementation(before)
+    for layer, found in zip(network.model.layers, weights, strict=True):
+        row = found[0, :, -1].double()  # [H, S]
+        if network.config.model_type == "diffllama":
+            own = layer.self_attn
+            lam = (own.lambda_q1 * own.lambda_k1).sum().exp()
+            lam = (lam - (own.lambda_q2 * own.lambda_k2).sum().exp() + own.lambda_init).detach()
+            row = row[:2] - lam * row[2:]
+        yield row
+
+
+def test_five_segments_equal_those_of_whole_maps(model, protocol):
+    """They sum to 1, noise is before and after, and every share follows from the whole map."""
+    (batch,) = protocol.batches(model)
+    rows = protocol.ask(model, batch)
+    prompts = build_prompts(model, protocol.task(0))
+    for row, prompt in zip(rows, prompts, strict=True):
+        bounds = [0, prompt.context[0], *prompt.spans[0], prompt.context[1], len(prompt.ids)]
+        assert [row["spans"][s] for s in SEGMENTS] == list(pairwise(bounds))
+        assert model.decode(prompt.ids[slice(*row["spans"]["number"])]).strip() == row["number"]
+        signed = torch.stack(list(whole_maps(model, prompt.ids)))  # [layers, H, S]
+        for weights, changed in (
+            ("signed", signed), ("clipped", signed.clamp(min=0)), ("absolute", signed.abs()),
+        ):  # fmt: skip
+            sums = [changed[..., a:b].sum(-1) for a, b in pairwise(bounds)]
+            sums = torch.stack(sums, dim=-1)
+            assert sums.sum(-1).abs().min() > 0.05
+            by_row = (sums / sums.sum(-1, keepdim=True)).mean((0, 1))
+            together = sums.mean((0, 1)) / sums.mean((0, 1)).sum()
+            for name, expected in (("global", together), ("row", by_row)):
+                shares = row["shares"][name][weights]
+                found = torch.tensor([shares[s] for s in SEGMENTS], dtype=torch.float64)
+                # Dividing by a sum magnifies what rounding did to it, here by less than 20.
+                torch.testing.assert_close(found, expected, rtol=0, atol=20 * ROUNDING)
+                assert sum(shares[s] for s in SEGMENTS) == pytest.approx(1)
+                assert shares["noise"] == shares["before"] + shares["after"]
+                if weights == "absolute":
+                    assert 0 <= shares["number"] <= shares["answer"]
+        uniform = row["shares"]["row"]["uniform"]
+        assert uniform == row["shares"]["global"]["uniform"]
+        assert uniform["query"] == pytest.approx((bounds[5] - bounds[4]) / 420)
+        assert row["one_minus_lambda"] == pytest.approx(
+            signed.sum(-1).mean(-1).tolist(), abs=ROUNDING
+        )
+
+
+def test_softmax_models_have_one_map_and_equal_weights(models, protocol):
+    (batch,) = protocol.batches(models["softmax"])
+    for kind in ("softmax", "llama", "diff"):
+        (row,) = protocol.ask(models[kind], batch[1:2])
+        shares = row["shares"]["global"]
+        assert ("map_2" in shares) == (kind == "diff")
+        if kind != "diff":
+            assert shares["signed"] == shares["absolute"] == shares["map_1"]
+            assert row["one_minus_lambda"] == pytest.approx([1, 1])
+        else:
+            assert shares["signed"] != shares["absolute"]
+
+
+def test_records_and_tables(model, protocol, tmp_path):
+    result = evaluate(model, Part(variant="table3", protocol=protocol), tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (3, 0)
+    headline = [(m.name, m.where["depth"]) for m in result.headline()]
+    assert headline == [(part, d) for d in (0, 50, 100) for part in ("answer", "noise")]
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    own = rows[1]["shares"]["row"]["absolute"]
+    table = [
+        one for one in result.tables["segments"]
+        if (one["depth"], one["normalised"], one["weights"]) == (50, "row", "absolute")
+    ]  # fmt: skip
+    assert {one["part"]: one["mean"] for one in table} == pytest.approx(own)
+    heads = result.tables["heads"]["50"]
+    sums = torch.tensor(heads["signed"])  # [layers, H, spans]
+    factors = [row["one_minus_lambda"] for row in rows]
+    mean = [sum(one) / 3 for one in zip(*factors, strict=True)]
+    assert result.tables["one_minus_lambda"] == pytest.approx(mean)
+    assert heads["spans"] == [*SEGMENTS, "number"]
+    assert sums[..., :5].sum(-1).mean(-1).tolist() == pytest.approx(factors[1], abs=1e-4)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_the_last_token_predicts_the_first_digit(build, protocol, monkeypatch, text, split):
+    """Also where the tokenizer, as Llama's, makes a token of the space before the digits."""
+    model = build("diff")
+    monkeypatch.setattr(model, "tokenizer", digit_tokenizer(text, split=split))
+    for prompt in build_prompts(model, protocol.task(0)):
+        given = " ".join(model.decode(prompt.ids).split())
+        assert given.endswith(f"Answer: The special magic {prompt.cities[0]} number is:")
+        whole = model.encode(f"x is: {prompt.numbers[0]}")
+        last = next(i for i, token in enumerate(whole) if model.decode([token]).strip().isdigit())
+        assert prompt.ids[-1] == whole[last - 1]
+        assert (model.decode([whole[last - 1]]) == " ") == split
+        assert len(prompt.ids) == protocol.length
+        digits = model.decode(prompt.ids[slice(*_number(model, prompt))])
+        assert digits == (prompt.numbers[0] if split else f" {prompt.numbers[0]}")
+
+
+def digit_tokenizer(text, *, split):
+    """Byte pairs, of numbers too, or such as never hold a digit and anything else."""
+    parts = [pre_tokenizers.Digits(individual_digits=True)] if split else []
+    parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    pairs = Tokenizer(models.BPE())
+    pairs.pre_tokenizer, pairs.decoder = pre_tokenizers.Sequence(parts), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<s>"]
+    )
+    numbers = " ".join(map(str, range(1_000, 10_000, 5)))
+    pairs.train_from_iterator([text, numbers], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=pairs, bos_token="<s>")
+
+
+def test_without_bos_the_prompt_begins_with_eos(build, tokenizer, protocol):
+    model = build("diff", add_bos=False)
+    (batch,) = protocol.batches(model)
+    rows = protocol.ask(model, batch[:1])
+    assert rows[0]["spans"]["bos"] == (0, 1)
+    prompt = build_prompts(model, protocol.task(0))[0]
+    assert prompt.ids[0] == tokenizer.eos_token_id
+
+
+def test_neither_bos_nor_eos(build, tokenizer, protocol, monkeypatch):
+    model = build("diff", add_bos=False)
+    monkeypatch.setattr(model, "tokenizer", WithoutEos(tokenizer))
+    with pytest.raises(ConfigError, match="needs a tokenizer with BOS or EOS, got neither"):
+        protocol.batches(model)
+
+
+class WithoutEos:
+    eos_token_id = None
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def __call__(self, *arguments, **options):
+        return self.tokenizer(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_needles": 0}, "num_needles must be from 1 to"),
+        ({"num_needles": 1000}, "num_needles must be from 1 to 141 cities"),
+        ({"depths": ()}, "depths must be"),
+        ({"length": 0}, "lengths must be different numbers"),
+    ],
+)
+def test_wrong_settings(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        AttentionSegments(**changes)
+
+
+def test_what_does_not_fit(models):
+    with pytest.raises(ConfigError, match=r"length must be at most the 1024 tokens of diff"):
+        AttentionSegments().batches(models["diff"])
+    with pytest.raises(ConfigError, match="Choose a greater length"):
+        AttentionSegments(length=100).batches(models["diff"])
+
+
+def test_presets():
+    (table,) = parts(["table3"])
+    assert table.protocol == AttentionSegments()
+    (figure,) = parts(["fig1"])
+    assert figure.protocol.depths == (50,)

@@ -1,0 +1,219 @@
+"""Needles found by meaning: no shared words, places, names, score, effective length."""
+
+import re
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.compare import compare_answers
+from diffattn.lab.evaluation.long_context.haystack import read_haystack_words
+from diffattn.lab.evaluation.long_context.hidden_needle import HiddenNeedleSearch, names
+from diffattn.lab.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
+from diffattn.lab.evaluation.metrics import NAMED
+from diffattn.lab.evaluation.pairing import Answers
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.prompting import Completion
+from scripted_model import ScriptedModel
+
+# Words without content, which any two sentences may share.
+FUNCTION_WORDS = frozenset(
+    """a an and as at be beside better by can could did do does for from had has have in is it
+    neither no nor not of on or past second that the three to two up was were what who whom whose
+    with would""".split()  # noqa: SIM905
+) - {"beside", "past", "second", "three", "two"}
+
+
+def overlap(a, b):
+    """Words that two sentences share, cut to their stems' first five letters."""
+    first, second = (
+        {word[:5] for word in re.findall(r"[a-z]+", one.lower()) if word not in FUNCTION_WORDS}
+        for one in (a, b)
+    )
+    return first & second
+
+
+@pytest.mark.parametrize("needle", NEEDLES, ids=lambda needle: needle.one_hop)
+def test_a_question_by_meaning_shares_no_word_and_the_control_does(needle):
+    text = needle.text.format(name="")
+    assert not overlap(text, needle.one_hop)
+    assert not overlap(text, needle.two_hop)
+    assert len(overlap(text, needle.literal)) >= 2
+    assert needle.text.count("{name}") == 1
+    assert len({needle.question(kind) for kind in KINDS}) == 3
+    assert all(not names(needle.question(kind), name) for kind in KINDS for name in NAMES)
+
+
+def test_no_needle_answers_the_question_of_another():
+    asked = [needle.question(kind) for needle in NEEDLES for kind in KINDS]
+    assert len(set(asked)) == len(asked)
+
+
+def test_every_kind_of_model(model, haystack, tmp_path):
+    protocol = HiddenNeedleSearch(lengths=(250, 400), depths=2, needles=1, haystack=haystack)
+    result = evaluate(model, Part(variant="hidden_needle", protocol=protocol), tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (2 * 2 * 3, 0)
+    assert [m.name for m in result.headline()] == [
+        "contains", "contains", "base_score", "effective_length"
+    ]  # fmt: skip
+    assert result.tables["base_lengths"] == [250]
+    assert result.headline()[-1].where == {"over": "[250]"}
+
+
+def test_a_needle_stands_once_at_its_depth_in_a_text_of_its_length(build, haystack):
+    model = build("diff", max_length=4096)
+    protocol = HiddenNeedleSearch(lengths=(500, 2000), depths=5, needles=2, haystack=haystack)
+    background = read_haystack_words(haystack, 2000)
+    for length in (500, 2000):
+        for number in range(2):
+            for step in range(5):
+                text, name, tokens, place = protocol._text(model, background, length, number, step)
+                needle = NEEDLES[number].text.format(name=name)
+                assert text.count(needle) == 1
+                assert text.count(name) == 1
+                assert length - 12 < tokens == len(model.encode(text)) <= length
+                before = len(text.split(needle)[0].split())
+                words = len(text.replace(needle, "").split())
+                assert abs(place - 100 * before / words) < 0.1
+                # Sentences have up to 12 words; the nearest end is half of that away at most.
+                assert abs(place - 25 * step) <= 100 * 6.5 / words
+                assert text.startswith(needle) == (step == 0)
+                assert text.endswith(needle) == (step == 4)
+
+
+def test_a_name_of_the_text_is_not_the_answer(build, tmp_path):
+    (tmp_path / "book.txt").write_text(" ".join(f"{name} came." for name in NAMES[1:]) * 60)
+    protocol = HiddenNeedleSearch(haystack=str(tmp_path / "book.txt"))
+    background = read_haystack_words(protocol.haystack, 500)
+    found = {protocol._text(build(), background, 500, 0, step)[1] for step in range(5)}
+    assert found == {NAMES[0]}
+
+
+def test_names_of_a_text_are_counted(build, tmp_path):
+    """Two of the twelve stand in the text, the answer a third: naming one is right by a third."""
+    (tmp_path / "book.txt").write_text("Agnes came. Bruno went, as did others. " * 120)
+    protocol = HiddenNeedleSearch(
+        haystack=str(tmp_path / "book.txt"), lengths=(250,), depths=2, needles=1
+    )
+    written = iter([" Agnes", " Agnes, Bruno and Agnes", "\n"] * 2)
+    model = ScriptedModel(
+        build(),
+        complete=lambda prompts, *_, **__: [
+            Completion(text=next(written), prompt_tokens=1, logprob_per_token=-1.0) for _ in prompts
+        ],
+    )
+    evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    for row in rows:
+        assert set(row["names_in_text"]) == {"Agnes", "Bruno", row["expected"]}
+        assert row["guess"] == 1 / 3
+    assert [row[NAMED] for row in rows] == [1 / 3, 2 / 3, 0.0] * 2
+
+
+def test_questions_about_one_text_share_a_batch_and_its_prefix(models, haystack):
+    protocol = HiddenNeedleSearch(lengths=(250,), depths=2, needles=2, haystack=haystack)
+    for kind in ("softmax", "llama"):
+        batches = protocol.batches(models[kind])
+        assert [len(batch) for batch in batches] == [3] * 4
+        assert [item.id for batch in batches for item in batch][:4] == [
+            "250-0-0-one_hop", "250-0-0-two_hop", "250-0-0-literal", "250-0-1-one_hop"
+        ]  # fmt: skip
+        assert all(len({item.cluster for item in batch}) == 1 for batch in batches)
+
+
+def finding(model, knows):
+    """A model that writes the name where ``knows(tokens of the prompt, question)``."""
+
+    def write(prompts, answers, *, max_new_tokens, chat):
+        found = []
+        for text in prompts:
+            (name,) = [one for one in NAMES if one in text]
+            question = text.split("Question: ")[1]
+            known = knows(len(model.encode(text)), question)
+            output = f" {name}." if known else "\nno one"
+            found.append(Completion(text=output, prompt_tokens=1, logprob_per_token=-1.0))
+        return found
+
+    return ScriptedModel(model, complete=write)
+
+
+def test_one_fact_more_of_ten_shows_nothing(build, haystack, tmp_path):
+    """A model that knows a fact finds it at every length and depth: needles are what is drawn."""
+    protocol = HiddenNeedleSearch(lengths=(250, 500), depths=2, needles=10, haystack=haystack)
+    sides = {}
+    for label, known in (("a", 4), ("b", 5)):
+        asked = [needle.question(kind) for needle in NEEDLES[:known] for kind in KINDS]
+        model = finding(build(), lambda _, text, asked=asked: any(one in text for one in asked))
+        part, out = Part(variant="hidden_needle", protocol=protocol), tmp_path / label
+        result = evaluate(model, part, out)
+        result.model["label"] = label
+        sides[label] = Answers.of(label, result, result.read_items(out))
+    found = compare_answers({"hidden_needle": sides}, list(sides), ["hidden_needle"], {})
+    (whole,) = [one for one in found.differences if one.primary and not one.where]
+    assert (whole.difference, whole.num_items, whole.n) == (pytest.approx(0.1), 80, 10)
+    assert whole.p_value > 0.2
+    assert whole.low < 0 < whole.high
+
+
+def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_path):
+    protocol = HiddenNeedleSearch(
+        lengths=(250, 500, 1000, 2000), depths=3, needles=1, haystack=haystack
+    )
+    model = finding(
+        build("diff", max_length=4096),
+        lambda tokens, question: tokens < 1500 or "walk" in question,
+    )
+    result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
+    found = {(m.name, *m.where.items()): m.value for m in result.metrics}
+    assert found["base_score",] == 1.0
+    assert found["effective_length",] == 1000.0
+    assert found["contains", ("length", 2000)] == 0.0
+    assert found["contains", ("length", 2000), ("kind", "literal")] == 1.0
+    assert result.tables["share_of_base"] == {"250": 1.0, "500": 1.0, "1000": 1.0, "2000": 0.0}
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert {row["expected"] in row["needle"] for row in rows} == {True}
+
+
+def test_a_model_that_finds_nothing_has_no_effective_length(build, haystack, tmp_path):
+    model = finding(build(), lambda tokens, question: False)
+    protocol = HiddenNeedleSearch(lengths=(250, 500), depths=2, needles=1, haystack=haystack)
+    result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
+    assert [m.value for m in result.headline()][-2:] == [0.0, 0.0]
+    assert result.tables["share_of_base"] == {}
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [(" Agnes", 1.0), ("\nIt is Agnes.\nBruno", 1.0), ("Bruno\nAgnes", 0.0), ("Agneska", 0.0)],
+)
+def test_the_first_line_must_have_the_name(output, found):
+    assert names(output, "Agnes") == found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"depths": 1}, {"needles": 0}, {"needles": 99}, {"max_new_tokens": 0}, {"lengths": (0,)}],
+)
+def test_bad_settings(settings):
+    with pytest.raises(ConfigError, match=r"^hidden_needle: "):
+        HiddenNeedleSearch(**settings)
+
+
+def test_what_does_not_fit_is_refused_before_the_first_item(build, haystack, tmp_path):
+    model = build("diff", max_length=1024)
+    with pytest.raises(ConfigError, match=r"lengths must be \d+ tokens or more, twice the longest"):
+        HiddenNeedleSearch(lengths=(50, 250), haystack=haystack).batches(model)
+    with pytest.raises(
+        ConfigError, match=r"of diff without the \d+ of prompt and answer, got 1000"
+    ):
+        HiddenNeedleSearch(lengths=(1000,), haystack=haystack).batches(model)
+    with pytest.raises(ConfigError, match=r"must take 250 tokens or more, got"):
+        HiddenNeedleSearch(haystack=haystack).batches(build("diff", max_length=300))
+    (tmp_path / "short.txt").write_text("Too little. " * 10)
+    with pytest.raises(
+        ConfigError, match=r"^hidden_needle: the haystack '.*' must hold 500 tokens"
+    ):
+        HiddenNeedleSearch(lengths=(500,), haystack=str(tmp_path / "short.txt")).batches(model)
+    with pytest.raises(ConfigError, match="needs a tokenizer with a chat template"):
+        HiddenNeedleSearch(chat=True, haystack=haystack).batches(model)

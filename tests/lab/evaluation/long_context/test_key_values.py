@@ -1,0 +1,157 @@
+"""JSON key-value retrieval: objects, questions, lengths, scores and cells."""
+
+import json
+import re
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.long_context.key_values import KeyValues
+from diffattn.lab.evaluation.metrics import NAMED
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.prompting import Completion
+from scripted_model import ScriptedModel
+
+EXAMPLE = re.compile(r"Key: (\S+)\nCorresponding value: (\S+)\n\n")
+
+
+def entries(context):
+    return json.loads(context[context.index("{") : context.index("}") + 1])
+
+
+@pytest.mark.parametrize("pairs", [7, 8, 23, 200])
+def test_an_object_holds_every_pair_once_and_is_asked_for_five(pairs):
+    protocol = KeyValues(num_pairs=(pairs,), samples=20)
+    for number in range(4):
+        found = protocol._object(pairs, number, pairs)
+        body = entries(found.context)
+        assert len(body) == pairs
+        assert len(set(body.values())) == pairs
+        assert len({key for key, _, _ in found.asked}) == 5
+        for (key, value, position), prompt in zip(found.asked, found.prompts(), strict=True):
+            assert (body[key], list(body)[position]) == (value, key)
+            assert prompt == f"{found.context}Key: {key}\nCorresponding value:"
+        shown = EXAMPLE.findall(found.context)
+        assert len(shown) == 2
+        assert all(body[key] == value for key, value in shown)
+        assert not {key for key, _ in shown} & {key for key, _, _ in found.asked}
+
+
+def test_positions_lie_evenly_over_the_object():
+    protocol = KeyValues(num_pairs=(100,), samples=100)
+    positions = sorted(
+        position
+        for number in range(20)
+        for *_, position in protocol._object(100, number, 100).asked
+    )
+    assert positions == list(range(100))
+
+
+def test_a_larger_object_begins_with_the_smaller_one():
+    protocol = KeyValues(samples=5)
+    small = entries(protocol._object(4096, 0, 20).context)
+    large = entries(protocol._object(4096, 0, 50).context)
+    assert list(large.items())[:20] == list(small.items())
+
+
+def test_every_kind_of_model(model, tmp_path):
+    protocol = KeyValues(num_pairs=(3, 4), samples=4, questions=2, examples=1)
+    result = evaluate(model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (8, 0)
+    recalls = [m for m in result.headline() if m.name == "recall"]
+    assert [m.where for m in recalls] == [{}, {"pairs": 3}, {"pairs": 4}]
+    assert {m.n for m in recalls} == {4, 2}  # objects, not questions
+    # Any value but the one that a worked example has shown.
+    printed = [m.value for m in result.headline() if m.name == "guess"]
+    assert printed == pytest.approx([(1 / 2 + 1 / 3) / 2, 1 / 2, 1 / 3])
+
+
+def test_values_that_the_output_names_are_counted(long_model, tmp_path):
+    """Every value of the object, those of the worked examples too, whatever is asked."""
+
+    def write(prompts, answers, **_):
+        return [
+            Completion(text=" ".join(list(entries(text).values())[i:]).upper(), prompt_tokens=1,
+                       logprob_per_token=-1.0)
+            for i, text in enumerate(prompts)
+        ]  # fmt: skip
+
+    protocol = KeyValues(num_pairs=(8,), samples=2, questions=2, examples=0)
+    model = ScriptedModel(long_model, complete=write)
+    result = evaluate(model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert [row[NAMED] for row in rows] == [1.0, 7 / 8]
+    assert [m.value for m in result.headline() if m.name == NAMED] == [15 / 16, 15 / 16]
+
+
+def test_lengths_are_filled_and_right_answers_counted(long_model, tmp_path):
+    asked = []
+
+    def write(prompts, answers, *, max_new_tokens, stop):
+        found = []
+        for text, value in zip(prompts, answers, strict=True):
+            tokens = len(long_model.encode_prompt(text))
+            asked.append(tokens + max_new_tokens)
+            place = list(entries(text).values()).index(value)
+            # Right in the first half of the object only.
+            output = value if place < len(entries(text)) / 2 else ""
+            found.append(Completion(text=output, prompt_tokens=tokens, logprob_per_token=-1.0))
+        return found
+
+    model = ScriptedModel(long_model, complete=write)
+    protocol = KeyValues(lengths=(3000, 4096), samples=16, questions=4)
+    result = evaluate(model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
+    recalls = [m for m in result.headline() if m.name == "recall"]
+    assert [m.where for m in recalls] == [{}, {"length": 3000}, {"length": 4096}]
+    assert all(abs(m.value - 0.5) <= 0.1 for m in recalls)
+    by_depth = {m.where["depth"]: m.value for m in result.metrics if m.where.get("length") == 4096
+                and "depth" in m.where}  # fmt: skip
+    assert (by_depth[0], by_depth[80]) == (1.0, 0.0)
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    per_pair = 120  # tokens of a pair of UUIDs and JSON marks in this small vocabulary
+    for length in (3000, 4096):
+        used = [n for n, row in zip(asked, rows, strict=True) if row["length"] == length]
+        assert length - per_pair < min(used)
+        assert max(used) <= length
+        pairs = next(row["pairs"] for row in rows if row["length"] == length)
+        larger = protocol._object(length, 0, pairs + 1)
+        assert protocol._tokens(long_model, larger) > length
+
+
+def test_questions_of_an_object_stand_in_one_batch_and_one_cluster(models):
+    batches = KeyValues(num_pairs=(7,), samples=10).batches(models["diff"])
+    assert [len(batch) for batch in batches] == [5, 5]
+    assert all(len({item.cluster for item in batch}) == 1 for batch in batches)
+    assert batches[0][0].cluster != batches[1][0].cluster
+    assert len({item.id for batch in batches for item in batch}) == 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lengths": (4096,), "num_pairs": (50,)}, "one of lengths and num_pairs must be null"),
+        ({"num_pairs": (6,)}, "from questions \\+ examples = 7 on, got \\(6,\\)"),
+        ({"num_pairs": ()}, "num_pairs must be different numbers"),
+        ({"num_pairs": (9, 9)}, "num_pairs must be different numbers"),
+        ({"samples": 0}, "samples must be 1 or more"),
+        ({"samples": 7}, "samples must be a multiple of questions=5, got 7"),
+        ({"lengths": (0,)}, "lengths must be different numbers"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ConfigError, match=f"^key_values: .*{message}"):
+        KeyValues(**settings)
+
+
+def test_what_does_not_fit_is_refused_before_the_first_item(long_model):
+    with pytest.raises(
+        ConfigError,
+        match=r"a length of 400 tokens is too short for 7 pairs; .* at least \d+ tokens, got 400",
+    ):
+        KeyValues(lengths=(400,)).batches(long_model)
+    with pytest.raises(ConfigError, match=r"diff is too short for 500 pairs; .* got 4096"):
+        KeyValues(num_pairs=(500,)).batches(long_model)
+    with pytest.raises(ConfigError, match=r"lengths must fit the 4096 tokens of diff, got 8192"):
+        KeyValues(lengths=(8192,)).batches(long_model)

@@ -1,0 +1,180 @@
+"""Multi-needle retrieval: what is asked, what counts as found, and the cells of the grid."""
+
+import json
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts, forced_answer
+from diffattn.lab.evaluation.long_context.needle import Needle, contains_number
+from diffattn.lab.evaluation.metrics import NAMED
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.decoding import Generation
+from diffattn.lab.inference.scoring import Score
+from diffattn.lab.stats.proportions import wilson_interval
+from scripted_model import ScriptedModel
+
+
+def protocol(haystack, **changes):
+    values = {
+        "tasks": ((1, 1), (3, 2)), "lengths": (600, 700), "depths": (0, 50, 100), "samples": 2,
+        "haystack": haystack,
+    }  # fmt: skip
+    return Needle(**(values | changes))
+
+
+def run(model, one, folder):
+    return evaluate(model, Part(variant="needle", protocol=one), folder)
+
+
+def test_every_kind_of_model(model, haystack, tmp_path):
+    one = protocol(haystack, lengths=(600,), samples=1)
+    result = run(model, one, tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (6, 0)
+    for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
+        assert row["prompt_tokens"] + row["room_tokens"] == 600
+        assert set(row["scores"]) == {
+            "recall", "all_correct", "digits_greedy", "logprob_per_token",
+        }  # fmt: skip
+        assert ("guess" in row, NAMED in row) == (row["asked"] < row["needles"],) * 2
+    headline = {(m.name, m.where["task"]) for m in result.headline()}
+    assert headline == {
+        ("recall", "N=1, R=1"), ("recall", "N=3, R=2"), ("all_correct", "N=3, R=2"),
+        ("guess", "N=3, R=2"), (NAMED, "N=3, R=2"),
+    }  # fmt: skip
+
+
+def test_the_shared_reading_equals_whole_prompts(model, haystack):
+    """Scores of the row: the same as from a plain pass over the whole text."""
+    one = protocol(haystack, lengths=(600,))
+    batch = one.batches(model)[-1]
+    rows = one.ask(model, batch)
+    task = one._task(model, 3, 2, 600, 1)
+    for row, prompt in zip(rows, build_prompts(model, task), strict=True):
+        (plain,) = model.generate([list(prompt.ids)], max_new_tokens=40, stop=("\n",))
+        assert row["output"] == plain.text
+        logprobs = []
+        for city, number in zip(row["cities"], row["numbers"], strict=True):
+            answer = forced_answer(model, city, number)
+            ids = torch.tensor([[*prompt.ids, *answer.context, *answer.target]])
+            with torch.no_grad():
+                found = model.network(ids).logits[0].log_softmax(-1)
+            first = ids.shape[1] - len(answer.target) - 1
+            logprobs += [float(found[first + i, t]) for i, t in enumerate(answer.target)]
+        expected = sum(logprobs) / len(logprobs)
+        assert row["scores"]["logprob_per_token"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_recall_and_cells(models, haystack, tmp_path):
+    """A model that writes the first number asked for, and the second at depth 50 alone; given the
+    answer's words, it writes the first alone."""
+    one = protocol(haystack)
+    answers = iter(
+        [
+            " ".join(prompt.numbers[: task.num_asked if prompt.depth == 50 else 1])
+            for batch in one.batches(models["diff"])
+            for task in [one._task(models["diff"], *batch[0].payload[:-1])]
+            for prompt in build_prompts(models["diff"], task, [i.payload[-1] for i in batch])
+        ]
+    )
+    model = ScriptedModel(
+        models["diff"],
+        generate=lambda prompts, **_: [Generation((), next(answers), "stop")],
+        score=lambda asked, **_: [
+            Score((-5.0,) * len(a.target), a.target, i == 0) for i, a in enumerate(asked)
+        ],
+    )
+    result = run(model, one, tmp_path / "out")
+    for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
+        if row["needles"] == 3:  # one number named, at depth 50 two
+            assert row[NAMED] == (2 / 3 if row["depth"] == 50 else 1 / 3)
+    found = {(m.name, *m.where.values()): m for m in result.metrics}
+    assert found["recall", "N=1, R=1", 600, 0].value == 1
+    assert found["recall", "N=1, R=1", 600, 0].low == wilson_interval(2, 2).low
+    assert found["recall", "N=1, R=1", 600].n == 2  # haystacks, not prompts
+    assert found["recall", "N=3, R=2", 700].value == pytest.approx(4 / 6)
+    assert found["all_correct", "N=3, R=2", 700].value == pytest.approx(1 / 3)
+    assert found["digits_greedy", "N=1, R=1", 700].value == 1
+    assert found["digits_greedy", "N=3, R=2", 700].value == 0.5
+    grid = result.tables["grids"][1]
+    assert (grid["needles"], grid["asked"]) == (3, 2)
+    assert grid["recall"] == [[0.5, 0.5], [1, 1], [0.5, 0.5]]
+    assert grid["n"] == [[2, 2], [2, 2], [2, 2]]
+
+
+def test_a_cell_without_items_is_empty(models, haystack):
+    one = protocol(haystack)
+    scores = {"recall": 1.0, "all_correct": 1.0, "digits_greedy": 0.0, "logprob_per_token": -1.0}
+    row = {"needles": 1, "asked": 1, "length": 700, "depth": 0, "cluster": "a", "scores": scores}
+    summary = one.summarise([row])
+    grid = summary.tables["grids"][0]
+    assert grid["recall"] == [[None, 1.0], [None, None], [None, None]]
+    assert json.dumps(summary.tables)
+
+
+def test_items_are_the_same_for_every_model(models, haystack):
+    first, second = (protocol(haystack).batches(models[kind]) for kind in ("softmax", "llama"))
+    assert first == second
+    ids = [item.id for batch in first for item in batch]
+    assert len(set(ids)) == 2 * 2 * 2 * 3
+    assert ids[0] == "1-1/600/0/0"
+    assert len({item.cluster for batch in first for item in batch}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It is 1234567.", True),
+        ("1234567", True),
+        ("No. 1234567th", True),
+        ("12345678", False),
+        ("01234567", False),
+        ("1,234,567", False),
+    ],
+)
+def test_a_number_counts_only_by_itself(text, found):
+    assert contains_number(text, "1234567") == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": ((2, 3),)}, "1 <= R <= N"),
+        ({"tasks": ((500, 1),)}, "1 <= R <= N <= 141 cities"),
+        ({"tasks": ()}, "1 <= R <= N"),
+        ({"lengths": ()}, "lengths must be different numbers"),
+        ({"lengths": (600, 600)}, "lengths must be different numbers"),
+        ({"depths": (0, 120)}, "depths must be from 0 to 100"),
+        ({"samples": 0}, "samples must be 1 or more"),
+        ({"prompt": "poem"}, "prompt must be in {completion, lwm}"),
+    ],
+)
+def test_wrong_settings(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        Needle(**changes)
+
+
+def test_what_a_model_or_text_cannot_do_is_told_before_the_first_item(models, haystack, tmp_path):
+    model = models["diff"]
+    with pytest.raises(ConfigError, match=r"at most the 1024 tokens of diff, got 2000"):
+        protocol(haystack, lengths=(2000,)).batches(model)
+    with pytest.raises(ConfigError, match="Choose a greater length"):
+        protocol(haystack, lengths=(150, 600)).batches(model)
+    (tmp_path / "a.txt").write_text("Too short. To hide in.")
+    with pytest.raises(ConfigError, match=r"must hold \d+ tokens of diff's tokenizer, got 21"):
+        protocol(str(tmp_path / "a.txt")).batches(model)
+
+
+def test_presets():
+    (table,) = parts(["table2"])
+    assert table.protocol == Needle()
+    (figure,) = parts(["fig5"])
+    assert figure.protocol.tasks == ((8, 1),)
+    assert (figure.protocol.lengths[0], figure.protocol.lengths[-1]) == (8192, 65536)
+    assert len(figure.protocol.lengths) == 8
+    (quick,) = parts(["fig5"], quick=True)
+    assert max(quick.protocol.lengths) <= 2048

@@ -1,0 +1,136 @@
+"""One sentence in a text: found, missed or refused, with and without it."""
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.long_context.single_needle import PHRASE, SingleNeedle
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.decoding import Generation
+from diffattn.lab.inference.scoring import Score
+from diffattn.lab.stats.proportions import wilson_interval
+from scripted_model import ScriptedModel
+
+SENTENCE = f"The best thing to do in San Francisco is {PHRASE}."
+
+
+def protocol(haystack, **changes):
+    values = {"lengths": (700, 900), "depths": (0, 50, 100), "samples": 1, "haystack": haystack}
+    return SingleNeedle(**(values | changes))
+
+
+def run(model, one, folder):
+    return evaluate(model, Part(variant="single_needle", protocol=one), folder)
+
+
+def test_the_grid():
+    one = SingleNeedle()
+    assert (len(one.lengths), one.lengths[0], one.lengths[-1]) == (15, 1024, 16384)
+    assert (len(one.depths), one.depths[0], one.depths[-1]) == (15, 0, 100)
+
+
+def test_prompts(models, haystack):
+    model = models["diff"]
+    prompts = protocol(haystack)._prompts(model, 900, 0, [0, 30, 100, None])
+    texts = [model.decode(prompt.ids) for prompt in prompts]
+    assert len({len(prompt.ids) for prompt in prompts}) == 1
+    for prompt, text in zip(prompts, texts, strict=True):
+        assert text.count(SENTENCE) == (prompt.depth is not None)
+        assert text.startswith("Answer the question")
+        assert text.endswith("San Francisco?\nAnswer:")
+    assert f"write UNANSWERABLE.\n\n\n{SENTENCE}" in texts[0]
+    assert f"{SENTENCE}\n\n\nQuestion:" in texts[2]
+    assert texts[1].split(f"\n{SENTENCE}")[0].endswith(".")
+    assert 20 < prompts[1].realised <= 30
+    before, after = texts[1].split(f"\n{SENTENCE}\n")
+    assert texts[3].startswith((before + after).split("\n\nQuestion")[0])
+
+
+def test_every_kind_of_model(model, haystack, tmp_path):
+    result = run(model, protocol(haystack, lengths=(700,)), tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (4, 0)
+    assert [m.name for m in result.headline()] == [
+        "accuracy", "control_accuracy", "false_refusal", "refusal",
+    ]  # fmt: skip
+    rows = {row["id"]: row for row in read_jsonl(tmp_path / "out" / "items.jsonl")}
+    assert set(rows) == {"700/0/0", "700/0/50", "700/0/100", "700/0/control"}
+    assert set(rows["700/0/control"]["scores"]) == {
+        "refusal", "control_accuracy", "control_logprob_per_token",
+    }  # fmt: skip
+
+
+def test_rates(models, haystack, tmp_path):
+    """A model that finds the needle at depth 50, refuses at 100 and refuses the long control."""
+    answers = iter(
+        [
+            "Go to the museum.", f"You should  {PHRASE.upper()}!", "UNANSWERABLE", "A sandwich.",
+            "", PHRASE, "It is unanswerable.", "Unanswerable",
+        ]
+    )  # fmt: skip
+
+    model = ScriptedModel(
+        models["softmax"],
+        generate=lambda *a, **k: [Generation((), next(answers), "stop")],
+        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
+    )
+    result = run(model, protocol(haystack), tmp_path / "out")
+    found = {(m.name, *m.where.values()): m for m in result.metrics}
+    assert found["accuracy",].value == pytest.approx(2 / 6)
+    assert found["accuracy",].n == 2  # texts
+    assert found["false_refusal",].value == pytest.approx(2 / 6)
+    assert found["refusal",].value == 0.5
+    assert found["control_accuracy",].value == 0
+    assert found["refusal", 900].value == 1
+    assert found["accuracy", 700, 50].low == wilson_interval(1, 1).low
+    assert result.tables["grid"]["accuracy"] == [[0, 0], [1, 1], [0, 0]]
+
+
+def test_a_model_that_knows_the_sentence_by_heart_is_told_from_one_that_reads(
+    models, haystack, tmp_path
+):
+    model = ScriptedModel(
+        models["softmax"],
+        generate=lambda *a, **k: [Generation((), PHRASE, "stop")],
+        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
+    )
+    result = run(model, protocol(haystack), tmp_path / "out")
+    found = {(m.name, *m.where.values()): m for m in result.metrics}
+    assert found["accuracy",].value == found["control_accuracy",].value == 1.0
+    assert (found["control_accuracy",].n, found["control_accuracy", 900].value) == (2, 1.0)
+    assert found["refusal",].value == 0.0
+
+
+def test_a_phrase_with_a_refusal_is_not_found(models, haystack):
+    one = protocol(haystack, lengths=(700,))
+    model = ScriptedModel(
+        models["diff"],
+        generate=lambda *a, **k: [Generation((), f"UNANSWERABLE. {PHRASE}", "stop")],
+        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
+    )
+    (batch,) = one.batches(model)
+    (row,) = one.ask(model, batch[:1])
+    assert row["scores"]["accuracy"] == 0
+    assert row["scores"]["false_refusal"] == 1
+
+
+def test_items_are_the_same_for_every_model(models, haystack):
+    first, second = (protocol(haystack).batches(models[kind]) for kind in ("softmax", "diffllama"))
+    assert first == second
+    assert [len(batch) for batch in first] == [4, 4]
+
+
+def test_what_cannot_run_is_told_before_the_first_item(models, haystack, tmp_path):
+    model = models["diff"]
+    with pytest.raises(ConfigError, match=r"at most the 1024 tokens of diff, got 16384"):
+        SingleNeedle(haystack=haystack).batches(model)
+    with pytest.raises(ConfigError, match=r"lengths must hold .* \d+ tokens or more, got 100"):
+        protocol(haystack, lengths=(100, 700)).batches(model)
+    (tmp_path / "a.txt").write_text("Much too short.")
+    with pytest.raises(ConfigError, match=r"must hold \d+ tokens"):
+        protocol(str(tmp_path / "a.txt")).batches(model)
+    (tmp_path / "b.txt").write_text(f"They {PHRASE[:14]}\n{PHRASE[14:].strip()}. " * 99)
+    with pytest.raises(ConfigError, match="must not hold the needle"):
+        protocol(str(tmp_path / "b.txt")).batches(model)
+    with pytest.raises(ConfigError, match="samples must be 1 or more"):
+        SingleNeedle(samples=0)

@@ -1,0 +1,222 @@
+"""AR-hit slices: which tokens are hits, exact sums, the published identity, where data lies."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.data.corpora import Document, load_corpus
+from diffattn.lab.data.packing import pack
+from diffattn.lab.data.tokenizer import train_tokenizer
+from diffattn.lab.data.tokens import PackedTokens
+from diffattn.lab.evaluation.compare import compare
+from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, hit_threshold
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+
+# Table 6 of arXiv:2410.05258v2: validation loss, AR hits, others.
+TABLE_6 = [
+    (3.087, 0.898, 3.272), (3.088, 0.899, 3.273), (3.086, 0.899, 3.271), (3.062, 0.880, 3.247),
+    (3.122, 0.911, 3.309), (3.065, 0.883, 3.250), (3.066, 0.882, 3.251),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory, text, tokenizer):
+    """A run directory with packed tokens of eight documents."""
+    folder = tmp_path_factory.mktemp("run")
+    sentences = text.split(". ")
+    documents = [
+        Document(name=str(i), text=". ".join(sentences[50 * i : 50 * i + 50])) for i in range(8)
+    ]
+    pack(documents, tokenizer, folder / "data", validation_fraction=0.2)
+    return folder
+
+
+def run(model, folder, **parameters):
+    return evaluate(model, Part(variant="ar_hits", protocol=ArHits(**parameters)), folder)
+
+
+def values(result, name):
+    return {m.where.get("n"): m.value for m in result.metrics if m.name == name}
+
+
+def test_the_published_rows_have_hits_of_one_share():
+    """overall = p · hits + (1 − p) · others, with p = 7.8 % in every row of Table 6."""
+    for overall, hits, others in TABLE_6:
+        share = (others - overall) / (others - hits)
+        # Every loss is rounded to half a unit of its third decimal.
+        spread = 0.0005 * 2 / (others - hits)
+        assert share == pytest.approx(0.078, abs=spread + 0.0005)
+        assert 0.078 * hits + 0.922 * others == pytest.approx(overall, abs=0.0015)
+
+
+def test_every_kind_of_model(model, packed, tmp_path):
+    result = run(model, tmp_path / "out", data=str(packed), length=128)
+    assert result.num_failed == 0
+    (overall,) = values(result, "nll").values()
+    for n in (2, 3):
+        parts = [
+            values(result, f"{part}_share")[n] * values(result, f"{part}_nll")[n]
+            for part in ("ar_hit", "other")
+        ]
+        assert sum(parts) == pytest.approx(overall, abs=1e-6)
+        assert result.tables["identity_error"][str(n)] < 1e-6
+    assert [m.name for m in result.headline()] == ["nll", "ar_hit_nll", "other_nll"]
+
+
+def test_sequences_of_one_document_are_one_cluster(models, tokenizer, tmp_path, text):
+    """Of packed tokens and of a corpus: by the document in which a sequence begins."""
+    (tmp_path / "corpus").mkdir()
+    texts = [text[i * len(text) // 8 : (i + 1) * len(text) // 8] for i in range(8)]
+    for i, one in enumerate(texts):
+        (tmp_path / "corpus" / f"{i}.txt").write_text(one)
+    documents = [Document(name=str(i), text=one) for i, one in enumerate(texts)]
+    pack(documents, tokenizer, tmp_path / "data", validation_fraction=0.5)
+    offsets = PackedTokens(tmp_path / "data", "validation").document_offsets
+    for data in ("data", "corpus"):
+        protocol = ArHits(data=str(tmp_path / data), length=64, validation_fraction=0.5)
+        items = [item for batch in protocol.batches(models["diff"]) for item in batch]
+        clusters = [item.cluster for item in items]
+        assert 1 < len(set(clusters)) < len(items)
+        if data == "data":
+            begins = [max(np.flatnonzero(offsets <= int(item.id))) for item in items]
+            assert clusters == [f"document-{document}" for document in begins]
+    result = run(models["diff"], tmp_path / "out", data=str(tmp_path / "corpus"), length=64,
+                 validation_fraction=0.5)  # fmt: skip
+    # A document without hits says nothing of their loss.
+    assert next(m.n for m in result.metrics if m.name == "nll") == len(set(clusters))
+
+
+def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
+    model, threshold = models["diff"], 3
+    result = run(model, tmp_path / "out", data=str(packed), length=128, threshold=threshold)
+    train, validation = (
+        PackedTokens(packed / "data", split).tokens for split in ("train", "validation")
+    )
+    for n in (2, 3):
+        seen_in_training = Counter(
+            tuple(train[i : i + n].tolist()) for i in range(len(train) - n + 1)
+        )
+        hits, others = [], []
+        for start in range(0, len(validation) - 127, 128):
+            tokens = np.array(validation[start : start + 128], dtype=np.int64)
+            (losses,) = model.prefix_losses([tokens], model.start())
+            seen = set()
+            for t in range(128):
+                gram = tuple(tokens[max(0, t - n + 1) : t + 1].tolist())
+                hit = t >= n - 1 and gram in seen and seen_in_training[gram] <= threshold
+                (hits if hit else others).append(losses[t])
+                seen.add(gram)
+        assert hits
+        assert values(result, "ar_hit_nll")[n] == pytest.approx(np.mean(hits))
+        assert values(result, "other_nll")[n] == pytest.approx(np.mean(others))
+        share = len(hits) / (len(hits) + len(others))
+        assert values(result, "ar_hit_share")[n] == pytest.approx(share)
+        by_gap = result.tables["by_gap"][str(n)]
+        assert sum(one["tokens"] for one in by_gap) == len(hits)
+        if n == 2:
+            charted = [m for m in result.metrics if m.name == "ar_hit_nll_by_gap"]
+            assert [m.where["gap"] for m in charted] == [one["from"] for one in by_gap]
+            assert [m.value for m in charted] == pytest.approx([one["nll"] for one in by_gap])
+        bins = [*result.tables["by_count_repeated"][str(n)], *result.tables["by_count_new"][str(n)]]
+        sequences = len(validation) // 128
+        assert sum(one["tokens"] for one in bins) == (128 - n + 1) * sequences
+    assert result.tables["train_tokens"] == len(train)
+
+
+def test_without_bos_the_first_token_does_not_count(build, packed, tmp_path):
+    result = run(build("diff", add_bos=False), tmp_path / "out", data=str(packed), length=64)
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert {row["tokens"] for row in rows} == {63}
+    assert result.tables["identity_error"]["2"] < 1e-6
+
+
+def test_models_are_compared_over_the_same_tokens(models, packed, tmp_path):
+    losses = {}
+    for kind in ("softmax", "diff"):
+        folder = tmp_path / kind / "ar_hits"
+        losses[kind] = run(models[kind], folder, data=str(packed), length=128)
+    comparison = compare(tmp_path, ["softmax", "diff"], ["ar_hits"])
+    found = {one.score: one for one in comparison.differences}
+    for name in ("ar_hit", "other"):
+        expected = (
+            values(losses["diff"], f"{name}_nll")[2] - values(losses["softmax"], f"{name}_nll")[2]
+        )
+        assert found[f"{name}_2_nll"].difference == pytest.approx(expected)
+        assert found[f"{name}_2_nll"].num_unpaired == 0
+
+
+def test_sequences_are_spaced_evenly(models, packed):
+    model = models["softmax"]
+    few = ArHits(data=str(packed), length=32, sequences=4).batches(model)
+    every = ArHits(data=str(packed), length=32).batches(model)
+    ids = [int(item.id) for batch in few for item in batch]
+    total = sum(map(len, every))
+    assert ids == [32 * (i * total // 4) for i in range(4)]
+
+
+def test_presets_run_the_defaults():
+    """What the paper's figure and table need: its lengths, and nothing reduced."""
+    chosen = {part.variant: part.protocol for part in parts(["fig4", "table6"])}
+    assert chosen["nll_by_position"].length == 65_536
+    assert chosen["ar_hits"] == ArHits()
+
+
+def test_the_threshold_is_in_proportion():
+    assert hit_threshold(10_000_000_000) == 1_250
+    assert hit_threshold(8_000_000_001) == 1_001
+    assert hit_threshold(1_900_000) == 1
+
+
+def test_a_corpus_gives_what_its_packing_gives(models, text, tokenizer, tmp_path):
+    (tmp_path / "texts").mkdir()
+    for i, part in enumerate(text.split(". ")[:300:60]):
+        (tmp_path / "texts" / f"{i}.txt").write_text(part * 40)
+    source = str(tmp_path / "texts")
+    pack(load_corpus(source), tokenizer, tmp_path / "packed", validation_fraction=0.4)
+    settings = {"length": 64, "validation_fraction": 0.4}
+    a = run(models["diff"], tmp_path / "a", data=source, **settings)
+    b = run(models["diff"], tmp_path / "b", data=str(tmp_path / "packed"), **settings)
+    assert a.metrics == b.metrics
+    assert a.tables == b.tables
+
+
+def test_a_run_of_a_study_uses_the_study_s_tokens(models, packed, tmp_path):
+    study = packed / "runs" / "diff-seed0"
+    study.mkdir(parents=True)
+    (study / "run.json").write_text("{}")
+    protocol = ArHits(data=str(study), length=64, sequences=2)
+    assert len(protocol.batches(models["diff"])[0]) == 2
+
+
+def test_bad_input_is_told_before_the_first_item(models, packed, tmp_path):
+    model = models["diff"]
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"must have packed tokens.*got none"):
+        run(model, tmp_path / "a", data=str(bare), length=64)
+    other = train_tokenizer([Document(name="a", text="other words here " * 9)], vocab_size=300)
+    document = Document(name="a", text="a text to be packed " * 200)
+    pack([document], other, tmp_path / "other")
+    with pytest.raises(ConfigError, match="must come from the tokenizer of diff"):
+        run(model, tmp_path / "b", data=str(tmp_path / "other"), length=64)
+    with pytest.raises(ConfigError, match="length must be at most the 1024 tokens"):
+        run(model, tmp_path / "c", data=str(packed))
+    (tmp_path / "small.txt").write_text("few words " * 20)
+    with pytest.raises(ConfigError, match=r"validation split .* must have 1024 tokens, got \d+"):
+        run(model, tmp_path / "d", data=str(tmp_path / "small.txt"), length=1024)
+    with pytest.raises(ConfigError, match="existing file or folder"):
+        run(model, tmp_path / "e", data=str(tmp_path / "nothing"), length=64)
+
+
+def test_bad_settings():
+    for bad in ({"n": (1,)}, {"n": (2, 2)}, {"length": 3}, {"sequences": 0}, {"threshold": -1}):
+        with pytest.raises(ConfigError, match="ar_hits: "):
+            ArHits(**bad)
+    with pytest.raises(ConfigError, match="validation_fraction"):
+        ArHits(validation_fraction=1.0)

@@ -1,0 +1,125 @@
+"""Loss by position: averages, buckets, documents, and the power law."""
+
+import numpy as np
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.perplexity.nll_by_position import NllByPosition
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.runner import evaluate
+
+HEADER = "Title: A Book\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
+FOOTER = "\n*** END OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\nLicence.\n"
+
+
+def sentences(text, first, count):
+    return ". ".join(text.split(". ")[first : first + count])
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory, text):
+    """Two long books with licence, and a short one."""
+    folder = tmp_path_factory.mktemp("books")
+    for seed, size in enumerate((120, 120, 4)):
+        book = f"{HEADER}{sentences(text, 130 * seed, size)}{FOOTER}"
+        (folder / f"book{seed}.txt").write_text(book, encoding="utf-8")
+    return str(folder)
+
+
+def run(model, folder, **parameters):
+    part = Part(variant="fig4", protocol=NllByPosition(**parameters))
+    return evaluate(model, part, folder)
+
+
+def values(result, name):
+    return {m.where.get("position"): m.value for m in result.metrics if m.name == name}
+
+
+def test_every_kind_of_model(model, books, tmp_path):
+    result = run(model, tmp_path / "out", texts=books, length=300)
+    assert (result.num_items, result.num_failed) == (2, 0)
+    assert list(values(result, "nll")) == [128, 256, 300]
+    assert result.tables["documents"] == ["book0.txt", "book1.txt"]
+    assert all(m.n == 2 for m in result.metrics)
+
+
+def test_averages_are_those_of_the_losses(models, books, text, tmp_path):
+    model = models["diff"]
+    result = run(model, tmp_path / "out", texts=books, length=300)
+    rows = [
+        np.array(model.encode(sentences(text, 130 * seed, 120)))[:300] for seed in (0, 1)
+    ]  # without the licence
+    mean = np.mean(model.prefix_losses(rows, model.start()), axis=0)
+    cumulative = np.cumsum(mean) / np.arange(1, 301)
+    for at, value in values(result, "nll").items():
+        assert value == pytest.approx(cumulative[at - 1])
+    table = result.tables["cumulative"]
+    np.testing.assert_allclose(table["mean"], cumulative[np.array(table["position"]) - 1])
+    buckets = result.tables["buckets"]
+    sizes = np.array(buckets["last"]) - np.array(buckets["first"]) + 1
+    assert sizes.sum() == 300
+    assert sizes @ np.array(buckets["mean"]) == pytest.approx(mean.sum())
+    for first, last, value in zip(*(buckets[k] for k in ("first", "last", "mean")), strict=True):
+        assert value == pytest.approx(mean[first - 1 : last].mean())
+    texts = [model.decode(row.tolist()) for row in rows]
+    bits = sum(len(t.encode()) for t in texts)
+    assert values(result, "bits_per_byte")[None] == pytest.approx(
+        300 * 2 * mean.mean() / np.log(2) / bits
+    )
+
+
+def test_the_power_law_of_a_curve_that_is_one():
+    protocol = NllByPosition(length=4096)
+    x = np.array(protocol._positions(), float)
+    curve = 3 * x**-0.4 + 2
+    rows = [
+        {
+            "cluster": str(i),
+            "cumulative": (curve + shift).tolist(),
+            "buckets": [1.0] * (len(protocol._edges()) - 1),
+            "bytes": 10,
+            "scores": {"nll_last_half": 1.0, "bits_per_byte": 1.0},
+        }
+        for i, shift in enumerate((-0.1, 0.1))
+    ]
+    law = protocol.summarise(rows).tables["power_law"]
+    assert (law["alpha"], law["beta"], law["gamma"]) == pytest.approx((3, -0.4, 2))
+    assert law["r2"] == pytest.approx(1)
+    assert law["beta_low"] == pytest.approx(-0.4)
+    flat = [row | {"cumulative": np.full(len(x), 3.0).tolist()} for row in rows]
+    assert "must vary" in protocol.summarise(flat).tables["power_law"]["none"]
+
+
+def test_windows_of_a_book_share_its_cluster(models, books, tmp_path):
+    result = run(models["softmax"], tmp_path / "out", texts=books, length=200, windows=3)
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert [row["id"] for row in rows] == [f"book{b}.txt:{w}" for b in (0, 1) for w in range(3)]
+    assert {row["cluster"] for row in rows} == {"book0.txt", "book1.txt"}
+    assert result.metrics[0].n == 2
+
+
+def test_without_bos_the_first_token_is_given(build, books, tmp_path):
+    model = build("softmax", add_bos=False)
+    protocol = NllByPosition(texts=books, length=200, windows=2, documents=1)
+    (first, second) = [item.payload for batch in protocol.batches(model) for item in batch]
+    assert len(first) == len(second) == 201
+    assert first[-1] == second[0]
+    assert run(model, tmp_path / "out", texts=books, length=200).num_failed == 0
+
+
+def test_bad_input_is_told_before_the_first_item(models, books, text, tmp_path):
+    model = models["diff"]
+    with pytest.raises(ConfigError, match="length must be at most the 1024 tokens of diff"):
+        run(model, tmp_path / "a", texts=books, length=2000)
+    alone = tmp_path / "short.txt"
+    alone.write_text(sentences(text, 0, 4))
+    with pytest.raises(ConfigError, match=r"must have 500 tokens.*'short.txt', has \d+"):
+        run(model, tmp_path / "b", texts=str(alone), length=500)
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ConfigError, match="got an empty file"):
+        run(model, tmp_path / "c", texts=str(tmp_path / "empty.txt"), length=500)
+    with pytest.raises(ConfigError, match="existing file or folder"):
+        run(model, tmp_path / "d", texts=str(tmp_path / "nothing"), length=500)
+    with pytest.raises(ConfigError, match="length must be 2 or more"):
+        NllByPosition(length=1)

@@ -1,0 +1,113 @@
+"""Sliding-window and word-level perplexity: two numbers that answer two questions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.perplexity.sliding_perplexity import SlidingPerplexity
+from diffattn.lab.evaluation.perplexity.word_perplexity import WordPerplexity
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.runner import evaluate
+
+
+def sentences(text, first, count):
+    return ". ".join(text.split(". ")[first : first + count])
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory, text):
+    folder = tmp_path_factory.mktemp("texts")
+    for seed in range(3):
+        part = sentences(text, 100 * seed, 30 + 20 * seed)
+        (folder / f"{seed}.txt").write_text(part, encoding="utf-8")
+    return folder
+
+
+def run(model, protocol, folder):
+    return evaluate(model, Part(variant=protocol.name, protocol=protocol), folder)
+
+
+def test_sliding_perplexity_of_every_kind_of_model(model, texts, tmp_path):
+    protocol = SlidingPerplexity(windows=(64, 128), stride=32, tokens=300, texts=str(texts))
+    result = run(model, protocol, tmp_path / "out")
+    assert (result.num_items, result.num_failed) == (6, 0)
+    for window in (64, 128):
+        losses = [
+            model.sliding_losses(
+                np.array(model.encode((texts / f"{i}.txt").read_text()))[:300],
+                window=window - 1, stride=32, given=model.start(),
+            ).mean()
+            for i in range(3)
+        ]  # fmt: skip
+        (metric,) = [m for m in result.headline() if m.where == {"window": window}]
+        assert metric.value == pytest.approx(math.exp(np.mean(losses)))
+        assert metric.low < metric.value < metric.high
+
+
+def test_a_window_over_the_whole_text_gives_every_token_its_whole_prefix(models, texts, tmp_path):
+    model, text = models["diff"], (texts / "0.txt").read_text()
+    protocol = WordPerplexity(window=1024, stride=512, texts=str(texts / "0.txt"))
+    result = run(model, protocol, tmp_path / "a")
+    (losses,) = model.prefix_losses([np.array(model.encode(text))], model.start())
+    assert len(losses) < 1023
+    expected = math.exp(losses.sum() / len(text.split()))
+    assert result.headline()[0].value == pytest.approx(expected)
+
+
+def test_documents_that_are_too_short_are_told(models, texts, tmp_path):
+    protocol = SlidingPerplexity(windows=(1024,), tokens=1024, texts=str(texts / "0.txt"))
+    with pytest.raises(ConfigError, match=r"must have 1024 tokens.*'0.txt', has \d+"):
+        run(models["diff"], protocol, tmp_path / "out")
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(ConfigError, match="got an empty file"):
+        run(models["diff"], WordPerplexity(texts=str(tmp_path / "empty.txt"), window=512, stride=9),
+            tmp_path / "out")  # fmt: skip
+
+
+def test_word_perplexity_is_a_ratio_of_totals(model, texts, tmp_path):
+    result = run(model, WordPerplexity(window=64, stride=32, texts=str(texts)), tmp_path / "out")
+    totals = result.tables["totals"]
+    documents = [(texts / f"{i}.txt").read_text() for i in range(3)]
+    assert totals["words"] == sum(len(text.split()) for text in documents)
+    assert totals["bytes"] == sum(len(text.encode()) for text in documents)
+    assert totals["tokens"] == sum(len(model.encode(text)) for text in documents)
+    by_name = {metric.name: metric for metric in result.metrics}
+    assert by_name["word_perplexity"].value == pytest.approx(
+        math.exp(totals["nll"] / totals["words"])
+    )
+    assert by_name["bits_per_byte"].value == pytest.approx(
+        totals["nll"] / math.log(2) / totals["bytes"]
+    )
+    assert by_name["word_perplexity"].n == 3
+
+
+def test_the_words_do_not_depend_on_bos(build, texts, tmp_path):
+    """Without BOS the end token stands in, so that every word is predicted."""
+    protocol = WordPerplexity(window=64, stride=32, texts=str(texts))
+    results = [
+        run(build("softmax", add_bos=bos), protocol, tmp_path / str(bos)) for bos in (True, False)
+    ]
+    assert results[0].tables["totals"]["tokens"] == results[1].tables["totals"]["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "message"),
+    [
+        (SlidingPerplexity(windows=(2048,)), "windows must be at most the 1024 tokens"),
+        (WordPerplexity(window=2048), "window must be at most the 1024 tokens"),
+    ],
+)
+def test_windows_longer_than_the_model_are_refused(models, protocol, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        run(models["diff"], protocol, tmp_path / "out")
+
+
+def test_bad_settings():
+    with pytest.raises(ConfigError, match="below every window"):
+        SlidingPerplexity(windows=(256,), stride=256)
+    with pytest.raises(ConfigError, match="tokens must be 2048 or more, got 1024"):
+        SlidingPerplexity(windows=(2048,), tokens=1024)
+    with pytest.raises(ConfigError, match="stride must be 1 or more, got 0"):
+        WordPerplexity(stride=0)

@@ -1,0 +1,109 @@
+"""Several evaluation folders are read as one; what does not fit is named and left out."""
+
+import json
+
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import write_json
+from diffattn.lab.evaluation.gather import gather
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.evaluation.selection import Selection
+from diffattn.lab.records.evaluations import register
+from evaluation_folders import write
+
+
+def test_models_of_two_folders_are_compared(tmp_path):
+    write(tmp_path / "x", "a", [0] * 10)
+    write(tmp_path / "y", "b", [1] * 10)
+    found = gather([tmp_path / "x", tmp_path / "y"])
+    assert found.labels == ["a", "b"]
+    (one,) = found.compared().differences
+    assert (one.model, one.baseline, one.difference, one.n) == ("b", "a", 1.0, 10)
+    other = gather([tmp_path / "x", tmp_path / "y"], "b").compared().differences[0]
+    assert (other.baseline, other.difference) == ("b", -1.0)
+    with pytest.raises(ConfigError, match="--baseline: must be one of a, b, got 'c'"):
+        gather([tmp_path / "x", tmp_path / "y"], "c")
+
+
+def test_one_label_of_two_models_is_told_apart(tmp_path):
+    write(tmp_path / "x", "a", [0, 0])
+    write(tmp_path / "y", "a", [1, 1], weights="other")
+    found = gather([tmp_path / "x", tmp_path / "y"])
+    assert found.labels == ["a", "a@y"]
+    assert [r.model["label"] for r in found.results()] == ["a", "a@y"]
+
+
+def test_one_model_in_two_folders_is_one(tmp_path):
+    write(tmp_path / "x", "a", [0, 0])
+    write(tmp_path / "y", "a", [1, 1])
+    write(tmp_path / "y", "a", [1, 1], variant="more")
+    found = gather([tmp_path / "x", tmp_path / "y"])
+    assert (found.labels, found.variants) == (["a"], ["key_values", "more"])
+    assert found.answers["key_values"]["a"].rows["0"]["scores"] == {"recall": 0.0}
+    assert found.gaps == [f"a has key_values twice: that in {tmp_path / 'y'} is left out."]
+
+
+def test_what_does_not_fit_is_named_and_left_out(tmp_path):
+    write(tmp_path / "x", "a", [0] * 4)
+    write(tmp_path / "x", "b", [1] * 4, version=2)
+    write(tmp_path / "x", "c", [1] * 4, parameters={"haystack": "other"})
+    damaged = write(tmp_path / "x", "d", [1] * 4)
+    (damaged / "items.jsonl").write_text("{")
+    register(tmp_path / "x", "e", "key_values")
+    found = gather([tmp_path / "x"])
+    assert [r.model["label"] for r in found.results()] == ["a"]
+    assert found.compared().differences == []
+    said = "\n".join(found.gaps)
+    for text in (
+        "b is left out of key_values: it is of key_values, version 2, where a has key_values",
+        "c is left out of key_values: haystack differ from those of a.",
+        "d is left out of key_values: ", "e has no result of key_values.",
+    ):  # fmt: skip
+        assert text in said
+
+
+def test_folders_without_any_result(tmp_path):
+    with pytest.raises(CheckpointError, match=r"evaluation\.json"):
+        gather([tmp_path])
+    register(tmp_path / "x", "a", "key_values")
+    with pytest.raises(CheckpointError, match=r"got none\. a has no result of key_values\."):
+        gather([tmp_path / "x"])
+
+
+def test_shares_from_two_folders_are_the_whole(models, tmp_path):
+    """Put together without the model, by what the protocol makes of all rows."""
+    (part,) = parts(["key_values"], [], quick=True)
+    whole = evaluate(models["diff"], part, tmp_path / "whole" / "diff" / "key_values")
+    for i in (1, 2):
+        shard = Selection(shard=(i, 2))
+        where = tmp_path / str(i) / "diff" / f"key_values{shard.suffix}"
+        register(tmp_path / str(i), "diff", "key_values")
+        evaluate(models["diff"], part, where, selection=shard)
+    found = gather([tmp_path / "2", tmp_path / "1"])
+    assert found.gaps == []
+    (result,) = found.results()
+    assert json.dumps(result.tables) == json.dumps(whole.tables)
+    assert result.metrics == whole.metrics
+    assert (result.num_items, result.selection) == (whole.num_items, {})
+    with pytest.raises(CheckpointError, match="of 2 shares there is no 1"):
+        gather([tmp_path / "2"])
+
+
+def test_shares_of_other_settings_are_not_mixed(models, tmp_path):
+    for i, samples in ((1, 4), (2, 6)):
+        (part,) = parts(["key_values"], [f"key_values.samples={samples}"], quick=True)
+        shard = Selection(shard=(i, 2))
+        register(tmp_path, "diff", "key_values")
+        evaluate(
+            models["diff"], part, tmp_path / "diff" / f"key_values{shard.suffix}", selection=shard
+        )
+    with pytest.raises(CheckpointError, match="shard-2-of-2 of diff has other settings"):
+        gather([tmp_path])
+
+
+def test_folders_that_are_none(tmp_path):
+    write_json(tmp_path / "evaluation.json", {"schema": 1, "kind": "x"})
+    with pytest.raises(CheckpointError, match=r"evaluation\.json"):
+        gather([tmp_path])

@@ -1,0 +1,89 @@
+"""Outliers as a protocol: items put together are one scan, and the claims read its headlines."""
+
+import json
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.outliers import LARGEST, Outliers, scan_window
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.report.claims.catalog import CLAIMS
+from diffattn.probes.outlier_tables import HIDDEN, LOGITS, WITH, outlier_summary, pooled
+from diffattn.probes.outliers import OutlierScan
+
+
+@pytest.fixture
+def corpus(tmp_path, text):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for i in range(3):
+        (folder / f"{i}.txt").write_text(text[i * 1000 :], encoding="utf-8")
+    return str(folder)
+
+
+def run(model, out, **settings):
+    part = Part(variant="outliers", protocol=Outliers(**settings))
+    return evaluate(model, part, out)
+
+
+def check_one_scan(model, corpus, tmp_path):
+    """Items of two windows, put together, against one scan of all windows."""
+    settings = {"texts": corpus, "window_tokens": 24, "num_windows": 5, "windows_per_document": 2}
+    result = run(model, tmp_path / "out", **settings, windows_per_item=2)
+    assert (result.num_items, result.num_failed) == (3, 0)
+    protocol, scan = Outliers(**settings), OutlierScan()
+    windows = [ids for (item,) in protocol.batches(model) for ids in item.payload[1]]
+    for number, ids in enumerate(windows):
+        assert len(ids) == 24
+        assert ids[0] == model.bos
+        scan_window(scan, model, ids, number)
+    decode = model.tokenizer.decode
+    expected = outlier_summary(pooled(scan), scan.scales[0], lambda token: decode([token]))
+    found = result.tables["outliers"]
+    for name, of_name in expected.items():
+        for which, row in of_name.items():  # sums of powers are added in another order
+            kurtosis = found[name][which].pop("kurtosis")
+            assert kurtosis == pytest.approx(row.pop("kurtosis"), rel=1e-9)
+    assert found == json.loads(json.dumps(expected))
+    headlines = {metric.name: metric.value for metric in result.headline()}
+    assert headlines == {
+        LARGEST["logits"]: expected[LOGITS][WITH]["top"]["1"],
+        LARGEST["hidden"]: expected[HIDDEN][WITH]["top"]["1"],
+    }
+    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    assert max(row["scores"][LARGEST["hidden"]] for row in rows) == headlines[LARGEST["hidden"]]
+    layers = result.tables["layers"]
+    assert max(row[HIDDEN][WITH] for row in layers) == headlines[LARGEST["hidden"]]
+
+
+def test_items_together_are_one_scan(build, corpus, tmp_path):
+    check_one_scan(build("diff"), corpus, tmp_path)
+
+
+@pytest.mark.scheduled
+def test_of_every_kind_of_model(model, corpus, tmp_path):
+    check_one_scan(model, corpus, tmp_path)
+
+
+def test_the_claims_read_the_headlines():
+    (preset,) = parts(["table5"])
+    assert isinstance(preset.protocol, Outliers)
+    by_id = {claim.id: claim for claim in CLAIMS}
+    assert by_id["outliers"].effect.startswith(f"DIFF V1's {LARGEST['logits']}")
+    assert by_id["outliers-hidden"].effect.startswith(f"DIFF V1's {LARGEST['hidden']}")
+
+
+@pytest.mark.scheduled
+def test_what_cannot_run_is_refused(build, build_windowed, corpus, tmp_path):
+    with pytest.raises(ConfigError, match="window_tokens must be at most the 1024 tokens"):
+        run(build("diff"), tmp_path / "a", texts=corpus, window_tokens=2048)
+    with pytest.raises(ConfigError, match="'mistral' must attend to all tokens before"):
+        run(build_windowed(8), tmp_path / "b", texts=corpus, window_tokens=9)
+    (tmp_path / "short.txt").write_text("One.", encoding="utf-8")
+    with pytest.raises(ConfigError, match="must hold a document of 999 tokens"):
+        run(build("diff"), tmp_path / "c", texts=str(tmp_path / "short.txt"), window_tokens=1000)
+    with pytest.raises(ConfigError, match="window_tokens must be 2 or more"):
+        Outliers(window_tokens=1)

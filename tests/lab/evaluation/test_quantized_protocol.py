@@ -1,0 +1,312 @@
+"""Another protocol under rounded logits: paired, exact at 16 bits, whatever runs beside it."""
+
+import contextlib
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation import quantized_logits as quantized
+from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
+from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.protocol import Item, Part
+from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
+from diffattn.lab.evaluation.registry import parts, protocol_class
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
+from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.stats.clusters import cluster_mean
+from diffattn.probes.quantized_logits import quantized_logits
+from lm_documents import write_task
+
+_ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
+KEY_VALUES = {"protocol": "key_values", "settings": _ONE_PAIR}
+
+
+@pytest.fixture
+def corpus(tmp_path, text):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for i in range(3):
+        (folder / f"{i}.txt").write_text(text[i * 3000 :], encoding="utf-8")
+    return str(folder)
+
+
+def run(model, out, **settings):
+    protocol = QuantizedLogits(**settings)
+    result = evaluate(model, Part(variant="quantized_logits", protocol=protocol), out)
+    return result, read_jsonl(out / "items.jsonl")
+
+
+def values(result, name):
+    return {m.where["bits"]: m.value for m in result.metrics if m.name == name}
+
+
+def test_every_kind_of_model(model, corpus, tmp_path):
+    before = model.network.config._attn_implementation
+    result, rows = run(
+        model, tmp_path / "out", **KEY_VALUES, bits=(16, 8, 4), text=corpus,
+        num_windows=4, windows_per_document=2, window_tokens=32,
+    )  # fmt: skip
+    assert (result.num_items, result.num_failed) == (3 * (1 + 4), 0)
+    assert values(result, "recall").keys() == {16, 8, 4}
+    assert values(result, "perplexity").keys() == {16, 8, 4}
+    changes = values(result, "change of text loss")
+    assert 0 < abs(changes[8]) < abs(changes[4])
+    losses = values(result, "text loss")
+    assert changes[4] == pytest.approx(losses[4] - losses[16])
+    assert values(result, "perplexity")[4] == pytest.approx(math.exp(losses[4]))
+    assert model.network.config._attn_implementation == before
+    assert not model.rows_alone
+    texts = [row for row in rows if row["wrapped_id"].startswith("text-window")]
+    assert {row["cluster"] for row in texts} == {"0.txt", "1.txt"}
+
+
+def test_perplexity_equals_a_plain_pass(models, corpus, tmp_path, text):
+    model = models["diff"]
+    _, rows = run(
+        model, tmp_path / "out", **KEY_VALUES, bits=(16, 6), text=corpus,
+        num_windows=2, windows_per_document=2, window_tokens=40,
+    )  # fmt: skip
+    found = {row["id"]: row["scores"] for row in rows}
+    ids = model.encode(text)
+    for i in range(2):
+        window = [model.bos, *ids[40 * i : 40 * (i + 1)]]
+        for bits in (16, 6):
+            with torch.no_grad(), quantized_logits(model.network, bits):
+                logits = model.network(torch.tensor([window[:-1]])).logits
+            expected = torch.nn.functional.cross_entropy(
+                logits[0].float(), torch.tensor(window[1:])
+            )
+            loss = found[f"{bits}-bits-text-window-{i}"][f"text loss, {bits} bits"]
+            assert loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_16_bits_are_the_wrapped_protocol(models, tmp_path):
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    write_task(tmp_path / "data", "hellaswag", 6)
+    settings = {"tasks": ["hellaswag"], "data": str(tmp_path / "data")}
+    model = models["diff_v2"]
+    result, rows = run(model, tmp_path / "a", settings=settings, bits=(16, 4), text=None)
+    plain = LmTasks(tasks=("hellaswag",), data=str(tmp_path / "data"))
+    expected = evaluate(model, Part(variant="lm_tasks", protocol=plain), tmp_path / "b")
+    plain_rows = {row["id"]: row for row in read_jsonl(tmp_path / "b" / "items.jsonl")}
+    for row in rows:
+        if row["bits"] == 16:  # eager attention has its softmax in float32
+            assert row["logprobs"] == pytest.approx(
+                plain_rows[row["wrapped_id"]]["logprobs"], rel=1e-4
+            )
+    assert [m.value for m in expected.metrics] == [
+        m.value for m in result.metrics if m.where.get("bits") == 16
+    ]
+    assert {tuple(m.where.items()) for m in result.metrics if m.headline} == {
+        (("task", "hellaswag"), ("bits", 16)),
+        (("task", "hellaswag"), ("bits", 4)),
+    }
+
+
+class Reading:
+    """As far as ``word_perplexity`` asks: so many nats per word, by document and width."""
+
+    rows_alone = False
+    network = None
+
+    def __init__(self, nats):
+        self.nats = nats
+
+    def start(self, *, required=False):
+        return [1]
+
+    def encode(self, text):
+        return [1] * len(text.split())
+
+    def sliding_losses(self, ids, **ignored):
+        return np.full(len(ids), self.nats[len(ids)])
+
+
+def test_weights_and_directions_are_the_wrapped_protocols(monkeypatch):
+    """A change of the loss per word weighs words, as the loss does; less of it is better."""
+    monkeypatch.setattr(quantized, "quantized_logits", lambda *a, **k: contextlib.nullcontext())
+    protocol = QuantizedLogits(
+        protocol="word_perplexity", settings={"documents": 2}, bits=(16, 4), text=None
+    )
+    texts, rows = {"x": "word " * 1_000, "y": "word " * 10}, []
+    for bits, nats in ((16, {1_000: 2.0, 10: 3.0}), (4, {1_000: 2.1, 10: 9.0})):
+        for name, text in texts.items():
+            asked = quantized._Asked(bits, Item(id=name, payload=text))
+            item = quantized._item(asked, asked.item)
+            (row,) = protocol.ask(Reading(nats), [item])
+            rows.append(row | {"id": item.id, "cluster": item.cluster})
+    metrics = {(m.name, m.where["bits"]): m for m in protocol.summarise(rows).metrics}
+    change = metrics["change of nll_per_word", 4]
+    whole = [metrics["nll_per_word", bits].value for bits in (4, 16)]
+    assert change.value == pytest.approx(whole[0] - whole[1]) == pytest.approx(160 / 1_010)
+    assert (change.higher_is_better, change.method) == (
+        False,
+        "Student t over clusters (jackknife)",
+    )
+    assert metrics["change of bits_per_byte", 4].higher_is_better is False
+    by_id = {row["id"]: row["weights"] for row in rows}
+    assert by_id["4-bits-x"]["nll_per_word, 4 bits"] == 1_000
+
+
+def test_the_direction_of_a_change_is_that_of_its_score():
+    protocol = QuantizedLogits(settings={"tasks": ["hellaswag", "piqa"]}, text=None)
+    rows = [{"scores": {"piqa acc": 1.0, "average": 1.0, "piqa share of the gold choice": 0.5}}]
+    assert protocol._directions(rows, [metric("acc", cluster_mean([0.0, 1.0]))]) == {
+        "piqa acc": True, "average": True, "piqa share of the gold choice": None,
+    }  # fmt: skip
+    wrong = metric("false_refusal", cluster_mean([0.0, 1.0]), higher_is_better=False)
+    single = QuantizedLogits(protocol="single_needle", settings={}, text=None)
+    assert single._directions([{"scores": {"false_refusal": 0.0}}], [wrong]) == {
+        "false_refusal": False
+    }
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "head", "row"])
+def test_results_do_not_depend_on_what_runs_beside(models, granularity, tmp_path):
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    write_task(tmp_path / "data", "arc_easy", 5)
+    protocol = QuantizedLogits(
+        settings={"tasks": ["arc_easy"], "data": str(tmp_path / "data")},
+        bits=(4,), granularity=granularity, text=None,
+    )  # fmt: skip
+    model = models["diff"]
+    (batch,) = protocol.batches(model)
+    together = protocol.ask(model, batch)
+    one_by_one = [protocol.ask(model, [item])[0] for item in reversed(batch)]
+    assert together == one_by_one[::-1]
+
+
+def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
+    """Little of it makes chunks shorter, and a chunk shares a scale."""
+    protocol = QuantizedLogits(
+        **KEY_VALUES, bits=(4,), text=corpus, num_windows=1, window_tokens=40
+    )  # fmt: skip
+    scarce = copy.copy(models["diff"])
+    few = 8 * scarce.network.config.vocab_size
+    scarce.limits = replace(STANDARD_LIMITS, chunk_logits=few)
+    (item,) = protocol.batches(scarce)[-1]
+    assert protocol.ask(scarce, [item]) == protocol.ask(models["diff"], [item])
+    scarce.rows_alone = True
+    window = item.payload.window
+    with quantized_logits(scarce.network, 4):  # else it would show nothing
+        (chunked,) = scarce.score([Continuation(window[:1], window[1:])])
+    loss = protocol.ask(scarce, [item])[0]["scores"]["text loss, 4 bits"]
+    assert -chunked.logprob / (len(window) - 1) != loss
+
+
+def test_generation_too(models, text):
+    """With a cache; a scale per row makes it equal to reading everything anew for each token."""
+    model = copy.copy(models["shared_diff"])
+    model.rows_alone = True
+    prompts = [model.encode_prompt(text[i : i + 90]) for i in (0, 200)]
+    with quantized_logits(model.network, 4, granularity="row"):
+        found = model.generate(prompts, max_new_tokens=6)
+        for prompt, one in zip(prompts, found, strict=True):
+            ids = list(prompt)
+            for token in one.ids:
+                with torch.no_grad():
+                    assert int(model.network(torch.tensor([ids])).logits[0, -1].argmax()) == token
+                ids.append(token)
+
+
+WRAPPED = {
+    "needle": {"tasks": [[1, 1]], "lengths": [256], "depths": [0, 100], "samples": 1},
+    "sliding_perplexity": {"window": 64, "stride": 32, "documents": 2},
+    "nll_by_position": {"length": 128, "documents": 2},
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_other_protocols_run_every_row_alone(models, name, monkeypatch):
+    """No pass holds several rows, and no prefix serves several."""
+    model = models["diff"]
+    quick = protocol_class(name).quick
+    fields = protocol_class(name).__dataclass_fields__
+    settings = dict(quick) | {k: v for k, v in WRAPPED[name].items() if k in fields}
+    protocol = QuantizedLogits(protocol=name, settings=settings, bits=(4,), text=None)
+    rows = []
+    hook = model.network.base_model.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    try:
+        batch = protocol.batches(model)[0]
+        together = protocol.ask(model, batch)
+        assert together == [protocol.ask(model, [item])[0] for item in batch]
+    finally:
+        hook.remove()
+    assert set(rows) == {1}
+
+
+def test_a_protocol_that_reads_attention_maps_is_refused(models, tmp_path):
+    settings = dict(protocol_class("attention_segments").quick) | {"depths": (50,), "samples": 1}
+    with pytest.raises(DiffAttnError, match=r"nothing else may choose|attention maps need"):
+        run(
+            models["diff"], tmp_path / "out", protocol="attention_segments", settings=settings,
+            bits=(4,), text=None,
+        )  # fmt: skip
+
+
+def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
+    protocol = QuantizedLogits(**KEY_VALUES)
+    assert protocol.parameters()["settings"] == {
+        "lengths": None,
+        "num_pairs": (1,),
+        "samples": 1,
+        "questions": 1,
+        "examples": 0,
+        "seed": 1234,
+    }
+    assert protocol.parameters()["wrapped_version"] == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"protocol": "quantized_logits"}, "protocol must be in .* got 'quantized_logits'"),
+        ({"protocol": "table8"}, "protocol must be in"),
+        ({"settings": {"taks": ["piqa"]}}, "Did you mean 'lm_tasks.tasks'"),
+        ({"settings": {"tasks": ["pika"]}}, "Did you mean 'piqa'"),
+        ({"bits": (16, 16)}, "each once"),
+        ({"bits": (32,)}, "from 2 to 16"),
+        ({"bits": (3.5,)}, "from 2 to 16"),
+        ({"bits": ()}, "must list widths"),
+        ({"granularity": "column"}, "granularity must be in"),
+        ({"num_windows": 0}, "must be 1 or more"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        QuantizedLogits(**settings)
+
+
+def test_wrong_text(models, corpus, tmp_path):
+    model = models["softmax"]
+    with pytest.raises(ConfigError, match="at most the 1024 tokens of softmax, got 1025"):
+        run(model, tmp_path / "a", **KEY_VALUES, text=corpus, window_tokens=1025)
+    (tmp_path / "short.txt").write_text("too short", encoding="utf-8")
+    with pytest.raises(ConfigError, match="must hold a document of 64 tokens"):
+        run(model, tmp_path / "b", **KEY_VALUES, text=str(tmp_path / "short.txt"), window_tokens=64)
+    with pytest.raises(ConfigError, match="existing file"):
+        run(model, tmp_path / "c", **KEY_VALUES, text=str(tmp_path / "none"))
+
+
+def test_a_tokenizer_without_bos_and_eos(models, tmp_path, corpus):
+    tokenizer = copy.deepcopy(models["softmax"].tokenizer)
+    tokenizer.bos_token = tokenizer.eos_token = None
+    model = LanguageModel(models["softmax"].network, tokenizer)
+    with pytest.raises(ConfigError, match="needs a tokenizer with BOS or EOS"):
+        run(model, tmp_path / "a", **KEY_VALUES, text=corpus)
+
+
+def test_preset():
+    (part,) = parts(["fig8"])
+    assert part.protocol.bits == (16, 8, 6, 4)
+    assert part.protocol.parameters()["settings"]["tasks"] == ("hellaswag",)

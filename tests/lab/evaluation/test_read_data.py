@@ -1,0 +1,234 @@
+"""No evaluation goes on over other data than it was begun with."""
+
+import shutil
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.data.ngrams import NgramCounts
+from diffattn.lab.evaluation.gather import gather
+from diffattn.lab.evaluation.long_context import haystack
+from diffattn.lab.evaluation.long_context.needle import Needle
+from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, _Sequence
+from diffattn.lab.evaluation.perplexity.word_perplexity import WordPerplexity
+from diffattn.lab.evaluation.protocol import Item, Part, prompt_facts
+from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
+from diffattn.lab.evaluation.read_data import data_digest
+from diffattn.lab.evaluation.registry import protocol_class
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.evaluation.selection import Selection
+from diffattn.lab.records.evaluations import register
+
+
+@pytest.fixture
+def texts(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    rewrite(folder, "old words of a book. ")
+    return folder
+
+
+def rewrite(folder, text):
+    for name in "abc":
+        (folder / f"{name}.txt").write_text(text * 3, encoding="utf-8")
+
+
+def interrupted(protocol, model, out, monkeypatch, after):
+    """Ask ``after`` batches and stop."""
+    asked, original = [], type(protocol).ask
+
+    def ask(self, *arguments):
+        asked.append(1)
+        if len(asked) > after:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(protocol), "ask", ask)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(model, part_of(protocol), out)
+
+
+def part_of(protocol):
+    return Part(variant=protocol.name, protocol=protocol)
+
+
+def test_rewritten_texts_are_refused_and_the_same_go_on(models, texts, tmp_path, monkeypatch):
+    model, out = models["diff"], tmp_path / "out"
+    protocol = WordPerplexity(texts=str(texts), window=64, stride=32)
+    interrupted(protocol, model, out, monkeypatch, after=2)
+    begun = read_jsonl(out / "items.jsonl")
+    rewrite(texts, "another book altogether. ")
+    with pytest.raises(CheckpointError, match="continued with the data it was begun with"):
+        evaluate(model, part_of(protocol), out)
+    assert read_jsonl(out / "items.jsonl") == begun
+    rewrite(texts, "old words of a book. ")
+    finished = evaluate(model, part_of(protocol), out)
+    assert finished.num_items == 3
+    rewrite(texts, "another book altogether. ")
+    with pytest.raises(CheckpointError, match="continued with the data it was begun with"):
+        evaluate(model, part_of(protocol), out)
+    rewrite(texts, "old words of a book. ")
+    assert evaluate(model, part_of(protocol), out) == finished
+
+
+def test_records_without_a_digest_go_on(models, texts, tmp_path, monkeypatch):
+    model, out = models["diff"], tmp_path / "out"
+    protocol = WordPerplexity(texts=str(texts), window=64, stride=32)
+    interrupted(protocol, model, out, monkeypatch, after=1)
+    (out / "data.json").unlink()
+    assert evaluate(model, part_of(protocol), out).num_items == 3
+    assert len(read_json(out / "data.json")["sha256"]) == 16
+
+
+def test_a_damaged_digest_is_named_and_a_missing_one_is_an_older_record(models, texts, tmp_path):
+    model, out = models["diff"], tmp_path / "out"
+    part = part_of(WordPerplexity(texts=str(texts), window=64, stride=32))
+    result = evaluate(model, part, out)
+    whole = (out / "data.json").read_text("utf-8")
+    (out / "data.json").write_text(whole.replace("sha256", "sha255"), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"data\.json: must be as it was written"):
+        evaluate(model, part, out)
+    (out / "data.json").unlink()
+    assert evaluate(model, part, out) == result
+
+
+def test_what_was_begun_and_never_asked_leaves_the_folder_free(
+    models, texts, tmp_path, monkeypatch
+):
+    model, out = models["diff"], tmp_path / "out"
+    protocol = WordPerplexity(texts=str(texts), window=64, stride=32)
+    interrupted(protocol, model, out, monkeypatch, after=0)
+    shutil.rmtree(texts)
+    with pytest.raises(ConfigError):
+        evaluate(model, part_of(protocol), out)
+    texts.mkdir()
+    rewrite(texts, "another book altogether. ")
+    other = WordPerplexity(texts=str(texts), window=32, stride=16)
+    assert evaluate(model, part_of(other), out).num_items == 3
+
+
+def test_shares_of_other_data_are_left_out(models, texts, tmp_path):
+    model, out = models["diff"], tmp_path / "out" / "diff"
+    part = part_of(WordPerplexity(texts=str(texts), window=64, stride=32))
+    register(tmp_path / "out", "diff", part.variant)
+    said = []
+    for i in (1, 2):
+        if i == 2:
+            rewrite(texts, "another book altogether. ")
+        share = out / f"{part.variant}.shard-{i}-of-2"
+        evaluate(model, part, share, selection=Selection(shard=(i, 2)))
+    with pytest.raises(CheckpointError, match="shard-2-of-2 of diff has read other data and is"):
+        gather([tmp_path / "out"])
+    result = evaluate(model, part, out / part.variant, on_message=said.append)
+    assert said == ["word_perplexity.shard-1-of-2 has read other data and is left out"]
+    begins = {row["prompt"]["begins"][:7] for row in result.read_items(out / part.variant)}
+    assert begins == {"another"}
+
+
+def test_an_item_that_is_asked_again_must_hold_its_text(models, tmp_path, monkeypatch):
+    """What a protocol reads beside its payloads without saying so."""
+    text = ["one text"]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Reading(WordPerplexity):
+        def batches(self, model):
+            return [[Item(id=str(i), payload=i) for i in range(2)]]
+
+        def ask(self, model, items):
+            return [{"scores": {"x": 1.0}, "prompt": prompt_facts(text[0])} for _ in items]
+
+        def summarise(self, rows):
+            raise KeyboardInterrupt
+
+    part = Part(variant="reading", protocol=Reading())
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(models["diff"], part, tmp_path)
+    (first, _) = (tmp_path / "items.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (tmp_path / "items.jsonl").write_text(first, encoding="utf-8")
+    text[0] = "another text"
+    with pytest.raises(CheckpointError, match="item '0' must hold the text that it was asked with"):
+        evaluate(models["diff"], part, tmp_path)
+
+
+HAYSTACKS = (
+    "needle", "attention_segments", "single_needle", "hidden_needle", "babilong", "ruler",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HAYSTACKS)
+def test_haystacks_are_part_of_the_data(models, texts, name):
+    """Payloads say which sample it is; the text that it is cut from is read later."""
+    settings = {"haystack": str(texts)}
+    protocol = protocol_class(name)(**settings)
+    items = [Item(id="0", payload=(1_024, "x", 0, 1_024))]
+    digests = set()
+    for text in ("One book. ", "One book. ", "Another book. "):
+        rewrite(texts, text)
+        haystack.corpus_text.cache_clear()
+        haystack.read_haystack_words.cache_clear()
+        digests.add(data_digest(items, protocol.material(models["diff"], items)))
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize("name", ["many_shot", "order_robustness", "remapped_labels"])
+def test_examples_are_part_of_the_data(models, name):
+    protocol = protocol_class(name)(**protocol_class(name).quick)
+    model = models["diff"].reaching(2_048)
+    items = [item for batch in protocol.batches(model) for item in batch]
+    examples, _ = material = _examples(protocol.material(model, items))
+    changed = [replace(examples[0], text="another text"), *examples[1:]]
+    assert data_digest(items, material) != data_digest(items, (changed, material[1]))
+
+
+def _examples(material):
+    return material if isinstance(material, tuple) else (material.train, material.test)
+
+
+def test_training_counts_are_part_of_the_data(models):
+    """Of ``ar_hits``: other training text under the same validation text."""
+    chosen, digests = np.arange(5), set()
+    for stream in ([0, 1, 2], [0, 1, 2], [0, 1, 1]):
+        counts = NgramCounts(chosen, 1, 16)
+        counts.add([np.array(stream)])
+        payload = _Sequence(tokens=chosen, counts={1: counts}, threshold=1, train_tokens=3)
+        items = [Item(id="0", payload=payload)]
+        digests.add(data_digest(items, ArHits().material(models["diff"], items)))
+    assert len(digests) == 2
+
+
+def test_a_wrapped_protocol_says_what_it_reads(models, texts):
+    settings = dict(protocol_class("needle").quick) | {"haystack": str(texts)}
+    wrapping = QuantizedLogits(protocol="needle", settings=settings, text=None)
+    item = Item(id="x", payload=(1, 1, 256, 0, 0))
+    asked = [replace(item, payload=type("Asked", (), {"item": item})())]
+    plain = Needle(**settings).material(models["diff"], [item])
+    assert wrapping.material(models["diff"], asked) == plain == haystack.corpus_text(str(texts))
+
+
+def test_the_digest_sees_every_part_of_a_payload():
+    @dataclass(frozen=True)
+    class Payload:
+        name: str
+        ids: tuple
+        counts: dict
+        array: np.ndarray
+
+    def digest(**changes):
+        whole = {"name": "a", "ids": (1, 2), "counts": {"x": 1.5}, "array": np.arange(3)}
+        return data_digest([Item(id="0", payload=Payload(**whole | changes))], None)
+
+    same = digest()
+    assert same == digest(ids=[1, 2], array=np.arange(3))
+    others = [
+        digest(name="b"), digest(ids=(1, 3)), digest(ids=("1", "2")), digest(ids=(1, 2, None)),
+        digest(counts={"x": 1.25}), digest(counts={"y": 1.5}), digest(array=np.arange(4)),
+        digest(array=np.arange(3) * 2), digest(ids=({2}, {1})), digest(name="half: \ud83d"),
+    ]  # fmt: skip
+    assert len({same, *others}) == 1 + len(others)
+    assert digest(ids=({1, 2}, {"b", "a"})) == digest(ids=({2, 1}, {"a", "b"}))
+    first, second = Item(id="0", payload=("ab", "c")), Item(id="0", payload=("a", "bc"))
+    assert data_digest([first], None) != data_digest([second], None)

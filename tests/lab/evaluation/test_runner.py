@@ -1,0 +1,327 @@
+"""An evaluation can be interrupted, continued and compared; a bad item takes no other down."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.compare import compare
+from diffattn.lab.evaluation.judge.interface import JudgeFailure
+from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary
+from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.evaluation.selection import Selection
+from diffattn.lab.evaluation.session import run_evaluation
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError, ModelError
+from diffattn.lab.records.evaluations import EvalResult, Metric
+from record_files import read_record, write_items, write_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Protocol):
+    """Right on even numbers; refuses those in ``bad``."""
+
+    name = "counting"
+    version = 1
+    source = "none"
+    summary = "counts"
+
+    size: int = 6
+    bad: tuple[int, ...] = ()
+    stop_at: int | None = None
+
+    def batches(self, model):
+        if self.size < 1:
+            raise ConfigError("counting: size must be 1 or more.")
+        items = [Item(id=str(i), payload=i, cluster=str(i // 2)) for i in range(self.size)]
+        return [items[i : i + 3] for i in range(0, self.size, 3)]
+
+    def ask(self, model, items):
+        if self.stop_at in [item.payload for item in items]:
+            raise KeyboardInterrupt
+        for item in items:
+            if item.payload in self.bad:
+                raise ItemError(f"item {item.id} is bad")
+        return [{"scores": {"right": float(item.payload % 2 == 0)}} for item in items]
+
+    def summarise(self, rows):
+        value = sum(row["scores"]["right"] for row in rows) / len(rows)
+        return Summary(metrics=[Metric(name="right", value=value, n=len(rows), headline=True)])
+
+
+def run(model, folder, **parameters):
+    return evaluate(model, Part(variant="counting", protocol=Counting(**parameters)), folder)
+
+
+def test_a_bad_item_is_recorded_and_the_others_count(models, tmp_path):
+    result = run(models["diff"], tmp_path / "a", bad=(1,))
+    assert (result.num_items, result.num_failed) == (6, 1)
+    assert result.metrics[0].n == 5
+    rows = {row["id"]: row for row in read_jsonl(tmp_path / "a" / "items.jsonl")}
+    assert rows["1"] == {"id": "1", "error": "ItemError: item 1 is bad"}
+    assert rows["2"]["scores"] == {"right": 1.0}
+    assert EvalResult.read(tmp_path / "a") == result
+
+
+def test_all_items_bad_is_an_error(models, tmp_path):
+    with pytest.raises(DiffAttnError, match=r"one item or more must be scored.*item 0 is bad"):
+        run(models["diff"], tmp_path / "a", bad=tuple(range(6)))
+
+
+def test_what_all_failed_is_asked_again(models, tmp_path, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
+        with pytest.raises(DiffAttnError, match="ZeroDivisionError"):
+            run(models["diff"], tmp_path / "a")
+    result = run(models["diff"], tmp_path / "a")
+    assert (result.num_items, result.num_failed) == (6, 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "half of a pair: \ud83d"])
+def test_an_answer_that_no_file_can_hold_is_a_failed_item(models, tmp_path, monkeypatch, bad):
+    original = Counting.ask
+
+    def ask(self, model, items):
+        rows = original(self, model, items)
+        return [r | {"told": bad if i.id == "4" else 0} for r, i in zip(rows, items, strict=True)]
+
+    monkeypatch.setattr(Counting, "ask", ask)
+    result = run(models["diff"], tmp_path / "a")
+    assert (result.num_items, result.num_failed) == (6, 1)
+    error = read_jsonl(tmp_path / "a" / "items.jsonl")[4]["error"]
+    assert error.startswith("ItemError: no file can hold the answer: ")
+
+
+def test_failures_that_may_pass_are_asked_again(models, tmp_path, monkeypatch):
+    """Of a finished part: one item had no memory, one had no reply, one is bad by itself."""
+    original, asked = Counting.ask, []
+    reasons = {"2": RuntimeError("CUDA out of memory"), "4": JudgeFailure("no reply")}
+
+    def ask(self, model, items):
+        asked.extend(item.id for item in items)
+        for item in items:
+            if item.id in reasons:
+                raise reasons[item.id]
+        return original(self, model, items)
+
+    monkeypatch.setattr(Counting, "ask", ask)
+    part, said = Part(variant="counting", protocol=Counting(bad=(1,))), []
+    first = evaluate(models["diff"], part, tmp_path / "a")
+    assert (first.num_items, first.num_failed) == (6, 3)
+    finished = EvalResult.read(tmp_path / "a")
+    reasons["2"] = ModelError("no server")
+    with pytest.raises(ModelError):
+        evaluate(models["diff"], part, tmp_path / "a")
+    assert len(finished.read_items(tmp_path / "a")) == 6  # nothing was answered: it still stands
+    del reasons["2"]
+    reasons["4"] = ModelError("no server")
+    with pytest.raises(ModelError):
+        evaluate(models["diff"], part, tmp_path / "a")
+    assert not (tmp_path / "a" / "result.json").exists()  # not of these rows any more
+    reasons["4"] = JudgeFailure("no reply")
+    second = evaluate(models["diff"], part, tmp_path / "a", on_message=said.append)
+    assert second.num_failed == 2
+    assert said == ["Items that failed are asked again: 1, first: JudgeFailure: no reply"]
+    reasons.clear()
+    asked.clear()
+    third = evaluate(models["diff"], part, tmp_path / "a")
+    assert (third.num_items, third.num_failed) == (6, 1)
+    assert asked == ["3", "4", "5"]
+    rows = read_jsonl(tmp_path / "a" / "items.jsonl")
+    assert [row["id"] for row in rows if "error" in row] == ["1"]
+    assert [row["id"] for row in rows] == list("012345")
+    assert (evaluate(models["diff"], part, tmp_path / "a"), asked[3:]) == (third, [])
+
+
+def test_a_finished_part_is_returned_where_its_data_are_gone(models, tmp_path, monkeypatch):
+    part, said = Part(variant="counting", protocol=Counting()), []
+    finished = evaluate(models["diff"], part, tmp_path / "a")
+
+    def gone(self, model):
+        raise ConfigError("corpus.txt: file must exist, got none.")
+
+    monkeypatch.setattr(Counting, "batches", gone)
+    assert evaluate(models["diff"], part, tmp_path / "a", on_message=said.append) == finished
+    assert said == [
+        "Whether its data are the same was not checked: corpus.txt: file must exist, got none."
+    ]
+
+
+def test_a_share_whose_items_lacked_memory_is_no_last_word(models, tmp_path, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
+        share = tmp_path / "counting.shard-1-of-2"
+        evaluate(
+            models["diff"], Part(variant="counting", protocol=Counting()), share,
+            selection=Selection(shard=(1, 2)),
+        )  # fmt: skip
+    result = run(models["diff"], tmp_path / "counting")
+    assert (result.num_items, result.num_failed) == (6, 0)
+
+
+def test_a_part_without_any_score_does_not_end_the_others(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(LanguageModel, "load", lambda *ignored, **more: models["diff"])
+    chosen = [
+        Part(variant=name, protocol=Counting(bad=bad))
+        for name, bad in (("none", tuple(range(6))), ("all", ()))
+    ]
+    said = []
+    results, _ = run_evaluation(
+        chosen, {"diff": "anywhere"}, tmp_path / "a", on_message=said.append
+    )
+    assert [one.variant for one in results] == ["all"]
+    assert said[0].startswith("diff/none cannot run: none: one item or more must be scored")
+    with pytest.raises(DiffAttnError, match="one item or more must be scored"):
+        run_evaluation(chosen[:1], {"diff": "anywhere"}, tmp_path / "b")
+
+
+def test_an_interrupted_evaluation_continues_at_the_next_item(models, tmp_path, monkeypatch):
+    asked = []
+    original = Counting.ask
+
+    def ask(self, model, items):
+        asked.extend(item.id for item in items)
+        if "4" in asked and len(asked) < 10:
+            raise KeyboardInterrupt
+        return original(self, model, items)
+
+    monkeypatch.setattr(Counting, "ask", ask)
+    with pytest.raises(KeyboardInterrupt):
+        run(models["diff"], tmp_path / "a")
+    with (tmp_path / "a" / "items.jsonl").open("a") as file:
+        file.write('{"id": "3", "sco')  # killed while writing
+    asked[:] = ["padding"] * 10
+    result = run(models["diff"], tmp_path / "a")
+    assert asked[10:] == ["3", "4", "5"]
+    assert result.num_items == 6
+    again = run(models["diff"], tmp_path / "a")
+    assert (asked[10:], again) == (["3", "4", "5"], result)
+
+
+def test_another_evaluation_in_the_folder_is_refused(models, tmp_path):
+    run(models["diff"], tmp_path / "a")
+    with pytest.raises(CheckpointError, match=r"got parameters\.size 4 where 6 is rec"):
+        run(models["diff"], tmp_path / "a", size=4)
+    with pytest.raises(CheckpointError, match=r"got model\.label 'softmax' where 'diff'"):
+        run(models["softmax"], tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="other files"):
+        run(models["diff"], tmp_path / "b")
+
+
+def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
+    run(models["softmax"], tmp_path / "one" / "counting", bad=(1,))
+    run(models["diff"], tmp_path / "two" / "counting", bad=(1,))
+    rows = read_jsonl(tmp_path / "two" / "counting" / "items.jsonl")
+    for row in rows:
+        if row["id"] in ("3", "5"):
+            row["scores"]["right"] = 1.0
+    rows = [row for row in rows if row["id"] != "4"]
+    write_items(tmp_path / "two" / "counting", rows)
+    comparison = compare(tmp_path, ["one", "two", "three"], ["counting"])
+    (one,) = comparison.differences
+    assert (one.value, one.baseline_value) == pytest.approx((1.0, 0.5))
+    assert (one.num_items, one.n, one.num_unpaired) == (4, 3, 1)
+    assert one.difference == pytest.approx(0.5)
+    assert one.test == "Student t over clusters, adjusted"
+    assert one.p_value > 0.05
+    assert one.low < 0 < one.high
+    assert comparison.skipped == [
+        "counting: three was not compared: three has no result of counting."
+    ]
+
+
+def test_single_right_or_wrong_items_are_compared_by_mcnemar(models, tmp_path):
+    answers = {"one": [0, 0, 0, 0, 0, 1, 1], "two": [1, 1, 1, 1, 0, 0, 1]}
+    for label, right in answers.items():
+        run(models["softmax"], tmp_path / label / "counting", size=2)
+        rows = [{"id": str(i), "scores": {"right": x}} for i, x in enumerate(right)]
+        write_items(tmp_path / label / "counting", rows)
+    (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
+    assert (one.test, one.n) == ("McNemar, exact", 7)
+    assert one.difference == pytest.approx(3 / 7)
+    # Four wins and one loss: 2 (1 + 5) / 2^5.
+    assert one.p_value == pytest.approx(0.375)
+
+
+def test_weighted_scores_compare_over_equal_items(models, tmp_path):
+    run(models["softmax"], tmp_path / "one" / "counting", size=4)
+    run(models["diff"], tmp_path / "two" / "counting", size=4)
+    # Losses per token 2 -> 1 over 3 tokens, 1 -> 2 over 1; another text; no such tokens at all.
+    for label, losses, tokens in (("one", [2, 1, 5], [3, 1, 4]), ("two", [1, 2, 5], [3, 1, 9])):
+        rows = [
+            {"id": str(i), "scores": {"loss": loss}, "weights": {"loss": weight}}
+            for i, (loss, weight) in enumerate(zip(losses, tokens, strict=True))
+        ]
+        write_items(tmp_path / label / "counting", [*rows, {"id": "3", "scores": {}}])
+    (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
+    assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
+    assert one.difference == pytest.approx((-3 + 1) / 4)
+    assert one.test == "Student t over clusters"  # without one: 1; without the other: -1
+    assert one.p_value == pytest.approx(1 - 2 / np.pi * np.arctan(0.2**0.5))
+
+
+def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path):
+    per_token = ("ar_hit_nll", "logprob_per_token", "nll", "nll_to_128", "text loss, 4 bits")
+    anyway = ("accuracy", "bits_per_byte", "expected_logprob", "nll_per_word")
+    for label in ("one", "two"):
+        run(models["softmax"], tmp_path / label / "counting", size=2)
+        rows = [{"id": str(i), "scores": dict.fromkeys(per_token + anyway, i)} for i in (0, 1)]
+        write_items(tmp_path / label / "counting", rows)
+    found = compare(tmp_path, ["one", "two"], ["counting"])
+    assert len(found.differences) == 9
+    assert not found.skipped
+    path = tmp_path / "two" / "counting" / "result.json"
+    value = read_record(path)
+    value["model"]["vocabulary"] = "another"
+    write_record(path, value)
+    found = compare(tmp_path, ["one", "two"], ["counting"])
+    assert [one.score for one in found.differences] == list(anyway)
+    assert found.notes == [
+        "counting: two has another tokenizer than one: a length in tokens holds another amount of "
+        "text; the records do not say whether their texts are the same."
+    ]
+    assert found.skipped == [
+        f"counting: {', '.join(per_token)} of two was not compared: its tokenizer has another "
+        "vocabulary, and these count per token."
+    ]
+
+
+def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
+    with pytest.raises(ConfigError, match="size must be"):
+        run(models["diff"], tmp_path / "a", size=0)
+    assert run(models["diff"], tmp_path / "a", size=2).num_items == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (["key_value"], [], "Unknown protocol 'key_value'. Did you mean 'key_values'?"),
+        (["key_values"], ["samples=3"], "must be PROTOCOL.KEY=VALUE"),
+        (["key_values"], ["needle.samples=3"], "'needle' must be a protocol of this run"),
+        (["key_values"], ["key_values.sampels=3"], "Did you mean 'key_values.samples'?"),
+        (["key_values"], ["key_values.samples=0"], "must be 1 or more"),
+        (["key_values"], ["key_values.samples=many"], "must be a whole number"),
+    ],
+)
+def test_wrong_settings(names, settings, message):
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        parts(names, settings)
+
+
+def test_quick_and_settings_change_the_parameters():
+    (part,) = parts(["key_values"], ["key_values.num_pairs=[4, 5]"], quick=True)
+    found = part.protocol.parameters()
+    assert (found["num_pairs"], found["samples"], found["seed"]) == ((4, 5), 4, 1234)
+
+
+def test_models_that_ran_differently_are_compared_with_a_note(build, tmp_path):
+    run(build("diff"), tmp_path / "one" / "counting")
+    run(build("diff", max_length=512), tmp_path / "two" / "counting")
+    comparison = compare(tmp_path, ["one", "two"], ["counting"])
+    assert len(comparison.differences) == 1
+    assert comparison.notes == ["counting: two ran with max_length 512 where one has 1024."]

@@ -1,0 +1,172 @@
+"""Models on a server: asked in tokens, with retries, keys kept; what needs logits is refused."""
+
+import json
+import re
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from typer.testing import CliRunner
+
+from diffattn.errors import ConfigError
+from diffattn.lab.cli.app import app
+from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.served_model import ServedModel, served_settings
+from diffattn.lab.inference.network_reader import ItemError, ModelError
+from diffattn.lab.records.evaluations import EvalResult
+
+KEY = "sk-very-secret-key"
+
+
+@contextmanager
+def server(answer, *, failures=0):
+    """Serve completions of ``answer(body)``; the first so many requests get a 503."""
+    asked, lock = [], threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                asked.append({"path": self.path, "body": body, "headers": dict(self.headers)})
+                fails = len(asked) <= failures
+            text = "" if fails else answer(body)
+            if fails or not isinstance(text, str):
+                data, status = b"no", 503 if fails else text
+            else:
+                choice = {"text": text, "index": 0, "finish_reason": "stop"}
+                data, status = json.dumps({"model": "m", "choices": [choice]}).encode(), 200
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_port}/v1", asked
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def open_served(tokenizer_folder):
+    def make(url, *more):
+        changes = [
+            "big.model=owner/big", f"big.tokenizer={tokenizer_folder}", "big.max_length=4096",
+            "big.first_wait_seconds=0.01", "big.timeout_seconds=5", *more,
+        ]  # fmt: skip
+        return ServedModel(served_settings("big", url, changes), label="big")
+
+    return make
+
+
+def test_prompts_go_as_tokens_and_answers_are_cut(open_served, monkeypatch):
+    monkeypatch.setenv("BIG_KEY", KEY)
+    with server(lambda body: " river and so on", failures=1) as (url, asked):
+        model = open_served(url, "big.key_variable=BIG_KEY", "big.workers=1")
+        ids = model.encode_prompt("the old king")
+        (one,) = model.generate([ids], max_new_tokens=9, stop=[" so"])
+        assert (one.text, one.finished) == (" river and", "stop")
+        assert len(asked) == 2  # the first failed in a way that may pass
+        sent = asked[1]
+        assert sent["path"] == "/v1/completions"
+        assert sent["headers"]["Authorization"] == f"Bearer {KEY}"
+        assert sent["body"] == {
+            "model": "owner/big", "prompt": ids, "max_tokens": 9, "stop": [" so"],
+            "temperature": 0.0,
+        }  # fmt: skip
+        assert KEY not in json.dumps(model.facts())
+        with pytest.raises(ItemError, match="must fit the 4096 tokens of big"):
+            model.generate([ids], max_new_tokens=5_000)
+
+
+@pytest.mark.scheduled
+def test_ruler_runs_on_a_server_beside_a_local_model(build, tokenizer, tokenizer_folder, tmp_path):
+    def answer(body):
+        text = tokenizer.decode(body["prompt"])
+        key = re.findall(r"number for (\S+) mentioned in the provided text is$", text)[0]
+        return " " + re.findall(rf"for {key} is: (\d+)\.", text)[0] + "."
+
+    local = build("softmax", max_length=1_024)
+    local.network.save_pretrained(tmp_path / "local")
+    local.tokenizer.save_pretrained(tmp_path / "local")
+    with server(answer) as (url, _):
+        settings = ["model=m", f"tokenizer={tokenizer_folder}", "max_length=1024"]
+        served = [x for one in settings for x in ("--served", f"big.{one}")]
+        done = CliRunner().invoke(
+            app,
+            ["evaluate", "ruler", "word_perplexity", "--out", str(tmp_path / "out"),
+             "--model", f"local={tmp_path / 'local'}", "--model", f"big={url}", *served,
+             "--set", "ruler.tasks=[\"niah_single_1\"]", "--set", "ruler.lengths=[768]",
+             "--set", "ruler.samples=3", "--set", "word_perplexity.documents=1",
+             "--set", f"word_perplexity.texts={tmp_path / 'local' / 'config.json'}",
+             "--set", "word_perplexity.window=64", "--set", "word_perplexity.stride=32"],
+        )  # fmt: skip
+    assert done.exit_code == 1
+    assert "big/word_perplexity cannot run: big: this protocol needs logits" in done.stderr
+    result = EvalResult.read(tmp_path / "out" / "big" / "ruler")
+    assert result.num_failed == 0
+    assert result.headline()[0].value == 1.0
+    assert result.model["type"] == "served"
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "out")]).exit_code == 0
+
+
+def test_what_a_server_cannot_do_is_refused_by_name(open_served):
+    with server(lambda body: 401) as (url, asked):
+        model = open_served(url)
+        for call in (lambda: model.score([]), lambda: model.read([1]), lambda: model.network):
+            with pytest.raises(ModelError, match="big: this protocol needs logits or maps"):
+                call()
+        assert not asked
+        with pytest.raises(ModelError, match="must accept the key and know the model 'owner/big'"):
+            model.generate([[1]], max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([], r"a served model needs --served big.model=\.\.\., got none"),
+        (["big.model=m", "big.tokenizer=t"], "needs --served big.max_length="),
+        (["big.modle=m"], "unknown key 'modle'. Did you mean 'model'"),
+        (["big.max_tokens=9"], "unknown key 'max_tokens'"),  # the protocol's to say
+        (["model=m"], "must be LABEL.KEY=VALUE, got 'model'"),
+        (["big.model=m", "big.tokenizer=t", "big.max_length=1"], "max_length must be a whole"),
+        (["big.model=m", "big.tokenizer=t", "big.max_length=9", "big.workers=0"], "workers must"),
+    ],
+)
+def test_settings_that_cannot_be(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        served_settings("big", "http://127.0.0.1:1/v1", changes)
+
+
+@pytest.mark.scheduled
+def test_every_protocol_runs_on_a_server_or_is_refused_by_name(tokenizer_folder, tmp_path):
+    """As the documentation lists them; none leaves an item that failed."""
+    with server(lambda body: " the river") as (url, _):
+        settings = ["model=m", f"tokenizer={tokenizer_folder}", "max_length=4096"]
+        served = [x for one in settings for x in ("--served", f"big.{one}")]
+        done = CliRunner().invoke(
+            app,
+            ["evaluate", "all", "--quick", "--out", str(tmp_path / "out"), "--model", f"big={url}",
+             *served, "--set", "hallucination.lookback=false"],
+        )  # fmt: skip
+    assert done.exit_code == 1
+    ran = {path.parent.name for path in (tmp_path / "out" / "big").glob("*/result.json")}
+    assert ran == {"ruler", "babilong", "key_values", "hidden_needle", "hallucination"}
+    for name in ran:
+        assert EvalResult.read(tmp_path / "out" / "big" / name).num_failed == 0
+    for name in set(PROTOCOLS) - ran:
+        said = done.stderr.partition(f"big/{name} cannot run: ")[2].partition("\n")[0]
+        assert "needs logits or maps, and a served model only writes" in said, name

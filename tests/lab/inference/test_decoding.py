@@ -1,0 +1,135 @@
+"""Greedy decoding equals Hugging Face's generate, in batches and on shared prefixes."""
+
+import copy
+import random
+
+import pytest
+import torch
+
+from diffattn.lab.inference import decoding
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from scripted_model import with_limits
+
+
+def prompts(model, seed=0):
+    generator = random.Random(seed)
+    vocab = len(model.tokenizer)
+    long = [generator.randrange(1, vocab) for _ in range(260)]
+    found = [long + [generator.randrange(1, vocab) for _ in range(n)] for n in (1, 5, 2, 9)]
+    return [*found, [5], [generator.randrange(1, vocab) for _ in range(30)]]
+
+
+def by_hugging_face(model, prompt, max_new_tokens):
+    with torch.no_grad():
+        ids = model.network.generate(
+            torch.tensor([prompt]), max_new_tokens=max_new_tokens, do_sample=False,
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            eos_token_id=model.end_tokens, pad_token_id=0,
+        )  # fmt: skip
+    return ids[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("copied_tokens", [0, 10**9])
+@pytest.mark.parametrize("share", [True, False])
+def test_equals_hugging_face(model, share, copied_tokens):
+    model = with_limits(model, copied_tokens=copied_tokens)
+    asked = prompts(model)
+    for prompt, found in zip(
+        asked, model.generate(asked, max_new_tokens=12, share=share), strict=True
+    ):
+        wanted = by_hugging_face(model, prompt, 12)
+        if found.finished == "eos":
+            assert list(found.ids) == wanted[:-1]
+            assert wanted[-1] in model.end_tokens
+        else:
+            assert list(found.ids) == wanted
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_layers_with_a_window_equal_hugging_face(build_windowed, share):
+    """Padding in a cache that keeps eight tokens would push real ones out."""
+    model = build_windowed(8)
+    asked = [*prompts(model), [5, 6], [7, 8], [11] * 5, [12] * 20]
+    found = model.generate(asked, max_new_tokens=12, share=share)
+    for prompt, one in zip(asked, found, strict=True):
+        wanted = by_hugging_face(model, prompt, 12)
+        assert list(one.ids) == wanted[: len(one.ids)]
+        assert len(one.ids) + (one.finished == "eos") == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("tokenizer", int), ("config", int), ("config", list), ("generation_config", list)],
+)
+def test_any_end_token_ends_a_row(build, place, kind):
+    model = build("llama")
+    free = model.generate([[5, 6, 7]], max_new_tokens=4)[0]
+    last = next(i for i, token in enumerate(free.ids) if token not in free.ids[:i] and i)
+    tokenizer = copy.deepcopy(model.tokenizer)
+    if place == "tokenizer":
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(free.ids[last])
+    else:
+        of = getattr(model.network, place)
+        of.eos_token_id = free.ids[last] if kind is int else [1, free.ids[last]]
+    again = LanguageModel(model.network, tokenizer)
+    (found,) = again.generate([[5, 6, 7]], max_new_tokens=4)
+    assert (found.ids, found.finished) == (free.ids[:last], "eos")
+
+
+def test_branches_meet_no_more_tokens_than_allowed():
+    room = [30, 10, 50, 20, 200]
+    batches = list(decoding._by_tokens(room, 100))
+    assert sorted(i for batch in batches for i in batch) == list(range(5))
+    assert batches == [[1, 3, 0], [2], [4]]
+
+
+def test_a_prefix_that_was_read_before(model):
+    asked = prompts(model)
+    whole = model.generate([[9, 8, 7, *one] for one in asked], max_new_tokens=6)
+    assert model.generate(asked, max_new_tokens=6, before=model.read([9, 8, 7])) == whole
+
+
+def test_stop_strings_cut_the_text(models):
+    model = models["diff"]
+    asked = prompts(model)
+    free = model.generate(asked, max_new_tokens=10)
+    stop = free[0].text[3:5]
+    for found, whole in zip(
+        model.generate(asked, max_new_tokens=10, stop=(stop,)), free, strict=True
+    ):
+        assert found.text == whole.text.split(stop)[0]
+        assert (found.finished == "stop") == (stop in whole.text)
+
+
+@pytest.mark.parametrize("copied_tokens", [0, 10**9])
+def test_only_allowed_tokens_are_written(models, copied_tokens):
+    model = with_limits(models["shared_diff"], copied_tokens=copied_tokens)
+    words = [(7, 8, 9), (7, 10), (11,)]
+
+    def allowed(prompt, written):
+        return sorted(
+            {
+                w[len(written)]
+                for w in words
+                if len(w) > len(written) and w[: len(written)] == written
+            }
+        )
+
+    for found in model.generate(prompts(model), max_new_tokens=5, allowed=allowed):
+        assert found.ids in words
+        assert found.finished == "choice"
+
+
+@pytest.mark.parametrize("prompt", [[], [1] * 1020])
+def test_what_does_not_fit(models, prompt):
+    with pytest.raises(ItemError, match="must fit the model's 1024 tokens"):
+        models["diff"].generate([prompt], max_new_tokens=5)
+
+
+def test_what_was_read_before_counts(model):
+    long, *rows = [3, 5, 8] * 90, [7], [9, 2, 4], [11] * 6
+    wanted = model.generate([long + row for row in rows], max_new_tokens=8)
+    assert model.generate(rows, max_new_tokens=8, before=model.read(long)) == wanted
+    with pytest.raises(ItemError, match=r"got 1020 \+ 8"):
+        model.generate([[1] * 750], max_new_tokens=8, before=model.read(long))

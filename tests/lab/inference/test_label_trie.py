@@ -1,0 +1,181 @@
+"""Labels in one pass equal one row per label, and constrained greedy decoding."""
+
+import random
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.lab.inference.label_trie import LabelTrie
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.testing.budget import compare
+from diffattn.lab.testing.nudging import measured_errors
+
+NESTED = ["gas", "gas type", "a", "an", "question", "question answer", "the", "the city key"]
+NUMBERS = [str(i) for i in range(0, 130, 7)]
+SETS = {"nested": NESTED, "numbers": NUMBERS, "one": ["house"]}
+
+
+def tokens(model, count, seed):
+    generator = random.Random(seed)
+    return [generator.randrange(1, len(model.tokenizer)) for _ in range(count)]
+
+
+def questions(model, trie):
+    """Of unequal length; two begin alike and two are equal."""
+    found = [tokens(model, n, seed) for seed, n in enumerate((1, 9, 4, 17, 2, 30))]
+    found += [[*found[1][:6], 7], list(found[2])]
+    return [[*one, *model.encode("\nType:")] for one in found]
+
+
+@pytest.mark.parametrize("labels", SETS)
+@pytest.mark.parametrize("length", [0, 190])
+def test_one_pass_equals_one_row_per_label(model, labels, length):
+    """float64: sums of a few hundred terms of size 1, a few thousand times its epsilon."""
+    trie = LabelTrie(model, SETS[labels], "\nType:")
+    asked = questions(model, trie)
+    prefix = model.read(tokens(model, length, 99)) if length else None
+    found = model.read_labels(trie, asked, before=prefix)
+    for one, wanted in zip(
+        found, model.read_labels(trie, asked, before=prefix, branch=False), strict=True
+    ):
+        assert one.greedy == wanted.greedy
+        assert one.likeliest == wanted.likeliest
+        assert one.logprobs == pytest.approx(wanted.logprobs, rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["diff", "softmax"])
+def test_one_pass_in_float32_differs_by_rounding(build, kind):
+    """Labels together round in another order than one row per label."""
+    model, wide = build(kind), build(kind, dtype=torch.float64)
+    trie = LabelTrie(model, NESTED, "\nType:")
+    asked = questions(model, trie)
+
+    def logprobs(network, branch=False):
+        reader = LanguageModel(network, model.tokenizer, label=kind)
+        before = reader.read(tokens(model, 190, 99))
+        read = reader.read_labels(trie, asked, before=before, branch=branch)
+        return {"logprobs": torch.tensor([r.logprobs for r in read], dtype=torch.float64)}
+
+    exact = logprobs(wide.network)
+    off = measured_errors(logprobs, model.network, exact)["logprobs"]
+    together = logprobs(model.network, branch=True)["logprobs"].float()
+    assert compare(together, exact["logprobs"], off).problem is None
+
+
+def test_alone_or_together_is_the_same(model):
+    trie = LabelTrie(model, NESTED, "\nType:")
+    asked = questions(model, trie)
+    prefix = model.read(tokens(model, 150, 3))
+    together = model.read_labels(trie, asked, before=prefix)
+    alone = [model.read_labels(trie, [one], before=prefix)[0] for one in asked]
+    assert [one.greedy for one in together] == [one.greedy for one in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize("labels", SETS)
+def test_greedy_is_decoding_within_the_labels(model, labels):
+    """What :func:`generate` writes under the trie is always one of the labels, and the same one."""
+    trie = LabelTrie(model, SETS[labels], "\nType:")
+    prefix = tokens(model, 140, 5)
+    asked = questions(model, trie)
+    written = model.generate(
+        [[*prefix, *one] for one in asked], max_new_tokens=trie.longest,
+        allowed=lambda prompt, ids: trie.allowed(ids),
+    )  # fmt: skip
+    found = model.read_labels(trie, asked, before=model.read(prefix))
+    for one, text in zip(found, written, strict=True):
+        assert text.text.strip() in SETS[labels]
+        assert text.text.strip() == trie.labels[one.greedy]
+
+
+def test_log_probabilities_are_those_of_a_plain_pass(models):
+    model = models["diff_v2"]
+    trie = LabelTrie(model, NESTED, "\nType:")
+    prompt = [*tokens(model, 60, 1), *model.encode("\nType:")]
+    (found,) = model.read_labels(trie, [prompt])
+    for path, logprob in zip(trie.paths, found.logprobs, strict=True):
+        with torch.no_grad():
+            logits = model.network(torch.tensor([[*prompt, *path]])).logits[0].log_softmax(-1)
+        steps = [logits[len(prompt) - 1 + i, token] for i, token in enumerate(path)]
+        assert logprob == pytest.approx(float(sum(steps)), rel=0, abs=1e-12)
+
+
+def test_a_label_is_encoded_as_it_follows_the_prompt(models):
+    """The space belongs to the label, and the line break ends it."""
+    model = models["diff"]
+    trie = LabelTrie(model, NESTED, "\nType:")
+    assert trie.overlap == ()
+    for label, path in zip(NESTED, trie.paths, strict=True):
+        assert model.decode(path) == f" {label}\n"
+
+
+class Merging:
+    """Encodes characters, but ``": "`` and whatever letter follows as one token."""
+
+    bos_token_id = None
+
+    def encode(self, text):
+        found, i = [], 0
+        while i < len(text):
+            size = 3 if text[i : i + 2] == ": " and i + 2 < len(text) else 1
+            found.append(hash_free(text[i : i + size]))
+            i += size
+        return found
+
+
+def hash_free(piece):
+    """A number that stands for a piece of text."""
+    return int.from_bytes(piece.encode(), "big")
+
+
+def test_a_token_that_merges_across_the_border_belongs_to_the_labels():
+    trie = LabelTrie(Merging(), ["ab", "ac", "b"], "\nType:")
+    assert trie.overlap == (hash_free(":"),)
+    assert [path[0] for path in trie.paths] == [
+        hash_free(": a"),
+        hash_free(": a"),
+        hash_free(": b"),
+    ]
+    prompt = Merging().encode("why?\nType:")
+    assert trie.cut(prompt) == prompt[:-1]
+    assert trie.allowed([]) == sorted([hash_free(": a"), hash_free(": b")])
+    with pytest.raises(ItemError, match="prompts must end in tokens"):
+        trie.cut(prompt[:-1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", " "], "must be one line of text, got ' '"),
+        (["a", "b\nc"], "must be one line of text"),
+        (["a", "b", "a"], "must differ"),
+        ([], "must differ"),
+    ],
+)
+def test_unusable_labels(models, labels, message):
+    with pytest.raises(ConfigError, match=message):
+        LabelTrie(models["diff"], labels, "\nType:")
+
+
+def test_labels_that_a_tokenizer_cannot_tell_apart():
+    class Deaf(Merging):
+        def encode(self, text):
+            return super().encode(text.replace("\n", "").replace("é", "e"))
+
+    with pytest.raises(ConfigError, match="'gas' and 'gas type'"):
+        LabelTrie(Deaf(), ["gas", "gas type"], "Type:")
+    with pytest.raises(ConfigError, match="'gas type' and 'gas'"):
+        LabelTrie(Deaf(), ["gas type", "gas"], "Type:")
+    with pytest.raises(ConfigError, match="'café' and 'cafe'"):
+        LabelTrie(Deaf(), ["café", "cafe"], "Type:")
+
+
+def test_what_does_not_fit(models):
+    model = models["diff"]
+    trie = LabelTrie(model, NESTED, "\nType:")
+    for prompt, message in (([], "a token or more"), ([1] * 1024, "fit the model's 1024 tokens")):
+        with pytest.raises(ItemError, match=message):
+            model.read_labels(trie, [prompt])

@@ -1,0 +1,96 @@
+"""Completions and scores that share their reading equal those that read everything anew."""
+
+import copy
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.prompting import prompt_text, require_chat_template
+from diffattn.lab.inference.scoring import Continuation
+from scripted_model import LoggedModel, with_limits
+
+
+def definition(model, prompts, answers):
+    """Every prompt read from scratch, on its own, twice."""
+    ids = [model.encode_prompt(prompt) for prompt in prompts]
+    outputs = model.generate(ids, max_new_tokens=5, share=False)
+    pairs = [model.encode_pair(p, f" {a}") for p, a in zip(prompts, answers, strict=True)]
+    scores = model.score([Continuation(tuple(c), tuple(t)) for c, t in pairs], share=False)
+    return [
+        (one.text, len(own), value.logprob / len(value.token_logprobs))
+        for one, own, value in zip(outputs, ids, scores, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("case", ["common text", "nothing in common", "one prompt"])
+@pytest.mark.parametrize("rows_alone", [False, True])
+def test_shared_reading_changes_nothing(model, text, case, rows_alone):
+    model = copy.copy(model)
+    model.rows_alone = rows_alone
+    prompts = {
+        "common text": [f"{text[:900]} {question}" for question in ("who is", "what was the")],
+        "nothing in common": [text[i : i + 300 + 40 * i].strip() for i in (0, 7, 23)],
+        "one prompt": [text[:1000].strip()],
+    }[case]
+    answers = ["the city of river", "7", "old"][: len(prompts)]
+    found = model.complete(prompts, answers, max_new_tokens=5)
+    for one, (output, tokens, logprob) in zip(
+        found, definition(model, prompts, answers), strict=True
+    ):
+        assert (one.text, one.prompt_tokens) == (output, tokens)
+        # float64: 1e-13 per operation, some thousand of them.
+        assert one.logprob_per_token == pytest.approx(logprob, rel=1e-9)
+
+
+def test_prompts_that_run_alone_are_read_once(models, text):
+    model = LoggedModel(with_limits(models["softmax"], batch_tokens=300))
+    prompts = [text[:900].strip(), text[400:1500].strip()]
+    model.complete(prompts, ["the", "a"], max_new_tokens=2)
+    tokens = sum(len(model.encode_prompt(prompt)) for prompt in prompts)
+    assert tokens - 4 <= sum(model.reads) <= tokens
+
+
+def test_prompts_that_do_not_fit_are_refused_before_they_are_read(build, text):
+    model = LoggedModel(build("diff", max_length=64))
+    for prompts in ([text], [text + "a", text + "b"]):
+        with pytest.raises(ItemError, match="prompt and continuation must fit the model's 64 tok"):
+            model.complete(prompts, ["x"] * len(prompts), max_new_tokens=4)
+    long = model.encode(text)
+    with pytest.raises(
+        ItemError, match=f"a prompt must fit the model's 64 tokens, got {len(long)}"
+    ):
+        list(model.read_prompts([long[:5], long]))
+    assert model.reads == []
+    assert list(model.read_prompts([])) == []
+
+
+def test_without_answers_there_are_no_scores(models, text):
+    (one,) = models["diff"].complete([text[:50].strip()], None, max_new_tokens=3)
+    assert one.logprob_per_token is None
+
+
+def test_an_answer_longer_than_the_model_counts_as_far_as_it_reaches(build, text):
+    model = build("diff", max_length=64)
+    (one,) = model.complete(["the city"], [text[:400]], max_new_tokens=3)
+    assert one.logprob_per_token < 0
+
+
+def test_a_prompt_has_no_space_at_its_end(models):
+    text = prompt_text(models["diff"], "Who?", " Answer: ", chat=False)
+    assert text == "Who? Answer:"
+    with pytest.raises(ConfigError, match="chat needs a tokenizer with a chat template, got none"):
+        require_chat_template(models["diff"])
+
+
+def test_a_chat_template_takes_the_question_and_leaves_the_prefix_to_the_answer(build, monkeypatch):
+    model = build("diff")
+    template = (
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }} {% endfor %}[it]"
+    )
+    monkeypatch.setattr(model.tokenizer, "chat_template", template, raising=False)
+    text = prompt_text(model, "Who?", " The answer is ", chat=True)
+    # The model puts its own BOS before every prompt.
+    assert model.bos is not None
+    assert text == "[user] Who? [it]The answer is"
+    assert model.encode_prompt(text).count(model.bos) == 1

@@ -1,0 +1,241 @@
+"""Scores equal an independent forward pass, with and without shared prefixes."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from transformers import MambaConfig, MambaForCausalLM
+
+from diffattn.errors import ConfigError
+from diffattn.lab.inference import scoring
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.inference.token_losses import windows
+from scripted_model import LoggedModel, with_limits
+
+
+def continuations(model, seed=0):
+    """Contexts of unequal lengths: some begin with a long text, some share nothing."""
+    generator = random.Random(seed)
+    vocab = len(model.tokenizer)
+
+    def some(n):
+        return tuple(generator.randrange(1, vocab) for _ in range(n))
+
+    long = some(300)
+    found = [Continuation(long + some(generator.randint(1, 9)), some(3)) for _ in range(5)]
+    found += [Continuation(some(n), some(m)) for n, m in ((1, 1), (40, 7), (9, 2))]
+    found += [Continuation(long[:150] + some(4), some(1)), Continuation(long, some(2))]
+    generator.shuffle(found)
+    return found
+
+
+def expected(model, one):
+    """Log-probabilities by one plain forward pass."""
+    ids = torch.tensor([[*one.context, *one.target]])
+    with torch.no_grad():
+        logprobs = model.network(ids).logits[0].log_softmax(-1)
+    at = range(len(one.context) - 1, ids.shape[1] - 1)
+    return [float(logprobs[i, token]) for i, token in zip(at, one.target, strict=True)]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_scores_equal_a_plain_forward_pass(model, share):
+    asked = continuations(model)
+    for one, found in zip(asked, model.score(asked, share=share), strict=True):
+        # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
+        assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
+        assert found.is_greedy == (found.greedy == one.target)
+        assert found.logprob == pytest.approx(sum(found.token_logprobs))
+
+
+def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
+    asked = continuations(model)
+    branched = model.score(asked)
+    monkeypatch.setattr(scoring, "can_branch", lambda model, prefix: False)
+    for a, b in zip(branched, model.score(asked), strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, rel=0, abs=1e-12)
+        assert a.greedy == b.greedy
+
+
+def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
+    model = build_windowed(8)
+    asked = continuations(model)
+    for one, found in zip(asked, model.score(asked), strict=True):
+        assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
+
+
+def test_recurrent_models_are_refused(tokenizer):
+    config = MambaConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1)
+    with pytest.raises(ConfigError, match="must keep keys and values, got LinearAttentionLayer"):
+        LanguageModel(MambaForCausalLM(config), tokenizer)
+
+
+def test_weights_of_any_shape_count_in_the_hash(build):
+    model = build("llama")
+    model.network.register_buffer("scale", torch.tensor(1))
+    before = model.facts()["weights"]
+    changed = build("llama")
+    changed.network.register_buffer("scale", torch.tensor(2))
+    assert changed.facts()["weights"] != before
+
+
+def test_long_rows_run_in_chunks(models):
+    model = models["diff"]
+    asked = [*continuations(model), Continuation((1, 2, 3), tuple(range(5, 205)))]
+    whole = model.score(asked)
+    in_chunks = with_limits(model, chunk_tokens=16).score(asked)
+    for a, b in zip(whole, in_chunks, strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
+        assert (a.greedy, a.is_greedy) == (b.greedy, b.is_greedy)
+
+
+def test_small_batches_change_nothing(models):
+    model = models["diff_v2"]
+    asked = continuations(model)
+    whole = model.score(asked)
+    one_by_one = with_limits(model, cache_bytes=1).score(asked)
+    for a, b in zip(whole, one_by_one, strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
+
+
+def test_a_shared_context_is_read_once(models, monkeypatch):
+    model = models["softmax"]
+    read = []
+    network = type(model.network).forward
+
+    def counting(self, input_ids, **options):
+        read.append(input_ids.numel())
+        return network(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(type(model.network), "forward", counting)
+    context = tuple(range(1, 201))
+    model.score([Continuation((*context, i), (i,)) for i in range(30)])
+    assert sum(read) < 200 + 30 * 3
+
+
+@pytest.mark.parametrize(
+    ("context", "target", "message"),
+    [
+        ((), (1,), "a token or more"),
+        ((1,), (), "a token or more"),
+        ((1,) * 1024, (1, 2), "1024 tokens, got 1025"),
+    ],
+)
+def test_what_cannot_be_scored(models, context, target, message):
+    with pytest.raises(ItemError, match=message):
+        models["diff"].score([Continuation(context, target)])
+
+
+def test_what_was_read_before_counts(model):
+    long = tuple(i % 90 for i in range(270))
+    rows = [Continuation((7,), (1, 2)), Continuation((5,) * 140, (3,)), Continuation((5, 4), (9,))]
+    whole = [Continuation(long + one.context, one.target) for one in rows]
+    wanted = model.score(whole)
+    for reader in (model, with_limits(model, chunk_logits=1)):  # then every row by chunks
+        for a, b in zip(wanted, reader.score(rows, before=model.read(long)), strict=True):
+            assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
+            assert a.greedy == b.greedy
+    with pytest.raises(ItemError, match="1024 tokens, got 1025"):
+        model.score([Continuation((1,) * 754, (1, 2))], before=model.read(long))
+
+
+def test_rows_can_run_alone(models):
+    """Each row in a pass of its own, from its first token, and with the same scores."""
+    model = LoggedModel(models["diff"])
+    asked = continuations(model)
+    expected_scores = model.score(asked)
+    model.rows_alone = True
+    model.passes.clear()
+    found = model.score(asked)
+    assert sorted(model.passes) == sorted((0, [(*one.context, *one.target[:-1])]) for one in asked)
+    for a, b in zip(expected_scores, found, strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
+
+
+def tokens_of(model, count, seed=0):
+    return np.random.default_rng(seed).integers(1, len(model.tokenizer), size=count)
+
+
+def expected_losses(model, ids):
+    """Losses of all tokens but the first, by one pass over all."""
+    row = torch.tensor([ids])
+    with torch.no_grad():
+        logprobs = model.network(row).logits[0, :-1].log_softmax(-1)
+    return -logprobs.gather(-1, row[0, 1:, None])[:, 0].numpy()
+
+
+def close(found, wanted):
+    # Logits are cast to float32 before the softmax: its eps times a loss of at most some tens.
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=4e-6)
+
+
+def test_prefix_losses_equal_one_pass(model):
+    rows = [tokens_of(model, n) for n in (50, 200)]
+    for row, found in zip(rows, model.prefix_losses(rows, [0]), strict=True):
+        close(found, expected_losses(model, [0, *row.tolist()]))
+    for row, found in zip(rows, model.prefix_losses(rows, []), strict=True):
+        close(found, expected_losses(model, row.tolist()))
+
+
+def test_a_long_row_in_chunks_equals_one_pass(models):
+    model = with_limits(models["diff"], chunk_tokens=32)
+    row = tokens_of(model, 300)
+    (found,) = model.prefix_losses([row], [0])
+    close(found, expected_losses(models["diff"], [0, *row.tolist()]))
+
+
+@pytest.mark.parametrize("given", [[0], []], ids=["bos", "no bos"])
+@pytest.mark.parametrize("length", [40, 64, 65, 170, 176])
+def test_sliding_losses_equal_a_pass_per_window(models, length, given):
+    model = models["diff_v2"]
+    tokens = tokens_of(model, length)
+    found = model.sliding_losses(tokens, window=64, stride=16, given=given)
+    wanted, done = [], 0
+    while done < length:
+        end = min(64, length) if not done else min(done + 16, length)
+        begin = max(0, done + 16 - 64) if done else 0
+        own = expected_losses(model, [*given, *tokens[begin:end].tolist()])
+        first = 0 if done or given else 1  # without BOS nothing predicts the first token
+        wanted.append(own[len(own) - (end - done - first) :])
+        done = end
+    assert len(found) == length - (not given)
+    close(found, np.concatenate(wanted))
+
+
+@pytest.mark.parametrize(("given", "stride"), [([0], 17), ([], 16), ([], 0)])
+def test_a_stride_that_leaves_tokens_without_a_context_is_refused(models, given, stride):
+    model = models["diff_v2"]
+    with pytest.raises(ItemError, match=f"stride must be from 1 to 1[56], got {stride}"):
+        model.sliding_losses(tokens_of(model, 40), window=16, stride=stride, given=given)
+
+
+def test_windows_of_no_overlap_begin_with_what_is_given(models):
+    model = models["diff_v2"]
+    tokens = tokens_of(model, 40)
+    found = model.sliding_losses(tokens, window=16, stride=16, given=[0])
+    parts = [tokens[i : i + 16].tolist() for i in (0, 16)]
+    wanted = [expected_losses(model, [0, *part]) for part in parts]
+    close(found[:32], np.concatenate(wanted))
+
+
+def test_how_windows_run_changes_nothing(models):
+    model = models["softmax"]
+    tokens = tokens_of(model, 300)
+    together = model.sliding_losses(tokens, window=64, stride=16, given=[0])
+    for limits in ({"chunk_logits": 1}, {"chunk_tokens": 8}):
+        other = with_limits(model, **limits)
+        close(other.sliding_losses(tokens, window=64, stride=16, given=[0]), together)
+
+
+def test_windows_predict_every_token_once():
+    for length, window, stride in ((1, 4, 2), (4, 4, 2), (5, 4, 2), (100, 16, 5), (99, 16, 15)):
+        end = 0
+        for begin, predicted, stop in windows(length, window, stride):
+            assert predicted == end
+            assert stop - begin <= window
+            assert begin == 0 or predicted - begin == window - stride
+            end = stop
+        assert end == length

@@ -1,0 +1,104 @@
+"""Branches after one prefix: every token as if its branch alone stood there."""
+
+import pytest
+import torch
+from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from diffattn.lab.inference.label_trie import LabelTrie
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+
+
+def test_branches_that_begin_alike_are_held_once():
+    tree = TokenTree()
+    first = tree.add([5, 6, 7])
+    second = tree.add([5, 6, 8])
+    assert second == [*first[:2], 3]
+    assert tree.add([9], second[-1]) == [4]
+    assert (tree.tokens, tree.parents) == ([5, 6, 7, 8, 9], [-1, 0, 1, 1, 3])
+    assert tree.depths == [0, 1, 2, 2, 3]
+    assert tree.ancestors().astype(int).tolist() == [
+        [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 1, 1],
+    ]  # fmt: skip
+
+
+def test_every_branch_equals_a_plain_pass(model):
+    branches = [[5, 6, 7, 8], [5, 6, 9], [11], [5, 6]]
+    for before in ([3, 4, 3, 2, 9], []):
+        prefix = model.read(before)
+        keys = [layer.keys for layer in prefix.cache.layers]
+        tree = TokenTree()
+        places = [tree.add(branch) for branch in branches]
+        for branch, own in zip(branches, places, strict=True):
+            found = forward_tree(model, prefix, tree, own)
+            with torch.no_grad():
+                plain = model.network(torch.tensor([before + branch])).logits[0, len(before) :]
+            torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
+        assert all(a is b.keys for a, b in zip(keys, prefix.cache.layers, strict=True))
+
+
+def test_the_attention_implementation_is_put_back(models):
+    model = models["diff"]
+    before = model.network.config._attn_implementation
+    tree = TokenTree()
+    forward_tree(model, model.read([1, 2]), tree, tree.add([3]))
+    assert model.network.config._attn_implementation == before != "sdpa"
+
+
+def test_layers_with_a_window_do_not_branch(tokenizer):
+    sizes = {
+        "vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 16,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+    }  # fmt: skip
+    windowed = MistralForCausalLM(MistralConfig(**sizes, sliding_window=8))
+    plain = LlamaForCausalLM(LlamaConfig(**sizes))
+    for network, expected in ((windowed, False), (plain, True)):
+        model = LanguageModel(network, tokenizer)
+        assert can_branch(model, model.read([1, 2])) is expected
+
+
+def test_alibi_does_not_branch(tokenizer):
+    """Its positions are read off a mask per row, which a tree has none of."""
+    torch.manual_seed(0)
+    config = FalconConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        alibi=True, new_decoder_architecture=False, initializer_range=0.5,
+    )  # fmt: skip
+    model = LanguageModel(FalconForCausalLM(config), tokenizer)
+    assert not can_branch(model, model.read([1, 2]))
+    context = tuple(range(1, 201))
+    asked = [Continuation(context, (3, 4)), Continuation(context, (5, 6))]
+    for found, alone in zip(model.score(asked), model.score(asked, share=False), strict=True):
+        assert found.logprob == pytest.approx(alone.logprob, abs=1e-3)
+
+
+def test_passes_hold_what_fits():
+    assert list(passes([100, 200, 100, 400, 10], 9)) == [[0, 1], [2], [3], [4]]
+    assert list(passes([1] * 5, 2)) == [[0, 1], [2, 3], [4]]
+    assert list(passes([], 2)) == []
+
+
+def test_models_that_do_not_branch_run_one_row_per_label(tokenizer):
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, sliding_window=8, initializer_range=0.5,
+    )  # fmt: skip
+    model = LanguageModel(MistralForCausalLM(config).double(), tokenizer)
+    trie = LabelTrie(model, ["house", "house key", "city"], "\nType:")
+    before, question = list(range(5, 25)), [30, 31, *model.encode("\nType:")]
+    (found,) = model.read_labels(trie, [question], before=model.read(before))
+    for path, logprob in zip(trie.paths, found.logprobs, strict=True):
+        whole = [*before, *question, *path]
+        with torch.no_grad():
+            logits = model.network(torch.tensor([whole])).logits[0].log_softmax(-1)
+        steps = [logits[len(whole) - len(path) - 1 + i, token] for i, token in enumerate(path)]
+        assert logprob == pytest.approx(float(sum(steps)), rel=0, abs=1e-12)

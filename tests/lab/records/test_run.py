@@ -1,0 +1,137 @@
+"""A record says what ran; files of another kind are refused."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import diffattn
+from diffattn.errors import CheckpointError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.records import run
+from diffattn.lab.records.run import RunRecord, config_hash, git_state, require_schema
+
+COMMIT = {
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@b.c",
+    "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@b.c",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
+
+
+def make_record(**changes):
+    values = {"name": "diff-seed1", "config": {"train": {"lr": 1e-3, "λ": None}}, "seed": 1}
+    return RunRecord(**values | changes)
+
+
+def test_round_trip_is_exact(tmp_path):
+    record = make_record(backends={"diff_attention": "composed"}, model={"parameters": 12})
+    record.write(tmp_path)
+    assert RunRecord.read(tmp_path) == record
+    assert record.schema == 1
+    assert record.versions["diffattn"] == diffattn.__version__
+    assert set(record.versions) >= {"python", "torch", "transformers"}
+    assert record.hardware["processor"]
+
+
+def test_missing_damaged_and_foreign_records_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"run\.json: file must exist"):
+        RunRecord.read(tmp_path)
+    path = tmp_path / "run.json"
+    make_record().write(tmp_path)
+    good = read_json(path)
+    for value, message in (
+        (good | {"schema": 2}, "schema must be 1, got 2"),
+        ({"name": "x"}, "schema must be 1, got None"),
+        (good | {"surprise": 1}, "must hold a run record, got .*surprise"),
+        ({k: v for k, v in good.items() if k != "seed"}, "must hold a run record, got .*seed"),
+    ):
+        write_json(path, value)
+        with pytest.raises(CheckpointError, match=message):
+            RunRecord.read(tmp_path)
+
+
+def test_schema_is_checked_on_anything(tmp_path):
+    require_schema({"schema": 1}, tmp_path)
+    for value in ({"schema": "1"}, {}, [1], "text", None):
+        with pytest.raises(CheckpointError, match="schema must be 1"):
+            require_schema(value, tmp_path)
+
+
+def test_config_hash_ignores_the_order_of_keys_and_nothing_else():
+    value = {"a": 1, "b": {"c": [1, 2], "d": None}}
+    assert config_hash(value) == config_hash({"b": {"d": None, "c": [1, 2]}, "a": 1})
+    assert len(config_hash(value)) == 16
+    others = [{"a": 2, "b": value["b"]}, {"a": 1, "b": {"c": [2, 1], "d": None}}, {}]
+    assert len({config_hash(x) for x in [value, *others]}) == 4
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A git checkout with this package's module in it."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    for name, value in COMMIT.items():
+        monkeypatch.setenv(name, value)
+    module = tmp_path / "src" / "diffattn" / "records" / "run.py"
+    module.parent.mkdir(parents=True)
+    shutil.copy(run.__file__, module)
+    (tmp_path / "notes.txt").write_text("1")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "x"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(run, "__file__", str(module))
+    return tmp_path
+
+
+def test_git_state_of_a_checkout(checkout):
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert git_state() == (head, False)
+    (checkout / "runs").mkdir()  # results beside the sources change nothing
+    (checkout / "runs" / "x.json").touch()
+    assert git_state() == (head, False)
+    new = checkout / "src" / "diffattn" / "new.py"
+    new.touch()  # code that git does not know runs all the same
+    assert git_state() == (head, True)
+    new.unlink()
+    (checkout / "notes.txt").write_text("2")
+    assert git_state() == (head, True)
+
+
+def test_git_state_outside_a_checkout(checkout, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("installed") / "diffattn" / "records" / "run.py"
+    elsewhere.parent.mkdir(parents=True)
+    shutil.copy(run.__file__, elsewhere)
+    monkeypatch.setattr(run, "__file__", str(elsewhere))
+    assert git_state() == (None, None)
+    # Installed inside somebody else's checkout: their commit says nothing about us.
+    inside = checkout / ".venv" / "diffattn" / "records" / "run.py"
+    inside.parent.mkdir(parents=True)
+    shutil.copy(run.__file__, inside)
+    monkeypatch.setattr(run, "__file__", str(inside))
+    assert git_state() == (None, None)
+    monkeypatch.setenv("PATH", str(tmp_path_factory.mktemp("no_git")))
+    assert git_state() == (None, None)
+
+
+def test_records_and_reports_work_without_torch():
+    code = """
+import sys
+for name in ("torch", "transformers", "accelerate"):
+    sys.modules[name] = None
+import diffattn, diffattn.files.io, diffattn.lab.records.run, diffattn.lab.report.build
+from diffattn import CheckpointError
+record = diffattn.lab.records.run.RunRecord(name="x", config={}, seed=0)
+assert record.versions["python"]
+assert "DiffAttention" in dir(diffattn)
+try:
+    diffattn.DiffAttention
+except ImportError:
+    print("needs torch")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("needs torch\n", "")

@@ -1,0 +1,126 @@
+"""Benchmark records in a report and in a README, from made-up numbers."""
+
+import runpy
+import sys
+from dataclasses import replace
+
+import pytest
+from report.page_reader import figures
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.lab.records.results import Spread
+from diffattn.lab.report.benchmarks import tables as bench_tables
+from diffattn.lab.report.benchmarks.tables import markdown, read_results, replace_tables
+from diffattn.lab.report.benchmarks.wording import targets_in_words
+from diffattn.lab.report.build import build_report
+
+
+def test_markdown_names_t_tc_run_and_every_miss(bench_result):
+    text = markdown(bench_result)
+    lines = text.splitlines()
+    header = next(line for line in lines if line.startswith("| Shape"))
+    row = next(line for line in lines if "N512" in line)
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    assert cells["T (SDPA)"] == "10.0 ms"
+    assert cells["TC"] == "9.00 ms chunked"
+    assert cells["DIFF"] == "9.60 ms chunked"
+    assert cells["DIFF / T"] == "0.96× (0.91 to 1.01)"
+    assert cells["TC / T"] == "0.90×"
+    assert cells["DIFF / TC"] == "1.07× (1.02 to 1.12)"
+    assert cells["Peak memory, DIFF / T"] == "1.50×"
+    assert cells["Targets"] == "pass"
+    assert "short by 0.06: chunked, forward at most 1.05 × T" in text
+    assert "8,000 (chunked)" in text
+    assert "0.977×" in text
+    assert "51,228, 46,811 (0.914×)" in text  # the paper's, beside the same size and length
+    assert lines[-1].startswith("cpu-00c0ffee: Made-up <processor>, 1 thread, torch 0.0")
+    assert lines[-1].endswith("2001-02-03, commit c0ffeec0ffee, with uncommitted files.")
+
+
+def test_marks_choose_and_generate(bench_result, tmp_path):
+    bench_result.write(tmp_path / "results" / "cpu.json")
+    text = (
+        "before\n<!-- bench: results/cpu.json suite=ops N=512,1024 -->\nstale\n<!-- /bench -->\n"
+        "between\n<!-- bench: results/cpu.json suite=models -->\n<!-- /bench -->\nafter\n"
+    )
+    once = replace_tables(text, tmp_path)
+    assert "stale" not in once
+    assert once.count("| B1 H4 d64 N") == 2
+    assert "S4096" not in once
+    assert once.count("| 3b |") == 1
+    assert once.startswith("before\n<!-- bench: results/cpu.json suite=ops N=512,1024 -->\n| Shape")
+    assert once.endswith("<!-- /bench -->\nafter\n")
+    assert replace_tables(once, tmp_path) == once
+    with pytest.raises(ConfigError, match="must hold a case"):
+        replace_tables(text.replace("N=512,1024", "N=7"), tmp_path)
+
+
+def test_the_command_finds_records_from_where_it_is_called(bench_result, tmp_path, monkeypatch):
+    bench_result.write(tmp_path / "results" / "cpu.json")
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("<!-- bench: results/cpu.json suite=models -->\n<!-- /bench -->\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tables", "docs/page.md"])
+    runpy.run_path(bench_tables.__file__, run_name="__main__")
+    assert "| 3b |" in page.read_text("utf-8")
+
+
+def test_targets_are_counted_and_misses_spelled_out(bench_result):
+    text = targets_in_words(bench_result.cases)
+    assert text.startswith("Targets: 1 of 2 met.\n  short by 0.06: chunked forward")
+    assert "N1024" in text
+    assert targets_in_words([]) == "No target covers these shapes."
+
+
+def test_section_shows_everything_and_escapes(bench_result, make_study, tmp_path):
+    path = tmp_path / "records" / "cpu.json"
+    bench_result.write(path)
+    page = build_report(make_study(), benchmarks=[path]).read_text(encoding="utf-8")
+    section = page[
+        page.index('<section id="benchmarks">') : page.index('<section id="provenance">')
+    ]
+    assert "Made-up &lt;processor&gt;" in section
+    assert "&lt;flex&gt;" in section
+    assert "<flex>" not in section
+    assert "not run: its maps would take about 5.0 GiB" in section
+    assert section.count("<figure>") == 1  # two lengths of one shape; one length has no curve
+    assert "arXiv:2410.05258v2, Table 7" in section
+    assert "Runs: cpu-00c0ffee." in section
+    assert "Targets: 1 of 2 met.<br>  short by" in section
+
+
+def test_lines_go_through_the_medians(bench_result, make_study, tmp_path):
+    """0.96 at 512 tokens with quartiles 5 % to either side, and one with long ends at 1024."""
+    rows = bench_result.cases[1].rows
+    spread = Spread(median=1.2, low=1.1, high=1.5, minimum=1.0, maximum=2.0, rounds=5)
+    rows[2] = replace(rows[2], ratio_t=spread)
+    bench_result.write(tmp_path / "cpu.json")
+    page = build_report(make_study(), benchmarks=[tmp_path / "cpu.json"])
+    charts = figures(page.read_text(encoding="utf-8")).values()
+    lines = {trace["name"]: trace for chart in charts for trace in chart["data"] if "name" in trace}
+    for name, y, above, below in (
+        ("DIFF: chunked", [0.96, 1.2], [0.048, 0.3], [0.048, 0.1]),
+        ("TC: softmax_chunked", [0.9, 0.9], [0.045, 0.045], [0.045, 0.045]),
+    ):
+        assert lines[name]["x"] == [512, 1024]
+        assert lines[name]["y"] == y
+        assert lines[name]["error_y"]["array"] == pytest.approx(above)
+        assert lines[name]["error_y"]["arrayminus"] == pytest.approx(below)
+
+
+def test_report_with_and_without_records(bench_result, make_study, tmp_path):
+    path = tmp_path / "records" / "cpu.json"
+    bench_result.write(path)
+    study = make_study()
+    plain = build_report(study).read_text(encoding="utf-8")
+    assert 'href="#benchmarks"' not in plain
+    page = build_report(study, benchmarks=[path.parent]).read_text(encoding="utf-8")
+    assert 'href="#benchmarks"' in page
+    assert page.index('id="benchmarks"') < page.index('id="provenance"')
+
+
+def test_missing_records_are_an_error_and_an_empty_folder_is_none(tmp_path):
+    assert read_results([tmp_path]) == []
+    with pytest.raises(CheckpointError, match="must exist, got none"):
+        read_results([tmp_path / "nothing.json"])

@@ -1,0 +1,100 @@
+"""Effects of evaluations: paired by seed, over the same parts, held against controls."""
+
+import pytest
+
+from diffattn.lab.records.evaluations import EvalResult, Metric
+from diffattn.lab.report.claims.catalog import CLAIMS
+from diffattn.lab.report.claims.from_models import evaluated, evaluated_ratio
+from diffattn.lab.report.claims.records import ClaimRecords
+
+BY_ID = {claim.id: claim for claim in CLAIMS}
+
+
+def evaluation(label, variant, *metrics):
+    return EvalResult(
+        protocol="needle", version=2, source="", variant=variant, model={"label": label},
+        parameters={}, choices={}, metrics=list(metrics), tables={}, num_items=1, num_failed=0,
+        items={},
+    )  # fmt: skip
+
+
+def test_evaluations_are_paired_by_the_seed_of_the_models():
+    def both(value):
+        first = Metric(name="recall", value=value, n=9, where={"depth": 0}, headline=True)
+        return first, Metric(name="recall", value=1.0, n=9, where={"depth": 50})
+
+    found = ClaimRecords(
+        evaluations=tuple(
+            evaluation(f"{kind}-seed{seed}", variant, *both(value))
+            for kind, seed, variant, value in (
+                ("softmax", 0, "a", 0.25), ("diff", 0, "a", 0.5), ("softmax", 1, "a", 0.25),
+                ("diff", 1, "a", 0.75), ("diff", 2, "a", 0.0), ("diff_v2", 0, "a", 0.0),
+                ("diff", 0, "b", 0.0),
+            )
+        )
+    )  # fmt: skip
+    only_a = evaluated("needle", "recall", "diff", parts=("a",))(found)
+    assert (only_a.effect, only_a.n) == (0.375, 2)
+    every = evaluated("needle", "recall", "diff")(found)
+    assert (every.effect, every.note) == (0.375, "1 of 2 parts, which all models have")
+    assert evaluated("needle", "recall", "diff", where={"depth": 50})(found).effect == 0
+    assert evaluated("ruler", "recall", "diff")(found) is None
+
+
+@pytest.mark.parametrize("better", ["above", "below"])
+def test_a_lead_without_a_control_says_nothing(better):
+    sign = 1 if better == "above" else -1
+    means = {"softmax": 0.5, "diff": 0.5 + 0.25 * sign, "softmax_half": 0.5}
+
+    def judged(kinds, protocol="needle"):
+        results = [
+            evaluation(
+                f"{kind}-seed{seed}", "a",
+                Metric(name="recall", value=means[kind] + 0.01 * seed, n=9, headline=True),
+            )
+            for kind in kinds
+            for seed in range(3)
+        ]  # fmt: skip
+        measure = evaluated(protocol, "recall", "diff", better=better)
+        return measure(ClaimRecords(evaluations=tuple(results))).uninformative
+
+    assert judged(("softmax", "diff")) == "the record holds no control"
+    assert judged(means) == ""
+    means["softmax_half"] = 0.5 + 0.5 * sign
+    assert judged(means) == "not shown to do better than controls: Softmax × ½"
+    means["diff"] = 0.5 - 0.25 * sign  # nothing to explain where there is no lead
+    assert judged(("softmax", "diff")) == ""
+
+
+def test_the_needles_are_those_that_the_paper_prints_or_are_named():
+    def of(label, *values):
+        tasks = ("N=6, R=2", "N=4, R=2", "N=1, R=1")
+        numbers = [
+            Metric(name="recall", value=value, n=9, headline=True, where={"task": task})
+            for task, value in zip(tasks, values, strict=True)
+            if value is not None
+        ]
+        return evaluation(label, "needle", *numbers)
+
+    def found(*results):
+        return BY_ID["needles"].measure(ClaimRecords(evaluations=results))
+
+    whole = found(of("softmax-seed0", 0.5, 0.5, 1.0), of("diff-seed0", 0.75, 0.25, 0.0))
+    assert (whole.effect, whole.note) == (0.25, "")
+    rest = found(of("softmax-seed0", None, 0.5, 1.0), of("diff-seed0", 0.75, 0.25, 0.5))
+    assert (rest.effect, rest.note) == (-0.375, "N=1, R=1; N=4, R=2 in place of N=6, R=2")
+    assert found(of("softmax-seed0", 0.5, None, None), of("diff-seed0", None, 1.0, 1.0)) is None
+
+
+def test_ratios_are_geometric_means_over_seeds():
+    values = {"softmax-seed0": 8.0, "diff-seed0": 2.0, "softmax-seed1": 3.0, "diff-seed1": 3.0}
+    found = ClaimRecords(
+        evaluations=tuple(
+            evaluation(label, "a", Metric(name="recall", value=value, n=9, headline=True))
+            for label, value in values.items()
+        )
+    )
+    of = evaluated_ratio("needle", "recall", "diff")(found)
+    assert (of.effect, of.n) == (pytest.approx(0.5), 2)  # a quarter and one
+    assert of.low < 0.5 < of.high
+    assert evaluated_ratio("needle", "recall", "diff_v2")(found) is None

@@ -1,0 +1,238 @@
+"""The page of an evaluation folder, from records alone."""
+
+from dataclasses import replace
+
+import pytest
+from markupsafe import escape
+from report.page_reader import figures
+
+from diffattn.errors import CheckpointError
+from diffattn.files.io import write_json
+from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.report.build import build_evaluation_report
+from diffattn.lab.report.evaluation.files import is_evaluation_folder
+from diffattn.lab.report.evaluation.tables import value_with_interval
+from diffattn.lab.report.page.charts import model_colors
+from diffattn.lab.report.page.wording import type_color
+from record_files import read_record, write_record
+
+
+def result(label, kind, *, version=1, shift=0.0):
+    metrics = [Metric(name="recall", value=0.5 + shift, n=50, low=0.4, high=0.9, headline=True)]
+    metrics += [
+        Metric(
+            name="recall", value=0.1 * i + d / 500 + shift, n=10, where={"length": 2**i, "depth": d}
+        )
+        for i in (1, 2, 3)
+        for d in (0, 50)
+    ]
+    metrics += [
+        Metric(
+            name="loss",
+            value=1.0 / i + shift,
+            n=10,
+            unit="nats",
+            where={"task": "a", "length": 4**i},
+        )
+        for i in (1, 2, 3)
+    ]
+    return EvalResult(
+        protocol="needle", version=version, source="a paper", variant="needle",
+        model={"label": label, "attention_type": kind, "parameters": 1000, "path": "<b>x</b>"},
+        parameters={"samples": 3}, choices={"prompt": "completion & more"}, metrics=metrics,
+        tables={}, num_items=12, num_failed=2, items={},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    models = {"one": "softmax", "two": "diff"}
+    write_json(
+        tmp_path / "evaluation.json",
+        {"schema": 2, "kind": "evaluation folder", "models": [*models, "three"],
+         "variants": ["needle"]},
+    )  # fmt: skip
+    for shift, (label, kind) in enumerate(models.items()):
+        part = tmp_path / label / "needle"
+        result(label, kind, shift=0.1 * shift).write(part)
+        RunRecord(name=f"{label}/needle", config={}, seed=0).write(part)
+    paired = PairedDifference(
+        variant="needle", score="recall", model="two", baseline="one", difference=0.1, low=-0.1,
+        high=0.3, level=0.95, method="bootstrap", p_value=0.4, test="McNemar, exact", n=10,
+        num_items=10, num_unpaired=0,
+    )  # fmt: skip
+    skipped = ["needle: three was not compared: three has no result of needle."]
+    Comparison(baseline="one", differences=[paired], skipped=skipped).write(tmp_path)
+    return tmp_path
+
+
+def test_what_is_missing_is_told_once(folder):
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert page.count("three has no result of needle.") == 1
+
+
+def test_every_model_has_a_color_of_its_own():
+    kinds = {"a": "diff", "b": "llama", "c": "gpt", "d": "softmax", "e": "softmax"}
+    colors = model_colors(kinds)
+    assert list(colors) == list(kinds)
+    assert colors["a"] == type_color("diff")
+    assert len(set(colors.values())) == len(kinds)
+
+
+def test_a_chart_says_what_its_bars_are(folder):
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "loss, task a over length. No intervals." in page
+    path = folder / "one" / "needle"
+    kept = EvalResult.read(path)
+    bounds = {"low": 0.2, "high": 2.0, "method": "bootstrap over texts"}
+    metrics = [replace(m, **bounds) if m.where.get("length") == 4 else m for m in kept.metrics]
+    replace(kept, metrics=metrics).write(path)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "loss, task a over length. Bars: intervals by bootstrap over texts, 95 %." in page
+
+
+def test_charts_hold_the_values_of_their_model(folder):
+    bounds = {"low": 0.2, "high": 2.5, "method": "bootstrap over texts"}
+    for label in ("one", "two"):
+        kept = EvalResult.read(folder / label / "needle")
+        metrics = [replace(m, **bounds) if m.name == "loss" else m for m in kept.metrics]
+        replace(kept, metrics=metrics).write(folder / label / "needle")
+    charts = figures(build_evaluation_report(folder).read_text(encoding="utf-8"))
+    for index, shift in enumerate((0.0, 0.1)):
+        (map_,) = charts[f"protocol-0-chart-0-{index}"]["data"]
+        assert (map_["x"], map_["y"]) == (["2", "4", "8"], ["0", "50"])
+        by_depth = ([0.1, 0.2, 0.3], [0.2, 0.3, 0.4])
+        for row, values in zip(map_["z"], by_depth, strict=True):
+            assert row == pytest.approx([x + shift for x in values])
+        line = charts["protocol-0-chart-1"]["data"][index]
+        losses = [1 + shift, 1 / 2 + shift, 1 / 3 + shift]
+        assert line["x"] == [4, 16, 64]
+        assert line["y"] == pytest.approx(losses)
+        assert line["error_y"]["array"] == pytest.approx([2.5 - x for x in losses])
+        assert line["error_y"]["arrayminus"] == pytest.approx([x - 0.2 for x in losses])
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (0.5, "share", "0.500 (0.250 to 1.000)"),
+        (182.879, "perplexity", "182.9 (91.4 to 365.8)"),
+        (1_580_333.0, "perplexity", "1,580,333 (790,166 to 3,160,666)"),
+        (38_137_920_067_191.0, "perplexity", "3.81e+13 (1.91e+13 to 7.63e+13)"),
+        (512.0, "tokens", "512 (256 to 1,024)"),
+    ],
+)
+def test_digits_end_where_they_mean_nothing(value, unit, shown):
+    metric = Metric(name="a", value=value, n=9, unit=unit, low=value / 2, high=value * 2)
+    assert value_with_interval(metric) == shown
+
+
+def test_the_page_shows_values_charts_and_what_is_missing(folder):
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert is_evaluation_folder(folder)
+    for text in (
+        "0.500 (0.400 to 0.900)", "0.600 (0.400 to 0.900)", "three has no result of needle.",
+        "one, needle: 2 of 12 items failed.", "McNemar, exact", "+0.1000", "completion &amp; more",
+        "protocol-0-chart-0-1", "protocol-0-chart-1", "&lt;b&gt;x&lt;/b&gt;",
+    ):  # fmt: skip
+        assert text in page, text
+    assert "<b>x</b>" not in page
+    assert build_evaluation_report(folder, folder / "b.html").read_text(encoding="utf-8") == page
+
+
+def test_markup_in_any_field_is_shown_and_never_runs(folder):
+    bad = "<img src=x onerror=alert(1)></script>"
+    for path in folder.glob("*/needle/result.json"):
+        value = read_record(path)
+        value |= {"source": bad, "protocol": bad, "choices": {bad: bad}}
+        value["metrics"] = [metric | {"name": bad, "unit": bad} for metric in value["metrics"]]
+        write_record(path, value)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "<img" not in page
+    assert f"Source: {escape(bad)}." in page
+    assert page.count("</script>") == page.count("<script")
+
+
+def test_two_versions_share_no_table(folder):
+    result("two", "diff", version=2, shift=0.1).write(folder / "two" / "needle")
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "two is left out of needle: it is of needle, version 2, where one has needle, " in page
+    assert "0.500 (0.400 to 0.900)" in page
+    assert "0.600 (0.400 to 0.900)" not in page
+    assert "two − one" not in page
+
+
+def test_other_parameters_share_no_table(folder):
+    path = folder / "two" / "needle" / "result.json"
+    write_record(path, read_record(path) | {"parameters": {"samples": 4, "haystack": "b"}})
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "two is left out of needle: samples, haystack differ from those of one." in page
+    assert "0.600 (0.400 to 0.900)" not in page
+
+
+@pytest.mark.parametrize(
+    "damage", [{"kind": "x"}, {"schema": 7}, {"metrics": [{"nam": 1}]}, {"version": "1"}]
+)
+def test_damaged_records_are_named_and_left_out(folder, damage):
+    path = folder / "one" / "needle" / "result.json"
+    write_record(path, read_record(path) | damage)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert f"one is left out of needle: {escape(path)}" in page
+    assert "0.600 (0.400 to 0.900)" in page
+    assert "two − one" not in page
+    other = folder / "two" / "needle" / "result.json"
+    write_record(other, read_record(other) | damage)
+    with pytest.raises(CheckpointError, match=r"result\.json: .*must"):
+        build_evaluation_report(folder)
+
+
+def test_each_row_has_its_own_n(folder):
+    """Two metrics of one name: the second row showed the first one's n."""
+    for label, n in (("one", 7), ("two", 6)):
+        path = folder / label / "needle"
+        kept = EvalResult.read(path)
+        more = Metric(name="recall", value=0.25, n=n, headline=True, where={"length": 99})
+        replace(kept, metrics=[*kept.metrics, more]).write(path)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    overview = page.split('<section id="overview">')[1].split("</section>")[0]
+    assert '<td data-label="n" class="num">50</td>' in overview
+    assert '<td data-label="n" class="num">7 / 6</td>' in overview
+
+
+def primary(**more):
+    values = {
+        "variant": "needle", "score": "recall", "model": "two", "baseline": "one",
+        "difference": 0.25, "low": 0.125, "high": 0.375, "level": 0.95, "method": "Tango",
+        "p_value": 0.001, "test": "McNemar, exact", "n": 40, "num_items": 40, "num_unpaired": 0,
+        "primary": True, "higher_is_better": True, "value": 0.75, "baseline_value": 0.5,
+        "p_holm": 0.002, "chance": 0.0, "guess_ceiling": 0.125, "guess": "always the same",
+        "verdict": "higher",
+    } | more  # fmt: skip
+    return PairedDifference(**values)
+
+
+def test_the_page_begins_with_verdicts(folder):
+    part = primary(where={"length": 8}, primary=False, verdict="", difference=-0.375)
+    Comparison(baseline="one", differences=[primary(), part]).write(folder)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    first = page.split('<section id="verdicts">')[1].split("</section>")[0]
+    assert "recall of two minus one +0.250 (95 % 0.125 to 0.375, more is better): higher." in first
+    for text in ("One model of each kind", "Of 6 needles 2 asked for", "0.125", "always the same"):
+        assert text in first
+    assert "length 8" not in first
+    assert "recall, part by part" in page
+    assert "−0.375" in page
+    claims = page.split('<section id="claims">')[1].split("</section>")[0]
+    assert "inconclusive: one seed" in claims
+
+
+def test_several_seeds_are_said(folder):
+    seeds = primary(
+        over="seeds", model="diff", baseline="softmax", n=3, test="Student t over seeds"
+    )
+    Comparison(baseline="one", differences=[primary(), seeds]).write(folder)
+    page = build_evaluation_report(folder).read_text(encoding="utf-8")
+    assert "needle, over seeds: recall of diff minus softmax +0.250" in page
+    assert "One model of each kind" not in page
+    assert "3 seeds" in page

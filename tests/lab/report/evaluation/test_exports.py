@@ -1,0 +1,71 @@
+"""Numbers for other programs are those of the records, in the form those programs read."""
+
+import csv
+import io
+
+import pytest
+
+from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
+from diffattn.lab.report.evaluation.exports import (
+    csv_text,
+    harness_results,
+    latex_text,
+    markdown_text,
+)
+
+PAIRED = PairedDifference(
+    variant="table1", score="average", model="b", baseline="a", difference=0.125, low=-0.25,
+    high=0.5, level=0.95, method="Tango", p_value=0.25, test="McNemar, exact", n=8, num_items=8,
+    num_unpaired=0, where={"task": "piqa"},
+)  # fmt: skip
+
+
+def result(label="a_1"):
+    metrics = [
+        Metric(name="acc", value=0.25, n=8, low=0.1, high=0.5, method="Wilson",
+               where={"task": "piqa"}, headline=True),
+        Metric(name="acc_norm", value=0.5, n=8, method="Wilson", where={"task": "piqa"}),
+        Metric(name="average", value=0.3, n=16, headline=True),
+    ]  # fmt: skip
+    model = {"label": label, "path": "x", "parameters": 7, "dtype": "float32", "weights": "w"}
+    return EvalResult(
+        protocol="lm_tasks", version=2, source="", variant="table1", model=model,
+        parameters={"num_fewshot": 5}, choices={}, metrics=metrics, tables={}, num_items=16,
+        num_failed=0, items={},
+    )  # fmt: skip
+
+
+def test_csv_has_every_number_in_full():
+    text = csv_text([result()], Comparison(baseline="a", differences=[PAIRED]))
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [(one["kind"], one["name"], one["where"], one["value"]) for one in lines] == [
+        ("metric", "acc", "task=piqa", "0.25"), ("metric", "acc_norm", "task=piqa", "0.5"),
+        ("metric", "average", "", "0.3"), ("difference", "average", "task=piqa", "0.125"),
+    ]  # fmt: skip
+    assert (lines[3]["p"], lines[3]["version"], lines[3]["model"]) == ("0.25", "2", "b")
+
+
+def test_markdown_and_latex_escape_what_would_end_a_cell():
+    hostile = result("a|b_50%\\x")
+    assert r"| a\|b_50%\x |" in markdown_text([hostile], None)
+    text = latex_text([hostile], None)
+    assert r"a|b\_50\%\textbackslash{}x \\ \hline" in text
+    assert text.count(r"\begin{tabular}{lll}") == text.count(r"\end{tabular}") == 1
+
+
+def test_the_harness_reads_its_own_format():
+    found = harness_results([result()])
+    assert found["results"]["piqa"]["acc,none"] == 0.25
+    # Its own: the sample's standard deviation over the root of n.
+    assert found["results"]["piqa"]["acc_stderr,none"] == pytest.approx((0.25 * 0.75 / 7) ** 0.5)
+    assert found["results"]["table1"]["average_stderr,none"] == "N/A"
+    assert (found["versions"]["piqa"], found["n-shot"]["piqa"]) == (2, 5)
+    assert found["n-samples"]["piqa"] == {"original": 8, "effective": 8}
+
+
+@pytest.mark.scheduled
+def test_the_harness_prints_it_as_a_table():
+    lm_eval = pytest.importorskip("lm_eval.utils", reason="lm-eval is not installed")
+    table = lm_eval.make_table(harness_results([result()]))
+    assert "acc_norm" in table
+    assert "0.1890" in table

@@ -1,0 +1,338 @@
+"""A folder of a study of models on text, every number in it made up, as one is written."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.stats.paired import paired_difference
+from record_files import write_finished, write_record
+
+TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
+ALL = (
+    *TYPES, "none", "none_ffn", "softmax_half", "softmax_minus_mean", "diff_no_norm",
+    "diff_v2_gate", "diff_v2_constant", "diff_v2_norm", "diff_v2_added", "diff_token_lambda",
+    "diff_v2_heads", "diff_v2_flops", "shared_diff_heads",
+)  # fmt: skip
+SWEPT = (*TYPES, "none")
+OFFSETS = {"softmax": 0.0, "diff": -0.031, "diff_v2": 0.002, "shared_diff": 0.027}
+OFFSETS |= {"none": 0.61, "none_ffn": 0.55, "softmax_half": -0.004, "softmax_minus_mean": 0.03}
+COMMON_RATE = 1e-3
+BEST_RATES = {"diff": 2e-3, "none": 5e-4}
+TRIED = (5e-4, 1e-3, 2e-3, 4e-3)
+TOKENS = ["def", " ", "main", "(", "a", "<script>", "alert(1)", "</script>", ")", ":", "\n", " "]
+PARTS = {"repeated_bigram": -0.9, "repeated_token": 0.1, "first_occurrence": 0.8}
+PARTS |= {"quarter_1": 0.2, "quarter_2": 0.05, "quarter_3": -0.1, "quarter_4": -0.15}
+COUNTED = {"repeated_bigram": 13_000, "repeated_token": 27_000, "first_occurrence": 25_000}
+COUNTED |= dict.fromkeys(("quarter_1", "quarter_2", "quarter_3", "quarter_4"), 16_250)
+VERDICT = {
+    "informative": True,
+    "sentence": "Made-up verdict: DIFF V1 is ahead of the Transformer by 0.03 nats per token.",
+    "details": ["Made-up detail: at both rates.", "And <how> it was tested."],
+    "reasons": [],
+    "margin": 0.1,
+}
+
+
+def role_of(name: str) -> str:
+    """As the contract of the records has it."""
+    if name in TYPES:
+        return "baseline" if name == "softmax" else "type"
+    if name in ("none", "none_ffn", "softmax_half", "softmax_minus_mean", "diff_no_norm"):
+        return "control"
+    return "match" if name.endswith(("_heads", "_flops")) else "ablation"
+
+
+def type_of(name: str) -> str:
+    """The attention type of a variant's model."""
+    return "none" if name.startswith("none") else name.removesuffix("_heads").removesuffix("_flops")
+
+
+def baseline_of(name: str) -> str:
+    """What a variant is compared with."""
+    if name in TYPES or name.startswith(("softmax", "none", "shared")):
+        return "softmax"
+    return "diff_v2" if name.startswith("diff_v2") else "diff"
+
+
+def write_study(
+    folder: Path,
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    variants: Sequence[str] = TYPES,
+    sweep: bool = False,
+    parts: bool = True,
+    scale: str = "laptop",
+    tokens: Sequence[str] = TOKENS,
+    num_layers: int = 4,
+    num_steps: int = 300,
+    verdict: dict[str, Any] | None = VERDICT,
+) -> Path:
+    """Write a whole study.
+
+    Args:
+        folder: Study folder.
+        seeds: Of the runs.
+        variants: Names of the models, any of :data:`ALL` or others.
+        sweep: Whether learning rates were swept; without, all models have one.
+        parts: Whether losses by part, phase steps and count models were recorded.
+        scale: Name of the scale.
+        tokens: Of the attention maps.
+        num_layers: Of every model.
+        num_steps: Of every run.
+        verdict: As recorded; ``None`` for none.
+    """
+    made = _Made(folder, variants, seeds, num_layers, num_steps, sweep, parts)
+    made.write()
+    write_record(folder / "study.json", made.info(scale))
+    write_record(folder / "costs.json", {"schema": 1, "runs": made.costs})
+    results = made.results(scale) | ({} if verdict is None else {"verdict": verdict})
+    write_record(folder / "results.json", results)
+    write_record(folder / "maps.json", _maps(variants, tokens, num_layers))
+    return folder
+
+
+class _Made:
+    """Runs as they are written, and what the records of the study say of them."""
+
+    def __init__(self, folder, variants, seeds, num_layers, num_steps, sweep, parts):
+        self.folder, self.variants, self.seeds = folder, list(variants), list(seeds)
+        self.num_layers, self.num_steps = num_layers, num_steps
+        self.sweep, self.parts = sweep, parts
+        self.random = random.Random(7)
+        self.losses: dict[str, float] = {}
+        self.costs: dict[str, Any] = {}
+        self.models: dict[str, dict[str, int]] = {}
+        model = {"attention_type": "softmax", "num_heads": 8, "num_kv_heads": 8, "head_dim": 16}
+        model |= {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": num_layers}
+        train = {"num_steps": num_steps, "batch_tokens": 4096, "seq_len": 256}
+        train["learning_rate"] = COMMON_RATE
+        source = {"source": "stdlib", "vocab_size": 1024}
+        self.config: dict[str, Any] = {"model": model, "train": train, "data": source}
+
+    def info(self, scale: str) -> dict[str, Any]:
+        data = {"source": "stdlib", "corpus_hash": "made-up-hash", "train_tokens": 3_141_592}
+        data |= {"validation_tokens": 65_536, "validation_bytes": 190_000}
+        data |= {"vocab_size": 1024, "python": "3.11.7"}
+        study = {"schema": 1, "scale": scale, "created": "2001-02-03T04:05:06+00:00"}
+        study |= {"variants": self.variants, "seeds": self.seeds, "config": self.config}
+        return study | {"data": data, "config_hash": "0123456789abcdef", "match": "params"}
+
+    def best_rate(self, name: str) -> float:
+        followed = name if name in SWEPT else "none" if name == "none_ffn" else baseline_of(name)
+        return BEST_RATES.get(followed, COMMON_RATE) if self.sweep else COMMON_RATE
+
+    def write(self) -> None:
+        for name in self.variants:
+            for seed in self.seeds:
+                self.run(name, f"{name}-seed{seed}", seed, self.best_rate(name))
+                if self.best_rate(name) != COMMON_RATE:
+                    self.run(name, f"{name}-common-seed{seed}", seed, COMMON_RATE)
+            if self.sweep and name in SWEPT:
+                for rate in TRIED:
+                    self.run(name, f"{name}-lr{rate:g}-sweep100", 100, rate)
+
+    def run(self, kind: str, name: str, seed: int, rate: float) -> None:
+        """One run; further from the best rate, its loss is higher."""
+        offset = OFFSETS.get(kind, 0.01 * (len(kind) % 7) - 0.03)
+        rates = BEST_RATES.get(type_of(kind), COMMON_RATE)
+        far = 0.02 * abs(math.log2(rate / rates)) if self.sweep else 0.0
+        final = 3.21 + offset + far + 0.02 * seed + self.random.gauss(0, 0.004)
+        extra = {"softmax": 0, "diff": 384, "diff_v2": -1_280, "shared_diff": -640}.get(kind, 96)
+        heads = 4 if kind in ("diff", "shared_diff") else 8
+        shape = {"attention_type": type_of(kind), "num_heads": heads, "num_kv_heads": heads}
+        shape["intermediate_size"] = 304 if kind == "diff_v2" else 344
+        sizes = {"parameters": 912_384 + extra, "non_embedding_parameters": 781_312 + extra}
+        sizes |= {"train_flops_per_token": 6_123_456 + 6 * extra}
+        self.models[kind] = sizes
+        record = RunRecord(
+            name=name,
+            config={
+                "model": self.config["model"] | shape,
+                "train": self.config["train"] | {"learning_rate": rate},
+                "data": self.config["data"],
+            },
+            seed=seed,
+            backends={} if kind == "softmax" else {"diff_attention": "composed"},
+            model=sizes | {"parameter_difference": extra, "flops_difference": 6 * extra},
+            created="2001-02-03T04:05:07+00:00",
+            commit="c0ffee" * 6 + "c0ff",
+            dirty=kind == "diff",
+            versions={"python": "3.11.7", "torch": "0.0 (made up)"},
+            hardware={"processor": "Made-up processor", "machine": "none"},
+        )
+        run = self.folder / "runs" / name
+        write_record(run / "run.json", asdict(record))
+        rows, lam = self.rows(kind, final)
+        starts = [0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(self.num_layers)]
+        result = {"schema": 1, "run": name, "validation_loss": final}
+        result |= {"tokens": 4096 * self.num_steps, "lam": lam}
+        result["validation_bits_per_byte"] = final * 0.4976
+        result["lambda_init"] = starts if kind in ("diff", "shared_diff") else None
+        if self.parts:
+            result["validation_parts"] = {
+                part: {"tokens": COUNTED[part], "loss": final + shift}
+                for part, shift in PARTS.items()
+            }
+        write_finished(run, result, rows)
+        cost = {"schema": 1, "run": name, "wall_seconds": 60 + seed, "cpu_seconds": 58.5 + seed}
+        speed = {"softmax": 8_000, "diff": 5_600, "diff_v2": 6_100}.get(kind, 5_200)
+        cost |= {"tokens_per_second": speed - 10 * seed, "peak_bytes": 500_000_000 + speed * 1000}
+        cost["cpu_seconds"] *= 8_000 / speed
+        write_record(run / "costs.json", cost)
+        self.losses[name], self.costs[name] = final, cost
+
+    def rows(self, kind: str, final: float) -> tuple[list[dict[str, Any]], list[float] | None]:
+        """``metrics.jsonl``, and λ at its end."""
+        rows, lam = [], None
+        learned = kind in ("diff", "diff_v2", "shared_diff")
+        for step in range(0, self.num_steps + 1, 5):
+            progress = step / self.num_steps
+            loss = final + (6.93 - final) * math.exp(-6 * progress)
+            row = {"step": step, "tokens": 4096 * step, "learning_rate": 1e-3 * (1 - progress)}
+            rows.append(row)
+            row |= {"train_loss": loss + self.random.gauss(0, 0.05), "gradient_norm": 1.0}
+            if step % 25:
+                continue
+            row["validation_loss"] = loss
+            if self.parts:
+                row["validation_parts"] = {
+                    part: loss + shift * progress for part, shift in PARTS.items()
+                }
+            if learned:
+                starts = (0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(self.num_layers))
+                lam = [s + 0.1 * progress * (1 + layer / 4) for layer, s in enumerate(starts)]
+                lam = [round(x + self.random.gauss(0, 0.01), 4) for x in lam]
+                row["lam"] = lam
+        return rows, lam
+
+    def results(self, scale: str) -> dict[str, Any]:
+        results = {
+            "schema": 2,
+            "protocol": {"name": "matched_comparison", "version": 2},
+            "scale": scale,
+            "complete": True,
+            "seeds": self.seeds,
+            "rates": self.rates(),
+            "variants": {name: self.variant(name) for name in self.variants},
+            "differences": self.differences(),
+            "statement": "Made-up statement: 4 DIFF heads are < 8, below the tested range.",
+        }
+        if self.parts:
+            results["count_models"] = {
+                name: {"loss": loss, "parts": {part: loss + PARTS[part] for part in PARTS}}
+                for name, loss in (("unigram", 5.99), ("bigram", 4.11), ("bigram_copy", 3.54))
+            }
+            results["phase"] = {"threshold": 0.4, "what": "made up, a gain of 0.4 nats"}
+        return results
+
+    def rates(self) -> dict[str, Any]:
+        swept = [name for name in self.variants if name in SWEPT and self.sweep]
+        return {
+            "common": COMMON_RATE,
+            "sweep_seed": 100 if self.sweep else None,
+            "sweep_steps": self.num_steps // 2 if self.sweep else None,
+            "variants": {
+                name: {
+                    "best": self.best_rate(name),
+                    "inside": name != "none" if name in swept else None,
+                    "tried": [
+                        {
+                            "run": f"{name}-lr{rate:g}-sweep100",
+                            "learning_rate": rate,
+                            "validation_loss": self.losses[f"{name}-lr{rate:g}-sweep100"],
+                        }
+                        for rate in (TRIED if name in swept else ())
+                    ],
+                }
+                for name in self.variants
+            },
+        }
+
+    def variant(self, name: str) -> dict[str, Any]:
+        at = {"best": self.group(name, "")}
+        if self.best_rate(name) != COMMON_RATE:
+            at["common"] = self.group(name, "common-")
+        entry = {"role": role_of(name), "what": f"Made up: what {name} separates.", "at": at}
+        entry |= {"attention_type": type_of(name), "match": "params"}
+        return entry | {
+            key: self.models[name][key] for key in ("parameters", "train_flops_per_token")
+        }
+
+    def names(self, variant: str, middle: str) -> list[str]:
+        return [f"{variant}-{middle}seed{seed}" for seed in self.seeds]
+
+    def group(self, name: str, middle: str) -> dict[str, Any]:
+        runs = self.names(name, middle)
+        losses = [self.losses[run] for run in runs]
+        group = {"learning_rate": COMMON_RATE if middle else self.best_rate(name), "runs": runs}
+        group["validation_loss"] = _summary(losses, mean_interval(losses))
+        if self.parts:
+            by_part = {part: [loss + PARTS[part] for loss in losses] for part in PARTS}
+            group["parts"] = {k: _summary(v, mean_interval(v)) for k, v in by_part.items()}
+            steps = [125 + 25 * (seed % 3) for seed in self.seeds]
+            if name == "shared_diff":
+                steps[-1] = None
+            group["phase_steps"] = [None] * len(runs) if name.startswith("none") else steps
+        return group
+
+    def differences(self) -> list[dict[str, Any]]:
+        pairs = [(name, baseline_of(name)) for name in self.variants if name != "softmax"]
+        pairs += [(name, "none") for name in self.variants if name in TYPES[1:]]
+        made = []
+        for name, other in pairs:
+            if other not in self.variants:
+                continue
+            ats = ["best"]
+            if any(self.best_rate(one) != COMMON_RATE for one in (name, other)):
+                ats.append("common")
+            for at in ats:
+                runs, others = (
+                    self.names(one, "common-" if at == "common"
+                               and self.best_rate(one) != COMMON_RATE else "")
+                    for one in (name, other)
+                )  # fmt: skip
+                here, there = ([self.losses[run] for run in side] for side in (runs, others))
+                for metric in ("validation_loss", *(PARTS if self.parts else ())):
+                    change = [a - b for a, b in zip(here, there, strict=True)]
+                    entry = {"variant": name, "baseline": other, "at": at, "metric": metric}
+                    entry["runs"] = [list(pair) for pair in zip(runs, others, strict=True)]
+                    made.append(entry | _summary(change, paired_difference(here, there)))
+        return made
+
+
+def _summary(values: list[float], interval: Any) -> dict[str, Any]:
+    keys = ("mean", "low", "high", "level")
+    return {"values": values} | {key: getattr(interval, key) for key in keys}
+
+
+def _map(size: int, focus: int) -> list[list[float]]:
+    weights = [
+        [random.random() ** 3 + 2.0 * (key == query - focus) for key in range(query + 1)]
+        for query in range(size)
+    ]
+    return [[w / sum(row) for w in row] + [0.0] * (size - len(row)) for row in weights]
+
+
+def _maps(variants: Sequence[str], tokens: Sequence[str], num_layers: int) -> dict[str, Any]:
+    random.seed(7)
+    layers: dict[str, Any] = {}
+    for kind in variants:
+        if kind not in TYPES:
+            continue
+        first, second, lam = _map(len(tokens), 1), _map(len(tokens), 3), 0.53
+        entry = {"run": f"{kind}-seed0", "layer": num_layers - 1, "head": 0}
+        entry["map_1"] = [[round(x, 4) for x in row] for row in first]
+        if kind != "softmax":
+            entry["map_2"] = [[round(x, 4) for x in row] for row in second]
+            entry["difference"] = [
+                [round(a - lam * b, 4) for a, b in zip(*pair, strict=True)]
+                for pair in zip(first, second, strict=True)
+            ]
+            entry["lam"] = lam
+        layers[kind] = entry
+    return {"schema": 1, "tokens": list(tokens), "layers": layers}

@@ -1,0 +1,130 @@
+"""Charts of the page, from a made-up study folder."""
+
+import json
+
+import plotly.graph_objects as go
+import pytest
+from report.made_up_study import PARTS, TYPES
+from report.page_reader import build, figures, outline_of
+
+from diffattn.lab.report.page.wording import type_name
+from record_files import change_record, read_record, write_record
+
+
+def test_charts_hold_the_recorded_numbers(make_study):
+    study = make_study(seeds=(0, 1), variants=(*TYPES, "none"))
+    charts = figures(build(study))
+    assert len(charts) == 1 + 4 + 5 + 3 + 10
+    rows = (study / "runs/diff-seed1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    losses = [json.loads(row).get("validation_loss") for row in rows]
+    traces = charts["chart-validation_loss"]["data"]
+    thin = [t for t in traces if t["legendgroup"] == "diff" and not t["showlegend"]]
+    assert thin[1]["y"] == [round(x, 6) for x in losses if x is not None]
+    shown = [t["name"] for t in traces if t["showlegend"]]
+    assert shown[:5] == [type_name(name) for name in (*TYPES, "none")]
+    assert shown[5:] == ["Unigram 5.99", "Bigram 4.11", "Bigram + copy 3.54"]
+    counted = read_record(study / "results.json")["count_models"]
+    assert [t["y"][0] for t in traces[-3:]] == [entry["loss"] for entry in counted.values()]
+    part = charts["chart-part-0"]["data"]
+    assert part[-1]["y"][0] == counted["bigram_copy"]["parts"]["repeated_bigram"]
+    parts = [json.loads(row).get("validation_parts") for row in rows]
+    (curve,) = (t for t in part if t["legendgroup"] == "diff")
+    other = (study / "runs/diff-seed0/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    pairs = zip(parts, (json.loads(row).get("validation_parts") for row in other), strict=True)
+    means = [(a["repeated_bigram"] + b["repeated_bigram"]) / 2 for a, b in pairs if a]
+    assert curve["y"] == pytest.approx(means, abs=1e-6)
+    (gain,) = (t for t in charts["chart-gain"]["data"] if t["legendgroup"] == "diff")
+    lost = PARTS["quarter_1"] - PARTS["quarter_4"]
+    assert [gain["y"][0], gain["y"][-1]] == pytest.approx([0.0, lost], abs=1e-6)
+    maps = read_record(study / "maps.json")["layers"]["diff"]
+    signed = charts["map-1-d"]["data"][0]
+    assert signed["z"] == maps["difference"]
+    assert signed["zmin"] == -signed["zmax"]
+    first, second = charts["map-1-a1"]["data"][0], charts["map-1-a2"]["data"][0]
+    assert (first["zmin"], first["zmax"]) == (0, second["zmax"])
+
+
+def test_lines_of_count_models_are_of_the_windows_of_the_curves(make_study):
+    study = make_study(num_steps=10)
+    config, data = (read_record(study / "study.json")[key] for key in ("config", "data"))
+    config["train"]["evaluation_tokens"] = 100
+    change_record(study / "study.json", config=config, data=data | {"validation_tokens": 1_000})
+    said = " ".join(outline_of(build(study)).text)
+    assert "Curves are of 100 validation tokens, spread evenly; tables and dotted lines of " in said
+    counted = read_record(study / "results.json")["count_models"]
+    for entry in counted.values():
+        entry["curve"] = {"loss": entry["loss"] - 0.5}
+    change_record(study / "results.json", count_models=counted)
+    page = build(study)
+    traces = figures(page)["chart-validation_loss"]["data"]
+    losses = [of["curve"]["loss"] for of in counted.values()]
+    assert [t["y"][0] for t in traces[-3:]] == pytest.approx(losses)
+    said = " ".join(outline_of(page).text)
+    assert "Curves and dotted lines are of 100 validation tokens, spread evenly; tables of " in said
+
+
+def test_differences_stand_at_their_means(make_study):
+    study = make_study(seeds=(0, 1), num_steps=10)
+    results = read_record(study / "results.json")
+    means = {"diff": -0.03, "diff_v2": 0.02}
+    for entry in results["differences"]:
+        mean = means.get(entry["variant"], 0.5)
+        entry |= {"mean": mean, "low": mean - 0.01, "high": mean + 0.04}
+    write_record(study / "results.json", results)
+    chart = figures(build(study))["chart-differences"]
+    singles, marks = chart["data"][::2], chart["data"][1::2]
+    rows = {name: row for row, name in enumerate(chart["layout"]["yaxis"]["ticktext"])}
+    for name, mean in means.items():
+        row = rows[type_name(name)]
+        assert singles[row]["y"] == [row, row]
+        assert (marks[row]["x"], marks[row]["y"]) == ([mean], [row])
+        assert marks[row]["error_x"]["arrayminus"] == pytest.approx([0.01])
+        assert marks[row]["error_x"]["array"] == pytest.approx([0.04])
+
+
+def test_losses_against_flops_and_time(make_study):
+    """FLOPs are those of a token times tokens; the processor time of a run is spread evenly."""
+    study = make_study(seeds=(0, 1), num_steps=100)
+    charts = figures(build(study))
+    flops = read_record(study / "runs/diff-seed0/run.json")["model"]["train_flops_per_token"]
+    (curve,) = (t for t in charts["chart-flops"]["data"] if t["legendgroup"] == "diff")
+    assert curve["x"] == [flops * 4096 * step for step in (0, 25, 50, 75, 100)]
+    seconds = [
+        read_record(study / f"runs/diff-seed{seed}/costs.json")["cpu_seconds"] for seed in (0, 1)
+    ]
+    (curve,) = (t for t in charts["chart-seconds"]["data"] if t["legendgroup"] == "diff")
+    assert curve["x"] == pytest.approx([sum(seconds) / 2 * i / 4 for i in range(5)])
+    for path in study.glob("**/costs.json"):
+        path.unlink()
+    page = build(study)
+    assert "chart-seconds" not in figures(page)
+    assert "No run recorded its seconds of processor time." in page
+
+
+def test_charts_are_valid_plotly(make_study):
+    """The Python side of plotly knows every attribute by name and refuses unknown ones."""
+    study = make_study(seeds=(0, 1), num_steps=50, sweep=True, variants=(*TYPES, "none"))
+    for name, spec in figures(build(study)).items():
+        figure = go.Figure(spec)
+        assert len(figure.data) == len(spec["data"]) > 0, name
+
+
+def test_charts_show_text_from_files_as_it_is(make_study):
+    """Names of runs reach the hover text; quotes, which plotly would not decode, stay."""
+    name = '<i><b>"a\'s" & b'
+    study = make_study(seeds=(0,), num_steps=10, variants=("softmax",))
+    run = (study / "runs/softmax-seed0").rename(study / "runs" / f"{name}-seed0")
+    change_record(run / "run.json", name="</b><b>")
+    info = read_record(study / "study.json")
+    write_record(study / "study.json", info | {"variants": [name]})
+    results = read_record(study / "results.json")
+    results["variants"] = {name: results["variants"]["softmax"]}
+    write_record(study / "results.json", results)
+    page = build(study)
+    assert "</b><b>" not in page
+    assert "<i><b>" not in page
+    traces = figures(page)["chart-train_loss"]["data"]
+    shown = '&lt;i&gt;&lt;b&gt;"a\'s" &amp; b'
+    (hover,) = [t["hovertemplate"] for t in traces]
+    assert hover == f"{shown}, {shown}-seed0<br>step %{{x:,}}: %{{y:.4f}}<extra></extra>"
+    outline_of(page)

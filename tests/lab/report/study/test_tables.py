@@ -1,0 +1,333 @@
+"""Tables and the words and numbers in them."""
+
+import math
+
+import pytest
+from report.made_up_study import ALL, TYPES, VERDICT
+
+from diffattn.errors import CheckpointError
+from diffattn.lab.report.page import wording
+from diffattn.lab.report.page.run_tables import cost_table, models_table
+from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.study.markdown import study_markdown
+from diffattn.lab.report.study.parts import parts_section
+from diffattn.lab.report.study.rates import rates_section
+from diffattn.lab.report.study.summary import difference
+from diffattn.lab.report.study.tables import (
+    matching_table,
+    other_tables,
+    pairs_table,
+    results_table,
+    runs_table,
+)
+from diffattn.lab.stats.intervals import Interval
+from record_files import read_record, write_record
+
+
+def interval(mean, low, high, n=3):
+    return Interval(mean, low, high, 0.95, n, "Student t")
+
+
+PARTS = ("repeated_bigram", "repeated_token", "first_occurrence")
+
+
+def texts(of):
+    """Every text in the cells of a table."""
+    cells = [cell for row in of.rows for cell in row]
+    parts = [
+        (cell.text, cell.note, *(text for pair in cell.lines for text in pair)) for cell in cells
+    ]
+    return " ".join(text for part in parts for text in part)
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (interval(-0.03, -0.05, -0.01), "lower by 0.0300"),
+        (interval(0.03, 0.01, 0.05), "higher by 0.0300"),
+        (interval(-0.03, -0.07, 0.01), "interval includes 0: no difference shown"),
+        (interval(0.0, 0.0, 0.0), "interval includes 0: no difference shown"),
+        (interval(-0.03, None, None, n=1), "one seed: no interval, no verdict"),
+    ],
+)
+def test_verdict(difference, words):
+    assert wording.verdict(difference) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3.14159265, "3.1416"),
+        (-0.5, "−0.5000"),
+        (0, "0.0000"),
+        (0.00004, "0.00004"),
+        (-0.0000012, "−0.000001"),
+        (12345.678, "12,345.6780"),
+        (None, "—"),
+        (math.nan, "—"),
+        (True, "—"),
+        ("3", "—"),
+    ],
+)
+def test_number(value, text):
+    assert wording.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("runs", "short"),
+    [
+        (["a-seed0", "a-seed1", "a-seed2", "b-seed0"], ["a-seed0 to 2", "b-seed0"]),
+        (["a-seed0", "a-seed2"], ["a-seed0, 2"]),
+        (["a-seed0 to 2", "12", "-seed"], ["a-seed0 to 2", "12", "-seed"]),
+        (["a-seed" + "9" * 5_000], ["a-seed" + "9" * 5_000]),
+    ],
+)
+def test_names_of_runs_in_short(runs, short):
+    assert wording.brief_names(runs) == short
+
+
+def test_signed_and_derived_numbers():
+    assert wording.number(0.25, signed=True) == "+0.2500"
+    assert wording.number(0, signed=True) == "0.0000"
+    assert wording.count(-1280, signed=True) == "−1,280"
+    assert wording.percent(-1280, 912_384) == "−0.14 %"
+    assert wording.percent(1, 0) == "—"
+    assert wording.ratio(3, 4) == "0.75×"
+    assert wording.mebibytes(3 * 2**19) == "1.5 MiB"
+    assert wording.listing(["a", "b", "c"]) == "a, b and c"
+
+
+def row_of(of, name):
+    """Cells of one model's row."""
+    (row,) = (row for row in of.rows if row[0].text == wording.type_name(name))
+    return row
+
+
+def test_markdown_table(make_study):
+    study = make_study(variants=(*TYPES, "none"), num_steps=25)
+    sentence, details, types, others = study_markdown(study).rstrip("\n").split("\n\n")
+    assert sentence == VERDICT["sentence"]
+    assert details.splitlines() == [f"- {said}" for said in VERDICT["details"]]
+    lines = types.splitlines()
+    assert len(lines) == 2 + 4
+    assert len({line.count("|") for line in lines}) == 1
+    results = read_record(study / "results.json")
+    diff = results["differences"][0]
+    row = next(line for line in lines if line.startswith("| DIFF V1 "))
+    assert "| 912,768 |" in row
+    assert f"| {wording.number(diff['mean'], signed=True)} |" in row
+    assert "| diff-seed0 to 2 |" in row
+    assert "| baseline |" in lines[2]
+    assert "| none-seed0 to 2 |" in others
+
+
+def test_markdown_has_a_table_of_the_common_rate(make_study):
+    tables = study_markdown(make_study(sweep=True, seeds=(0, 1))).split("\n\n")
+    best, common = (
+        next(line for line in part.splitlines() if "DIFF V1" in line) for part in tables[2:]
+    )
+    assert "| 0.002 |" in best
+    assert "diff-seed0, 1" in best
+    assert "| 0.001 |" in common
+    assert "diff-common-seed0, 1" in common
+
+
+def test_markdown_table_of_an_interrupted_study(make_study):
+    study = make_study(seeds=(0,), num_steps=10)
+    (study / "results.json").unlink()
+    (study / "runs" / "diff-seed0" / "results.json").unlink()
+    lines = study_markdown(study).splitlines()
+    assert "no finished run" in lines[3]
+    assert "diff_v2-seed0" in lines[4]
+
+
+def test_tables_hold_the_recorded_numbers(make_study):
+    study = read_study(make_study(variants=ALL, sweep=True, num_steps=25, num_layers=2))
+    assert study.results is not None
+    every = texts(runs_table(study)) + texts(pairs_table(study))
+    main = texts(results_table(study)) + "".join(map(texts, other_tables(study)))
+    for name, entry in study.results["variants"].items():
+        summary = entry["at"]["best"]["validation_loss"]
+        for value in (summary["mean"], summary["low"], summary["high"]):
+            assert f"{value:.4f}" in main, name
+        assert entry["what"] in main or entry["role"] in ("baseline", "type")
+        for group in entry["at"].values():
+            assert all(f"{value:.4f}" in every for value in group["validation_loss"]["values"])
+    for entry in study.results["differences"]:
+        if entry["metric"] == "validation_loss":
+            assert wording.number(entry["mean"], signed=True) in main
+            for value in entry["values"]:
+                assert wording.number(value, signed=True) in every
+    models = [cell for row in models_table(study).rows for cell in row]
+    assert ("+2,304", "+0.04 %") in [(cell.text, cell.note) for cell in models]
+    costs = texts(cost_table(study))
+    assert "7,990" in costs
+    assert "0.70×" in costs
+
+
+def test_best_and_common_rate_stand_side_by_side(make_study):
+    study = read_study(make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25))
+    of = results_table(study)
+    assert study.results is not None
+    rows = [row for row in of.rows if row[0].text == "DIFF V1"]
+    at = study.results["variants"]["diff"]["at"]
+    assert [(row[2].text, row[2].note) for row in rows] == [
+        ("0.002", "chosen"),
+        ("0.001", "common"),
+    ]
+    assert [row[3].text for row in rows] == [
+        f"{at[name]['validation_loss']['mean']:.4f}" for name in ("best", "common")
+    ]
+    # Where both rates are the same, so are the losses; what they are compared with may differ.
+    one, other = (row for row in of.rows if row[0].text == "DIFF V2")
+    assert (one[2].text, one[3]) == (other[2].text, other[3])
+    assert one[5].text != other[5].text
+    assert "The common rate is 0.001;" in of.caption
+
+
+def test_a_difference_is_known_both_ways(make_study):
+    study = read_study(make_study(variants=("softmax", "none"), seeds=(0, 1, 2)))
+    there = difference(study, "none", "softmax")
+    here = difference(study, "softmax", "none")
+    assert there is not None
+    assert here is not None
+    assert here.interval.mean == -there.interval.mean
+    assert here.interval.low == -there.interval.high
+    assert here.runs[0] == ("softmax-seed0", "none-seed0")
+    assert difference(study, "none", "diff") is None
+
+
+def test_controls_are_compared_with_what_they_change(make_study):
+    study = read_study(make_study(variants=ALL, seeds=(0, 1), num_steps=25))
+    controls, ablations, matches = other_tables(study)
+    for of, name, baseline in (
+        (controls, "diff_no_norm", "DIFF V1"),
+        (ablations, "diff_v2_gate", "DIFF V2"),
+        (matches, "shared_diff_heads", "Transformer (softmax)"),
+    ):
+        assert baseline in [cell.text for cell in row_of(of, name)[1:]]
+
+
+def test_matching_needs_two_ways(make_study):
+    assert matching_table(read_study(make_study())) is None
+    of = matching_table(read_study(make_study("more", variants=(*TYPES, "diff_v2_heads"))))
+    assert of is not None
+    assert [row[1].text for row in of.rows] == ["parameters", "parameters", "heads", "parameters"]
+
+
+def test_losses_by_part_and_their_differences(make_study):
+    study = read_study(make_study(variants=(*TYPES, "none"), num_steps=25))
+    section = parts_section(study, "")
+    assert section is not None
+    assert study.results is not None
+    parts = study.results["variants"]["diff"]["at"]["best"]["parts"]
+    row = row_of(section["by_part"], "diff")
+    assert [cell.text for cell in row[1:]] == [f"{parts[p]['mean']:.4f}" for p in PARTS]
+    (change,) = (
+        entry
+        for entry in study.results["differences"]
+        if (entry["variant"], entry["baseline"], entry["metric"])
+        == ("diff", "softmax", "first_occurrence")
+    )
+    assert row[-1].note.startswith(wording.number(change["mean"], signed=True) + " (")
+    assert "repeated pair 20 %" in section["by_part"].caption
+    assert row_of(section["by_part"], "Bigram + copy counts")[1].text == "2.6400"
+    assert len(section["curves"]) == 4
+    assert parts_section(read_study(make_study("none", parts=False)), "") is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "cells"),
+    [
+        ([125, 150, 175], ["3 of 3", "0", "150", "125 to 175 (75 %)", "125, 150, 175"]),
+        ([None, 150, 125], ["2 of 3", "1", "150", "125 to over 300 (75 %)",
+                            "not passed, 150, 125"]),
+        ([None, 150, None], ["1 of 3", "2", "over 300", "150 to over 300 (75 %)",
+                             "not passed, 150, not passed"]),
+        ([None, None, None], ["0 of 3", "3", "over 300", "over 300 (75 %)",
+                              "not passed, not passed, not passed"]),
+    ],
+)  # fmt: skip
+def test_runs_that_did_not_pass_are_counted(make_study, steps, cells):
+    folder = make_study()
+    value = read_record(folder / "results.json")
+    value["variants"]["diff"]["at"]["best"]["phase_steps"] = steps
+    write_record(folder / "results.json", value)
+    section = parts_section(read_study(folder), "")
+    assert section is not None
+    assert [cell.text for cell in row_of(section["phase"], "diff")[2:]] == cells
+
+
+def test_a_rate_at_the_edge_is_named(make_study):
+    section = rates_section(
+        read_study(make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25)), "x"
+    )
+    assert section is not None
+    assert len(section["warnings"]) == 1
+    assert "No attention lies at the edge" in section["warnings"][0]
+    assert "Transformer" not in section["warnings"][0]
+    assert [cell.note for cell in row_of(section["table"], "diff")[2:]] == ["", "", "chosen", ""]
+    chart = section["chart"]
+    assert chart.look["xaxis"]["type"] == "log"
+    assert [t["marker"]["symbol"].index("star") for t in chart.traces] == [1, 2, 1, 1, 0]
+    assert set(chart.buttons) == {"All", "Types alone"}
+    assert rates_section(read_study(make_study("one")), "x") is None
+
+
+def test_runs_of_all_steps_decide_between_rates(make_study):
+    folder = make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25)
+    value = read_record(folder / "results.json")
+    rates = value["rates"]["variants"]["diff"]
+    rates["best"], rates["whole"] = (
+        1e-3,
+        [
+            {"run": f"diff-lr{rate:g}-whole100", "learning_rate": rate, "validation_loss": loss}
+            for rate, loss in ((1e-3, 3.0), (2e-3, 3.1))
+        ],
+    )
+    write_record(folder / "results.json", value)
+    section = rates_section(read_study(folder), "x")
+    assert section is not None
+    assert "again with all steps" in section["lead"]
+    short, whole = (row for row in section["table"].rows if row[0].text == "DIFF V1")
+    assert [cell.note for cell in short[2:]] == [""] * 4
+    assert [cell.text for cell in whole[1:]] == ["all", "—", "3.0000", "3.1000", "—"]
+    assert [cell.note for cell in whole[2:]] == ["", "chosen", "", ""]
+    drawn = [t for t in section["chart"].traces if t["name"] == "DIFF V1"]
+    assert [t["line"]["dash"] for t in drawn] == ["solid", "dot"]
+    assert ["star" in t["marker"]["symbol"] for t in drawn] == [False, True]
+
+
+def test_costs_may_stand_in_the_study_file_alone(make_study):
+    folder = make_study(seeds=(0,), num_steps=10)
+    before = cost_table(read_study(folder))
+    for path in folder.glob("runs/*/costs.json"):
+        path.unlink()
+    assert cost_table(read_study(folder)) == before
+
+
+def test_runs_of_another_study_are_set_aside(make_study):
+    folder = make_study(seeds=(0, 1), num_steps=10)
+    path = folder / "study.json"
+    value = read_record(path)
+    write_record(path, value | {"seeds": [0]})
+    study = read_study(folder)
+    assert "Run diff-seed1 is in the folder but not part of this study." in study.gaps
+    assert [run.name for run in study.runs_of("diff")] == ["diff-seed0"]
+
+
+def test_run_without_attention_type_is_refused(make_study):
+    folder = make_study(seeds=(0,), num_steps=10)
+    path = folder / "runs" / "diff-seed0" / "run.json"
+    value = read_record(path)
+    write_record(path, value | {"config": {"model": {}}})
+    with pytest.raises(CheckpointError, match="model must hold attention_type, got"):
+        read_study(folder)
+
+
+def test_run_without_finite_loss_is_named(make_study):
+    folder = make_study(seeds=(0,), num_steps=10)
+    path = folder / "runs" / "diff-seed0" / "results.json"
+    value = read_record(path)
+    write_record(path, value | {"validation_loss": None})
+    assert "Run diff-seed0 finished without a finite validation loss." in read_study(folder).gaps

@@ -1,0 +1,312 @@
+"""The papers' tables and figures beside records: every claim once, nothing mixed."""
+
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+
+import plotly.graph_objects as go
+import pytest
+from report.page_reader import figures, outline_of, own_part
+
+from diffattn.errors import CheckpointError
+from diffattn.lab.records.evaluations import (
+    Comparison,
+    EvalResult,
+    Metric,
+    PairedDifference,
+    register,
+)
+from diffattn.lab.report.beside_papers import build_papers_report
+from diffattn.lab.report.claims.catalog import CLAIMS
+from diffattn.lab.report.claims.folders import committed_folders, read_claim_records, sort_folders
+from diffattn.lab.report.claims.records import EVALUATIONS, ClaimRecords
+from diffattn.lab.report.claims.tables import claims_document, claims_table
+from diffattn.lab.report.claims.verdicts import judged_claims
+from diffattn.lab.report.paper import published_tables
+from diffattn.lab.report.papers.sections import SECTIONS
+from record_files import replace_in_record
+
+ROOT = Path(__file__).parents[3]
+
+
+def page_of(folders, out, root=None):
+    assert build_papers_report(folders, out, root) == out
+    return own_part(out.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    return page_of(committed_folders(ROOT), out, ROOT)
+
+
+def test_every_claim_stands_in_one_section():
+    named = Counter(claim for section in SECTIONS for claim in section.claims)
+    assert named == Counter(claim.id for claim in CLAIMS)
+
+
+def test_the_page_of_the_committed_records(committed):
+    outline = outline_of(committed)
+    assert len(set(outline.ids)) == len(outline.ids)
+    anchors = {link[1:] for link in outline.loads if link.startswith("#")}
+    assert {section.id for section in SECTIONS} | {"glance", "provenance"} <= anchors
+    assert anchors <= set(outline.ids)
+    assert str(ROOT) not in committed
+    assert "was left out" not in committed
+    for name, figure in figures(committed).items():
+        assert len(go.Figure(figure).data) > 0, name
+    text = " ".join(outline.text)
+    for claim in CLAIMS:
+        assert claim.says in text
+    for word in ("published/text", "published/scaling", "published/recall", "Eq. (1)"):
+        assert word in text
+
+
+def test_the_same_records_give_the_same_bytes(make_study, tmp_path):
+    folders = [make_study(), ROOT / "benchmarks" / "results"]
+    first, second = (page_of(folders, tmp_path / name) for name in ("a.html", "b.html"))
+    assert first == second
+
+
+def test_without_records_the_papers_stand_alone(tmp_path):
+    page = page_of([], tmp_path / "report.html")
+    assert f"Of {len(CLAIMS)} claims, " in page
+    assert "(“ours”, “asked”), 0 could be answered" in page
+    assert "Measured here" not in page
+    assert "3.087" in page
+
+
+# What is damaged or does not fit is named and left out.
+
+
+def evaluation(
+    folder, label, *, version=2, parameters=None, value=0.5, weights="", variant="needle",
+    selection=None,
+):  # fmt: skip
+    """An evaluation folder of one model."""
+    result = EvalResult(
+        protocol="needle", version=version, source="", variant=variant,
+        model={"label": label, "weights": weights or label}, selection=selection or {},
+        parameters=parameters or {}, choices={}, tables={}, num_items=1, num_failed=0, items={},
+        metrics=[Metric(name="recall", value=value, n=9, headline=True)],
+    )  # fmt: skip
+    register(folder, label, variant)
+    (folder / label / variant).mkdir(parents=True)
+    result.write(folder / label / variant)
+    return folder
+
+
+def test_other_versions_and_questions_are_left_out(tmp_path):
+    folders = [
+        evaluation(tmp_path / "a", "softmax-seed0"),
+        evaluation(tmp_path / "b", "diff-seed0", version=1),
+        evaluation(tmp_path / "c", "diff-seed1", parameters={"length": 4096}),
+        evaluation(tmp_path / "d", "diff-seed2"),
+    ]
+    found = sort_folders(folders)
+    assert [of.model["label"] for of in found.records.evaluations] == [
+        "softmax-seed0",
+        "diff-seed2",
+    ]
+    assert found.gaps == [
+        "diff-seed0's result of needle was left out: version 1 of the protocol, not 2.",
+        "diff-seed1's result of needle was left out: length differ from those of softmax-seed0.",
+    ]
+
+
+def test_a_few_questions_are_not_compared_with_all_of_them(tmp_path):
+    folders = [
+        evaluation(tmp_path / "a", "softmax-seed0", selection={"limit": 5}),
+        evaluation(tmp_path / "b", "diff-seed0"),
+    ]
+    found = sort_folders(folders)
+    assert [of.model["label"] for of in found.records.evaluations] == ["diff-seed0"]
+    assert found.gaps == [
+        "softmax-seed0's result of needle was left out: it was asked 5 items (--limit), "
+        "diff-seed0 all."
+    ]
+    few = [folders[0], evaluation(tmp_path / "c", "diff-seed0", selection={"limit": 5})]
+    assert len(sort_folders(few).records.evaluations) == 2
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [
+        ("b", "its weights are b, those of another result of diff-seed0 a."),
+        ("a", "there is another one of the same weights."),
+    ],
+)
+def test_two_results_of_one_label_are_not_averaged(tmp_path, weights, why):
+    folders = [
+        evaluation(tmp_path / "one", "softmax-seed0", value=0.25),
+        evaluation(tmp_path / "two", "diff-seed0", value=0.5, weights="a"),
+        evaluation(tmp_path / "three", "diff-seed0", value=1.0, weights=weights),
+    ]
+    found = sort_folders(folders)
+    assert found.gaps == [f"diff-seed0's result of needle was left out: {why}"]
+    (needles,) = [row for row in judged_claims(found.records) if row.claim.id == "needles"]
+    assert needles.measured.effect == 0.25
+
+
+def test_parts_of_a_protocol_are_of_one_model(tmp_path):
+    """Else a mean over parts would be of no model."""
+    folders = [
+        evaluation(tmp_path / "one", "diff-seed0", weights="a"),
+        evaluation(tmp_path / "two", "diff-seed0", weights="b", variant="fig5"),
+        evaluation(tmp_path / "three", "diff-seed0", weights="a", variant="fig5"),
+    ]
+    found = sort_folders(folders)
+    assert [of.variant for of in found.records.evaluations] == ["needle", "fig5"]
+    assert len(found.gaps) == 1
+
+
+def test_committed_results_of_two_versions_are_refused(tmp_path):
+    """Neither ``docs/claims.md`` nor the page of a study may mix them."""
+    evaluation(tmp_path / EVALUATIONS / "a", "softmax-seed0")
+    assert len(read_claim_records(tmp_path).evaluations) == 1
+    evaluation(tmp_path / EVALUATIONS / "b", "diff-seed0", version=1)
+    for page in (claims_document, claims_table):
+        with pytest.raises(CheckpointError, match=r"got: diff-seed0's .* version 1 .*, not 2"):
+            page(tmp_path)
+
+
+def test_scores_at_the_floor_tell_nothing(tmp_path):
+    folders = [
+        evaluation(tmp_path / f"{kind}{seed}", f"{kind}-seed{seed}", value=value)
+        for kind, values in (("softmax", (0.0, 0.0, 0.1)), ("diff", (0.1, 0.0, 0.0)))
+        for seed, value in enumerate(values)
+    ]
+    row = PairedDifference(
+        variant="needle", score="recall", model="diff", baseline="softmax", difference=0.0,
+        low=None, high=None, level=0.95, method="", p_value=None, test="", n=3, num_items=3,
+        num_unpaired=0, over="seeds", primary=True, verdict="uninformative: neither guesses well",
+    )  # fmt: skip
+    Comparison(baseline="softmax", differences=[row]).write(folders[0])
+    (needles,) = [
+        of for of in judged_claims(sort_folders(folders).records) if of.claim.id == "needles"
+    ]
+    assert (needles.verdict, needles.why) == ("uninformative", "neither guesses well")
+    (folders[0] / "comparison.json").unlink()
+    (needles,) = [
+        of for of in judged_claims(sort_folders(folders).records) if of.claim.id == "needles"
+    ]
+    assert needles.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("control", "verdict"), [(0.8, "agrees"), (0.3, "uninformative")])
+def test_a_lead_that_a_control_has_too_tells_nothing(tmp_path, control, verdict):
+    means = {"softmax": 1.0, "diff": 0.3, "softmax_half": control}
+    results = [
+        EvalResult(
+            protocol="outliers", version=1, source="", variant="outliers",
+            model={"label": f"{kind}-seed{seed}"}, parameters={}, choices={}, tables={},
+            num_items=1, num_failed=0, items={},
+            metrics=[Metric(name="largest hidden state", value=mean + seed / 1_000 * number,
+                            n=9, headline=True)],
+        )
+        for number, (kind, mean) in enumerate(means.items())
+        for seed in range(4)
+    ]  # fmt: skip
+    judged = judged_claims(ClaimRecords(evaluations=tuple(results)))
+    (found,) = [of for of in judged if of.claim.id == "outliers-hidden"]
+    assert found.verdict == verdict
+    assert ("Softmax × ½" in found.why) == (verdict == "uninformative")
+
+
+def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):
+    study, second, damaged = (make_study(name) for name in ("one", "two", "three"))
+    (damaged / "results.json").write_text("{", encoding="utf-8")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    found = sort_folders([damaged, study, second, foreign], tmp_path)
+    assert found.studies == {"text": study}
+    assert found.lies_at == {"published/text": "one"}
+    first, other, last = found.gaps
+    assert first.startswith("three was left out: ")
+    assert other == "two was left out: there must be one study of text, got one, too."
+    assert last.startswith("foreign was left out: must hold study.json")
+
+
+def test_a_page_needs_one_record_of_those_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"one record must be readable, got none: .*was left"):
+        build_papers_report([tmp_path], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_hostile_text_is_shown(make_study, tmp_path):
+    study = make_study("bad")
+    replace_in_record(study / "study.json", '"scale": "', '"scale": "<script>alert(1)</script>')
+    page = page_of([study], tmp_path / "report.html")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+# The printed numbers hold together.
+
+
+def rows_of(name):
+    return {row[0]: row[1:] for row in published_tables()[name].rows}
+
+
+@pytest.mark.parametrize("name", ["lm_tasks", "zero_shot_1t", "math_sets"])
+def test_printed_means_are_means(name):
+    for row in rows_of(name).values():
+        *values, mean = row
+        assert fmean(values) == pytest.approx(mean, abs=0.1)
+
+
+def test_figure_1_sums_to_one_and_gives_table_3():
+    attention = rows_of("attention")
+    for model, (bos, before, answer, after, query) in rows_of("segments").items():
+        assert bos + before + answer + after + query == pytest.approx(1.0)
+        assert attention[f"{model}, answer"][2] == answer
+        assert attention[f"{model}, noise"][2] == pytest.approx(before + after)
+
+
+def test_table_6_splits_its_loss_by_one_share_of_tokens():
+    """Section 8.1 of the protocols: 7.8 % of tokens repeat an n-gram, in every row."""
+    for whole, repeated, others in rows_of("ablations").values():
+        assert 0.078 * repeated + 0.922 * others == pytest.approx(whole, abs=2e-3)
+
+
+def test_figure_5_has_the_means_that_its_last_row_shows():
+    means = {
+        "transformer": [0.95, 0.84, 0.78, 0.64, 0.50, 0.75, 0.78, 0.52],
+        "diff": [1.00, 0.94, 0.87, 0.83, 0.83, 0.92, 0.84, 0.86],
+    }
+    for model, expected in means.items():
+        columns = zip(*rows_of(f"needles_64k_{model}").values(), strict=True)
+        assert [fmean(column) for column in columns] == pytest.approx(expected, abs=0.006)
+
+
+def test_the_maps_of_figure_5_are_each_of_their_model(committed):
+    charts = figures(committed)
+    first_and_third = {
+        "transformer": [
+            [0.96, 0.96, 0.9, 0.88, 0.5, 0.82, 0.78, 0.04],
+            [0.9, 0.76, 0.72, 0.4, 0.28, 0.48, 0.56, 0.7],
+        ],
+        "diff": [
+            [1.0, 1.0, 1.0, 0.44, 1.0, 0.98, 0.66, 0.6],
+            [1.0, 0.96, 0.74, 0.92, 0.9, 0.92, 0.92, 0.92],
+        ],
+    }
+    for model, expected in first_and_third.items():
+        (map_,) = charts[f"published-needles-{model}"]["data"]
+        assert map_["y"] == ["0 %", "25 %", "50 %", "75 %", "100 %"]
+        assert map_["x"] == ["8K", "16K", "24K", "32K", "40K", "48K", "56K", "64K"]
+        assert [map_["z"][0], map_["z"][2]] == expected
+
+
+def test_orders_have_the_margins_of_figure_11():
+    margins = {model: max(row) - min(row) for model, row in rows_of("orders").items()}
+    assert margins == {"Transformer": 19, "DIFF": 4}
+
+
+def test_every_published_table_is_on_the_page(committed):
+    text = " ".join(outline_of(committed).text)
+    shown = {name for section in SECTIONS for name in section.tables}
+    drawn = {"segments", "needles_64k_transformer", "needles_64k_diff"}
+    assert shown | drawn == set(published_tables())
+    for name in shown:
+        assert published_tables()[name].caption in text

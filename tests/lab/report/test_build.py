@@ -1,0 +1,323 @@
+"""The whole report, from a made-up study folder."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import plotly.graph_objects as go
+import pytest
+from report.made_up_study import ALL, TYPES, VERDICT
+from report.page_reader import SECTIONS, build, figures, outline_of
+
+from diffattn.errors import CheckpointError
+from diffattn.lab.report.build import build_report, markdown_results
+from diffattn.lab.report.page.wording import type_name
+from record_files import change_record, read_record, write_record
+
+SUBSETS = [
+    {"variants": ("softmax",), "seeds": (0,)},
+    {"variants": ("diff", "diff_v2")},
+    {"variants": ("none", "none_ffn"), "seeds": (0, 1)},
+    {"variants": ("softmax", "none", "something new"), "seeds": (3,), "parts": False},
+    {"variants": TYPES, "verdict": None, "parts": False},
+    {"variants": ("softmax", "diff", "none"), "sweep": True, "seeds": (0,)},
+    {"variants": ("softmax", "diff_v2", "diff_v2_heads", "diff_v2_gate"), "sweep": True},
+]
+
+
+def test_every_section_and_run_is_there(make_study):
+    page = build(make_study(variants=ALL, sweep=True, num_steps=25, num_layers=2))
+    outline = outline_of(page)
+    text = " ".join(outline.text)
+    assert [name for name in outline.ids if name in SECTIONS] == SECTIONS
+    assert len(set(outline.ids)) == len(outline.ids)
+    for kind in ALL:
+        assert type_name(kind) in text
+        for seed in range(3):
+            assert page.count(f"{kind}-seed{seed}") >= 3
+    for run in ("diff-common-seed1", "diff-lr0.004-sweep100", "none-common-seed2"):
+        assert run in text
+    assert "Made-up statement: 4 DIFF heads are < 8" in text
+    assert "912,768" in text
+    assert "What is missing" not in text
+
+
+def test_the_verdict_stands_first(make_study):
+    text = [part.strip() for part in outline_of(build(make_study())).text if part.strip()]
+    first = text.index(VERDICT["sentence"])
+    assert text[first - 1] == "Provenance"  # the last chapter: nothing stands between
+    assert VERDICT["reasons"] == []
+    assert text[first + 1 : first + 3] == VERDICT["details"]
+
+
+def test_an_uninformative_study_says_why(make_study):
+    bad = {"informative": False, "sentence": "Uninformative: <b>.", "reasons": ["one", "<two>"]}
+    page = build(make_study(verdict=bad))
+    assert '<div class="verdict uninformative">\n<p>Uninformative: &lt;b&gt;.</p>' in page
+    assert "<ul><li>one</li><li>&lt;two&gt;</li></ul>" in page
+    assert "uninformative" not in build(make_study("good")).split("<main>")[1]
+
+
+@pytest.mark.parametrize("options", SUBSETS, ids=str)
+def test_any_part_of_a_study_makes_a_page(make_study, options):
+    study = make_study(**{"num_steps": 25, "num_layers": 2, **options})
+    page = build(study)
+    outline = outline_of(page)
+    assert len(set(outline.ids)) == len(outline.ids)
+    assert ("rates" in outline.ids) == options.get("sweep", False)
+    assert ("parts" in outline.ids) == options.get("parts", True)
+    assert set(re.findall(r'<a href="#(.*?)">', page)) <= set(outline.ids)
+    for name, spec in figures(page).items():
+        assert len(go.Figure(spec).data) > 0, name
+    assert markdown_results(study).count("| ---") > 0
+    for name in ("results.json", "maps.json"):
+        (study / name).unlink()
+    outline_of(build(study))
+
+
+def test_page_loads_nothing(make_study):
+    page = build(make_study(), published=make_study("published", scale="study"))
+    loads = outline_of(page).loads
+    assert [load for load in loads if not load.startswith("#")] == ["data:,"]
+    assert "default-src 'none'" in page
+    assert not re.search(r"https?://|@import|url\(", page)
+
+
+def test_text_from_files_is_escaped(make_study):
+    study = make_study(scale="<script>alert(2)</script>")
+    results = read_record(study / "results.json")
+    results["statement"] = "<img src=x onerror=alert(3)> & more \ud800"
+    write_record(study / "results.json", results)
+    run = study / "runs/diff-seed0/run.json"
+    record = read_record(run)
+    record["hardware"] = {"processor": '"><script>alert(4)</script>'}
+    write_record(run, record)
+    page = build(study)
+    assert "<script>alert" not in page
+    assert "</script>alert" not in page
+    assert "<img" not in page
+    assert "&lt;img src=x onerror=alert(3)&gt; &amp; more ?" in page
+    labels = figures(page)["map-0-a"]["layout"]["xaxis"]["ticktext"]
+    assert labels[5] == "&lt;script&gt;"  # plotly reads labels as markup
+    outline_of(page)
+
+
+def test_every_page_runs_the_same_script(make_study):
+    """One element, without data: a content policy can name its hash."""
+    scripts = []
+    for seeds in ((0,), (0, 1)):
+        page = build(make_study(f"study{len(seeds)}", seeds=seeds, num_steps=10))
+        elements = re.findall(r"<script(.*?)>(.*?)</script>", page, flags=re.DOTALL)
+        scripts.append([code for kind, code in elements if "application/json" not in kind])
+        assert not re.search(
+            r"<[^>]*\son\w+=", re.sub(r"<script.*?</script>", "", page, flags=re.S)
+        )
+    assert scripts[0] == scripts[1]
+    assert len(scripts[0]) == 1
+    assert "newPlot" in scripts[0][0]
+
+
+def test_same_study_gives_same_bytes(make_study):
+    study, published = make_study(num_steps=50), make_study("published", num_steps=50)
+    first = build_report(study, published=published).read_bytes()
+    assert build_report(study, published=published).read_bytes() == first
+    moved = study.rename(study.with_name("moved"))
+    assert build_report(moved, published=published).read_bytes() == first
+
+
+def test_out_names_the_file(make_study, tmp_path):
+    out = tmp_path / "new" / "page.html"
+    assert build_report(make_study(), out) == out
+    assert out.stat().st_size < 7e6
+
+
+def test_missing_files_are_named(make_study):
+    study = make_study()
+    (study / "maps.json").unlink()
+    (study / "costs.json").unlink()
+    shutil.rmtree(study / "runs" / "diff-seed1")
+    (study / "runs" / "diff_v2-seed0" / "results.json").unlink()
+    (study / "runs" / "softmax-seed0" / "metrics.jsonl").unlink()
+    page = build(study)
+    assert "maps.json is missing" in page
+    assert "Run softmax-seed0 has lost its metrics.jsonl" in page
+    assert "No run of diff with seed 1 was found." in page
+    assert "Run diff_v2-seed0 has not finished: it stopped at step 300." in page
+    # The study's own summary still stands.
+    assert "results.json is missing" not in page
+
+
+def test_fewer_seeds_of_an_ablation_are_no_gap(make_study):
+    study = make_study(variants=("softmax", "softmax_half", "diff_v2_constant"))
+    change_record(study / "study.json", fewer_seeds=1)
+    for name in ("softmax_half", "diff_v2_constant"):
+        for run in (study / "runs").glob(f"{name}-seed[12]"):
+            shutil.rmtree(run)
+    page = build(study)
+    assert "No run of diff_v2_constant" not in page
+    assert "No run of softmax_half with seeds 1 and 2 was found." in page
+    change_record(study / "study.json", fewer_seeds=2)
+    assert "No run of diff_v2_constant with seed 1 was found." in build(study)
+
+
+def test_missing_runs_of_an_unfinished_study_are_named(make_study):
+    """Controls have every seed before results say what they are, and rates may be two."""
+    study = make_study(variants=("softmax", "softmax_half", "diff", "diff_v2_constant"), sweep=True)
+    change_record(study / "study.json", fewer_seeds=1)
+    (study / "results.json").unlink()
+    for name in ("softmax_half-seed2", "diff_v2_constant-seed1", "diff-common-seed1"):
+        shutil.rmtree(study / "runs" / name)
+    page = build(study)
+    assert "No run of softmax_half with seed 2 was found." in page
+    assert "No run of diff at the common learning rate with seed 1 was found." in page
+    assert page.count("No run of ") == 2
+    assert "no difference is adjusted for the number of comparisons yet" in page
+
+
+def test_a_recorded_run_at_the_common_rate_is_missed_once(make_study):
+    study = make_study(variants=("softmax", "diff"), sweep=True)
+    shutil.rmtree(study / "runs" / "diff-common-seed1")
+    page = build(study)
+    assert page.count("No run of diff at the common learning rate with seed 1 was found.") == 1
+    assert "that the folder does not hold" not in page
+
+
+def test_interrupted_study_is_summarised_from_its_runs(make_study):
+    study = make_study()
+    (study / "results.json").unlink()
+    (study / "runs" / "diff-seed2" / "results.json").unlink()
+    for seed in range(3):
+        shutil.rmtree(study / "runs" / f"shared_diff-seed{seed}")
+    page = build(study)
+    text = " ".join(outline_of(page).text)
+    assert "The study has not finished, so it makes no statement." in text
+    assert "diff-seed1 − softmax-seed1" in text
+    assert "diff-seed2 − softmax-seed2" not in text
+    assert "no run found" in text
+    assert "no finished pair" in text
+    assert "No maps were recorded" not in text
+
+
+def test_study_that_has_not_started(make_study):
+    study = make_study()
+    for name in ("results.json", "maps.json", "costs.json"):
+        (study / name).unlink()
+    shutil.rmtree(study / "runs")
+    page = build(study)
+    outline_of(page)
+    assert page.count("with seeds 0, 1 and 2 was found.") == 4
+    assert "No run recorded the validation loss" in page
+
+
+def test_one_seed_has_no_interval(make_study):
+    page = build(make_study(seeds=(5,)))
+    assert "one seed: no interval, no verdict" in page
+    assert "none: one seed" in page
+    assert "with 1 seed" in page
+    assert "softmax-seed5" in page
+
+
+def test_contradicting_summary_is_named(make_study):
+    study = make_study()
+    path = study / "runs/diff-seed0/results.json"
+    value = read_record(path)
+    write_record(path, value | {"validation_loss": 9.75})
+    assert re.search(r"for diff-seed0, but the run&#39;s own file gives 9\.75", build(study))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "study.json",
+        "results.json",
+        "costs.json",
+        "maps.json",
+        "runs/diff-seed1/run.json",
+        "runs/diff-seed1/results.json",
+        "runs/diff-seed1/costs.json",
+        "runs/diff-seed1/metrics.jsonl",
+    ],
+)
+@pytest.mark.parametrize("content", ["", '{"schema": 1', '{"schema": 7}', "[]", "null", "7"])
+def test_damaged_files_are_refused(make_study, name, content):
+    if name.endswith("jsonl") and not content:
+        content = "\n"  # an empty metrics file is a run that has not logged yet
+    study = make_study(seeds=(1,), num_steps=10)
+    (study / name).write_text(content, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=name.rsplit("/", 1)[-1]):
+        build_report(study)
+    assert not (study / "report.html").exists()
+
+
+def at_best(value):
+    """One group of runs in the results."""
+    return value["variants"]["diff"]["at"]["best"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("maps.json", lambda v: v["layers"]["diff"]["map_2"].pop()),
+        ("maps.json", lambda v: v["layers"]["diff"].pop("difference")),
+        ("maps.json", lambda v: v["layers"].update(diff=None)),
+        ("results.json", lambda v: at_best(v).pop("validation_loss")),
+        ("results.json", lambda v: at_best(v)["runs"].pop()),
+        ("results.json", lambda v: at_best(v)["phase_steps"].pop()),
+        ("results.json", lambda v: at_best(v)["validation_loss"].update(low="x")),
+        ("results.json", lambda v: v["variants"]["diff"].pop("role")),
+        ("results.json", lambda v: v["verdict"].pop("sentence")),
+        ("results.json", lambda v: v["rates"]["variants"]["diff"].update(tried=[{}])),
+        ("results.json", lambda v: v["count_models"]["bigram"].update(loss="x")),
+        ("results.json", lambda v: v["differences"][0].pop("mean")),
+        ("results.json", lambda v: v["differences"][0].update(runs=[["a", "b", "c"]])),
+        ("results.json", lambda v: v["differences"][0].update(at="x")),
+    ],
+)
+def test_incomplete_fields_are_refused(make_study, name, change):
+    study = make_study(seeds=(0, 1), num_steps=10)
+    value = read_record(study / name)
+    change(value)
+    write_record(study / name, value)
+    with pytest.raises(CheckpointError, match=name):
+        build_report(study)
+
+
+def test_foreign_folder_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"study\.json: file must exist"):
+        build_report(tmp_path)
+
+
+def test_a_study_of_unnamed_models_is_refused(make_study):
+    study = make_study(seeds=(0,), num_steps=10)
+    (study / "results.json").unlink()
+    info = read_record(study / "study.json")
+    write_record(study / "study.json", info | {"variants": []})
+    with pytest.raises(CheckpointError, match=r"study\.json: must hold variants"):
+        build_report(study)
+
+
+def test_a_run_goes_by_the_name_of_its_folder(make_study):
+    """A copied one has a record of another name, perhaps that of a run of this study."""
+    study = make_study(variants=("softmax", "none"), sweep=True, seeds=(0,), num_steps=10)
+    before = build(study)
+    change_record(study / "runs" / "none-seed0" / "run.json", name="none-common-seed0")
+    (study / "runs" / "none-seed0" / "costs.json").unlink()  # those of the study stand for them
+    after = build(study)
+    recorded = "runs/none-seed0/run.json, recorded as none-common-seed0"
+    assert after.count(recorded) == 1
+    assert after.replace(recorded, "runs/none-seed0/run.json") == before
+    shutil.copytree(study / "runs" / "none-seed0", study / "runs" / "again")
+    assert "Run again is in the folder but not part of this study." in build(study)
+
+
+def test_report_needs_no_torch(make_study):
+    study = make_study(seeds=(0,), num_steps=10)
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from pathlib import Path\n"
+        "from diffattn.lab.report.build import build_report\n"
+        f"build_report(Path({str(study)!r}))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert (study / "report.html").exists()

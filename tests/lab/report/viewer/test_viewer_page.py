@@ -1,0 +1,170 @@
+"""The page holds the maps, in little room, and nothing in it runs but its own script."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from report.page_reader import outline_of
+from report.viewer.viewed_models import (
+    block_bytes,
+    made_up_layer,
+    made_up_model,
+    page_data,
+    read_layer,
+)
+
+from diffattn.errors import ConfigError
+from diffattn.lab.report.page.render import source_hash
+from diffattn.lab.report.viewer.codes import half_step
+from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
+from diffattn.lab.report.viewer.values import Segment, ViewedModel, ViewedText
+
+HOSTILE = (
+    "</script>", "<script>alert(1)</script>", "<!--", "]]>", "'\"`&amp;", "\u2028", "\0", "\ud800",
+    "{{ 7 * 7 }}", "<img src=x onerror=alert(1)>",
+)  # fmt: skip
+SEGMENTS = (
+    Segment(name="BOS", start=0, end=1), Segment(name="noise before", start=1, end=2),
+    Segment(name="needle", start=2, end=4), Segment(name="noise after", start=4, end=4),
+    Segment(name="question", start=4, end=5),
+)  # fmt: skip
+
+
+def page_of(path, *models):
+    write_viewer(path, models)
+    return path.read_bytes().decode("utf-8")
+
+
+@pytest.mark.parametrize("row_scales", [True, False])
+@pytest.mark.parametrize(("maps", "per_token"), [(1, False), (2, False), (2, True)])
+def test_the_page_holds_the_maps(tmp_path, maps, per_token, row_scales):
+    pieces = ("<s>", "a", "b", "c", "d")
+    made = [
+        made_up_layer(
+            np.random.default_rng(i), i, 5, maps=maps, per_token=per_token, row_scales=row_scales,
+            segments=SEGMENTS,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    text = ViewedText(pieces=pieces, begins_with_bos=True, segments=SEGMENTS)
+    layers = tuple(layer for layer, _, _ in made)
+    model = ViewedModel(label="m", facts=(), text=text, layers=layers, num_layers=2)
+    page = page_of(tmp_path / "page.html", model)
+    for place, (layer, weights, lam) in enumerate(made):
+        found_lam, found, sums = read_layer(page, 0, place)
+        steps = half_step(layer.codes, layer.scales) + 1e-7
+        assert (np.abs(found - weights[..., *np.tril_indices(5)]) <= steps).all()
+        if lam is None:
+            assert found_lam is None
+        else:
+            assert np.array_equal(found_lam, lam.ravel())
+        assert np.abs(sums - layer.sums).max() <= 0.51 * layer.sums.max() / 65535
+
+
+def test_pages_are_reproducible(tmp_path):
+    first, second = (page_of(tmp_path / name, made_up_model()) for name in ("a", "b"))
+    assert first == second
+
+
+def test_hostile_tokens_and_labels_are_text(tmp_path):
+    model = made_up_model(label="<b onclick=alert(1)>&'\"</script>", pieces=("<s>", *HOSTILE))
+    page = page_of(tmp_path / "page.html", model)
+    outline = outline_of(page)
+    assert outline.loads == ["data:,", "#keys"]
+    tags = re.findall(r"<([a-z]+)", re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL))
+    assert not {"b", "img"} & set(tags)
+    assert "49" not in page_data(page)["texts"][0]["tokens"]
+    shown = page_data(page)["texts"][0]["tokens"]
+    assert shown[1:4] == list(HOSTILE[:3])
+    assert shown[6:9] == ["‹U+2028›", "␀", "‹U+D800›"]
+    assert page_data(page)["models"][0]["label"] == model.label
+    # All that runs is one element; the rest is data by its type.
+    kinds = re.findall(r"<script([^>]*)>", page)
+    assert kinds.count("") == 1
+    assert {kind.split('"')[1] for kind in kinds if kind} == {
+        "application/json", "application/octet-stream",
+    }  # fmt: skip
+
+
+def test_the_policy_allows_script_and_style_of_the_page_alone(tmp_path):
+    page = page_of(tmp_path / "page.html", made_up_model())
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[1]
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    (style,) = re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL)
+    assert policy == (
+        f"default-src 'none'; script-src '{source_hash(script)}'; style-src "
+        f"'{source_hash(style)}'; img-src data:; object-src 'none'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    assert not re.search(r"\sstyle=|\son[a-z]+=", page.replace(script, ""))
+    assert not re.search(r"https?://|innerHTML|eval\(|fetch\(", page)
+
+
+def test_models_with_equal_tokens_share_a_text(tmp_path):
+    models = [
+        made_up_model("a"), made_up_model("b", maps=1), made_up_model("c", ("<s>", " ", "a", "b")),
+    ]  # fmt: skip
+    page = page_of(tmp_path / "page.html", *models)
+    data = page_data(page)
+    assert [model["text"] for model in data["models"]] == [0, 0, 1]
+    assert [model["maps"] for model in data["models"]] == [2, 1, 2]
+    assert "These models cut the text into different tokens." in page
+    assert "<h2>Tokens of a, b</h2>" in page
+    one = page_of(tmp_path / "one.html", *models[:2])
+    assert "different tokens" not in one
+    assert "<h2>" not in one
+
+
+def test_other_texts_and_left_out_layers_are_said(tmp_path):
+    short = made_up_model("b", ("<s>", "x"), layers=1)
+    part = ViewedModel(
+        label="b", facts=(), text=short.text, layers=short.layers, num_layers=12
+    )  # fmt: skip
+    page = page_of(tmp_path / "page.html", made_up_model("a"), part)
+    assert "These models do not read the same text" in page
+    assert "b: 1 of 12 layers are on this page." in page
+
+
+def test_softmax_models_alone_have_no_switches_for_a_difference(tmp_path):
+    alone = page_of(tmp_path / "a.html", made_up_model(maps=1))
+    both = page_of(tmp_path / "b.html", made_up_model(), made_up_model("b", maps=1))
+    assert [page.count("<label hidden>") for page in (alone, both)] == [4, 0]
+
+
+def test_the_largest_error_is_printed(tmp_path):
+    model = made_up_model()
+    largest = max(layer.error for layer in model.layers)
+    assert f"The largest error on this page is {largest:.1g}." in page_of(tmp_path / "a", model)
+
+
+def test_only_own_pages_are_replaced(tmp_path):
+    path = tmp_path / "page.html"
+    require_page_destination(path)
+    page_of(path, made_up_model())
+    require_page_destination(path)
+    path.write_text("<!doctype html><title>thesis</title>")
+    with pytest.raises(ConfigError, match=r"must be a new file or a page of 'diffattn inspect'"):
+        require_page_destination(path)
+    require_page_destination(path, force=True)
+    with pytest.raises(ConfigError, match="must be a file, got a folder"):
+        require_page_destination(tmp_path, force=True)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(("maps", "row_scales"), [(2, False), (1, True)])
+def test_the_size_stays_below_8_mb(tmp_path, maps, row_scales):
+    """512 tokens, 4 layers, 8 heads; scores whose bytes compress worst."""
+    ends = [0, 1, 200, 230, 470, 512]
+    segments = [
+        Segment(name=name, start=a, end=b)
+        for name, (a, b) in zip("abcde", pairwise(ends), strict=True)
+    ]
+    model = made_up_model(
+        pieces=[f"token{i}" for i in range(512)], layers=4, heads=8, maps=maps, spread=1.0,
+        row_scales=row_scales, per_token=True, segments=segments,
+    )  # fmt: skip
+    path = tmp_path / "page.html"
+    page = page_of(path, model)
+    assert len(block_bytes(page, "m0l3")) > maps * 8 * 512 * 513 // 2
+    assert 5_000_000 < path.stat().st_size < 8_000_000

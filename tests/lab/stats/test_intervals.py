@@ -1,0 +1,118 @@
+"""Quantiles and intervals against published tables and exact forms."""
+
+import math
+
+import numpy as np
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.stats.intervals import mean_interval, median_interval, t_quantile
+
+# Standard tables of Student's t, to six decimals.
+TABLE = [
+    (0.95, 1, 6.313752),
+    (0.975, 1, 12.706205),
+    (0.975, 2, 4.302653),
+    (0.975, 3, 3.182446),
+    (0.975, 4, 2.776445),
+    (0.975, 5, 2.570582),
+    (0.975, 10, 2.228139),
+    (0.975, 30, 2.042272),
+    (0.975, 120, 1.979930),
+    (0.995, 2, 9.924843),
+    (0.995, 9, 3.249836),
+    (0.9995, 4, 8.610302),
+    (0.90, 7, 1.414924),
+]
+
+
+@pytest.mark.parametrize(("p", "df", "expected"), TABLE)
+def test_t_quantile_equals_published_table(p, df, expected):
+    assert t_quantile(p, df) == pytest.approx(expected, abs=5e-7)
+    assert t_quantile(1 - p, df) == pytest.approx(-expected, abs=5e-7)
+
+
+@pytest.mark.parametrize("p", [0.501, 0.6, 0.9, 0.975, 0.9999, 1 - 1e-9])
+def test_t_quantile_equals_closed_forms(p):
+    """One and two degrees of freedom have a quantile in elementary functions."""
+    tail = 1 - p  # the rounded tail is what the function sees
+    assert t_quantile(p, 1) == pytest.approx(1 / math.tan(math.pi * tail), rel=1e-10)
+    u = 1 - 2 * tail
+    assert t_quantile(p, 2) == pytest.approx(u * math.sqrt(2 / (4 * p * tail)), rel=1e-10)
+
+
+def test_t_quantile_tends_to_the_normal():
+    assert t_quantile(0.975, 1e7) == pytest.approx(1.959964, abs=1e-6)
+    assert t_quantile(0.5, 3) == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("p", "df"), [(0, 3), (1, 3), (math.nan, 3), (0.5, 0), (0.6, -1), (0.6, math.inf)]
+)
+def test_t_quantile_refuses_impossible_input(p, df):
+    with pytest.raises(ConfigError, match="t_quantile"):
+        t_quantile(p, df)
+
+
+def test_mean_interval_of_three_values():
+    interval = mean_interval([1.0, 2.0, 3.0])
+    half = 0.95 * math.sqrt(2 / 0.0975) / math.sqrt(3)  # the quantile at df = 2 in closed form
+    assert interval.mean == 2.0
+    # scipy before 1.17 has the quantile to 1e-10 of its size.
+    assert interval.low == pytest.approx(2 - half, abs=1e-10 * half)
+    assert interval.high == pytest.approx(2 + half, abs=1e-10 * half)
+    assert (interval.level, interval.n, interval.method) == (0.95, 3, "Student t")
+
+
+def test_mean_interval_covers_at_its_level():
+    """Of many samples of three normal values, about the stated fraction covers the true mean."""
+    samples = np.random.default_rng(0).normal(size=(4000, 3))
+    half = t_quantile(0.9, 2) * samples.std(axis=1, ddof=1) / math.sqrt(3)
+    covered = np.abs(samples.mean(axis=1)) <= half
+    first = mean_interval(samples[0], level=0.8)
+    assert first.high - first.mean == pytest.approx(half[0])
+    # Four standard deviations of a binomial count.
+    assert covered.mean() == pytest.approx(0.8, abs=4 * math.sqrt(0.8 * 0.2 / 4000))
+
+
+def test_one_value_has_no_interval():
+    interval = mean_interval([2.5])
+    assert (interval.mean, interval.low, interval.high) == (2.5, None, None)
+    assert interval.method == "none: one value"
+
+
+def test_equal_values_have_zero_width():
+    interval = mean_interval([2.5, 2.5])
+    assert interval.low == interval.high == 2.5
+
+
+@pytest.mark.parametrize("values", [[], [[1.0, 2.0]], 1.0, [1.0, math.nan], [math.inf, 1.0]])
+def test_mean_interval_refuses_bad_values(values):
+    with pytest.raises(ConfigError, match="mean_interval: values must be"):
+        mean_interval(values)
+
+
+@pytest.mark.parametrize("level", [0, 1, 95, math.nan])
+def test_mean_interval_refuses_bad_level(level):
+    with pytest.raises(ConfigError, match="level"):
+        mean_interval([1.0, 2.0], level)
+
+
+@pytest.mark.parametrize(
+    ("n", "rank"),
+    # H. A. David and H. N. Nagaraja, Order Statistics: ranks of 95 % intervals of a median.
+    [(5, None), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (20, 6)],
+)
+def test_median_interval_is_between_two_values(n, rank):
+    values = [float(10 * i) for i in range(n, 0, -1)]
+    interval = median_interval(values)
+    ends = (None, None) if rank is None else (10.0 * rank, 10.0 * (n + 1 - rank))
+    assert (interval.mean, interval.low, interval.high) == (5.0 * (n + 1), *ends)
+    assert interval.method == "sign test"
+
+
+def test_median_interval_refuses_what_has_no_median():
+    with pytest.raises(ConfigError, match=r"median_interval: values must be \[n\] with n >= 1"):
+        median_interval([])
+    with pytest.raises(ConfigError, match="median_interval: values must be finite, got inf at 1"):
+        median_interval([1.0, math.inf])

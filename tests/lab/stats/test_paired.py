@@ -1,0 +1,152 @@
+"""Paired differences, McNemar's test and sign flips: published values, enumeration, the null."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.stats.paired import (
+    mcnemar_test,
+    paired_difference,
+    paired_t_test,
+    sign_flip_test,
+)
+
+# Plant heights of Darwin's maize, crossed minus self-fertilised, in eighths of an inch.
+DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
+
+
+def test_difference_is_values_minus_baseline():
+    difference = paired_difference([1.5, 2.25, 3.0], [1.0, 2.0, 3.0])
+    assert difference == mean_interval([0.5, 0.25, 0.0])
+    assert difference.mean == 0.25
+
+
+def test_what_a_pair_shares_does_not_widen_the_interval():
+    paired = paired_difference([11.0, 22.0, 33.0], [10.0, 21.0, 32.0])
+    assert (paired.low, paired.high) == (1.0, 1.0)
+    assert mean_interval([11.0, 22.0, 33.0]).high > 40
+
+
+def test_one_pair_has_no_interval():
+    difference = paired_difference([2.0], [2.5])
+    assert (difference.mean, difference.low, difference.high) == (-0.5, None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "baseline", "message"),
+    [
+        ([1.0, 2.0], [1.0], "one length"),
+        ([1.0, 2.0], 1.0, "one length"),
+        ([1.0, math.nan], [1.0, 1.0], "values must be finite"),
+        ([1.0, math.inf], [1.0, math.inf], "values must be finite"),
+        ([1.0, 1.0], [math.nan, 1.0], "baseline must be finite"),
+        ([], [], "n >= 1"),
+    ],
+)
+def test_bad_pairs_are_refused(values, baseline, message):
+    with pytest.raises(ConfigError, match=message):
+        paired_difference(values, baseline)
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "p"),
+    [
+        (0, 0, 1.0),
+        (1, 0, 1.0),
+        (5, 0, 0.0625),
+        (3, 7, 0.34375),
+        (7, 3, 0.34375),
+        (2, 10, 0.03857421875),
+    ],
+)
+def test_mcnemar_equals_the_binomial_law(wins, losses, p):
+    assert mcnemar_test(wins, losses) == p
+
+
+def test_mcnemar_equals_enumeration():
+    for wins, losses in itertools.product(range(7), repeat=2):
+        n = wins + losses
+        far = abs(wins - losses)
+        outcomes = [2 * sum(bits) - n for bits in itertools.product((0, 1), repeat=n)]
+        expected = sum(abs(single) >= far for single in outcomes) / len(outcomes)
+        assert mcnemar_test(wins, losses) == pytest.approx(expected)
+
+
+def test_mcnemar_of_many_items_keeps_its_digits():
+    # Normal limit with continuity correction, good to a percent here.
+    z = (540 - 460 - 1) / math.sqrt(1000)
+    assert mcnemar_test(540, 460) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=0.01)
+
+
+def test_sign_flips_of_darwins_maize():
+    """Fisher counted 863 of 32,768 sign patterns on each side."""
+    expected = 2 * 863 / 2**15
+    assert sign_flip_test(DARWIN, repeats=200_000) == pytest.approx(
+        expected, abs=4 * math.sqrt(expected / 200_000)
+    )
+    # One value fewer is enumerated.
+    fourteen = np.array(DARWIN[:-1])
+    signs = np.array(list(itertools.product((-1, 1), repeat=14)))
+    exact = (np.abs(signs @ fourteen) >= abs(fourteen.sum())).mean()
+    assert sign_flip_test(fourteen) == exact
+
+
+def test_sign_flips_of_equal_sizes_are_mcnemar():
+    for wins, losses in ((9, 3), (5, 5), (12, 1)):
+        differences = [0.1] * wins + [-0.1] * losses
+        assert sign_flip_test(differences) == pytest.approx(mcnemar_test(wins, losses))
+
+
+def test_p_values_under_the_null_are_no_smaller_than_they_say():
+    generator = np.random.default_rng(0)
+    for n in (8, 20):
+        measured = [sign_flip_test(generator.normal(size=n), repeats=500) for _ in range(300)]
+        for level in (0.05, 0.2, 0.5):
+            # Standard error of the share, and the step of the 2^-7 grid for n = 8.
+            slack = 3 * math.sqrt(level * (1 - level) / 300) + 2**-7
+            assert np.mean(np.array(measured) <= level) == pytest.approx(level, abs=slack)
+
+
+def test_no_difference_is_no_evidence():
+    assert sign_flip_test([0.0, 0.0]) == 1.0
+    assert sign_flip_test(np.zeros(20), repeats=100) == 1.0
+    assert sign_flip_test(np.ones(40), repeats=1_000) == pytest.approx(1 / 1_001)
+
+
+def test_sums_that_only_rounding_tells_apart_are_ties():
+    """These add up to 0, so that every sign pattern is as far from it."""
+    balanced = [0.7, 1.4, -1.1, -0.6, 0.9, 0.7, 0.2, 1.2, -1.1, -1.5, -0.9, 0.1]
+    assert sum(balanced) != 0
+    assert sign_flip_test(balanced) == 1.0
+
+
+def test_arguments_out_of_range_are_refused():
+    with pytest.raises(ConfigError, match="0 or more"):
+        mcnemar_test(-1, 3)
+    for bad in ([], [np.nan]):
+        with pytest.raises(ConfigError, match="one or more finite"):
+            sign_flip_test(bad)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 40])
+def test_the_t_test_is_scipys_and_agrees_with_its_interval(n):
+    from scipy.stats import ttest_1samp
+
+    rng = np.random.default_rng(n)
+    for shift in (0.0, 0.3, 3.0):
+        x = rng.normal(shift, 1, n)
+        p = paired_t_test(x)
+        assert p == pytest.approx(ttest_1samp(x, 0).pvalue, rel=1e-9)
+        interval = paired_difference(x, np.zeros(n))
+        assert (interval.low <= 0 <= interval.high) == (p >= 0.05)
+
+
+def test_the_t_test_where_there_is_no_spread():
+    assert paired_t_test([0.3]) is None
+    assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
+    assert paired_t_test([0.25, 0.25, 0.25]) == 2 / 2**3
+    assert paired_t_test([1e300, -1e300, 2e300]) == 1.0  # a spread beyond any float

@@ -1,0 +1,187 @@
+"""Proportions and means of shares: intervals, what sampling alone brings, Fisher's exact test."""
+
+import itertools
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.stats.proportions import (
+    expected_range,
+    fisher_exact,
+    mean_of_shares,
+    share_interval,
+    wilson_interval,
+)
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    # R. G. Newcombe, Stat. Med. 17 (1998), 857, Table I, method 3.
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_equals_published_values(successes, n, low, high):
+    interval = wilson_interval(successes, n)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
+    assert (interval.mean, interval.n, interval.method) == (successes / n, n, "Wilson")
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (7, 50), (25, 50), (50, 50)])
+def test_the_ends_solve_the_score_equation(successes, n):
+    """At its ends the proportion lies z standard errors, taken at the end, from the observed."""
+    interval = wilson_interval(successes, n, level=0.9)
+    z = NormalDist().inv_cdf(0.95)
+    for end in (interval.low, interval.high):
+        distance = abs(end - successes / n)
+        assert distance == pytest.approx(z * math.sqrt(end * (1 - end) / n), abs=1e-12)
+    mirrored = wilson_interval(n - successes, n, level=0.9)
+    assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((interval.low, interval.high))
+
+
+def test_coverage_by_enumeration():
+    """Mean coverage over p is close to the level; the binomial law is summed, not simulated."""
+    n = 50
+    intervals = [wilson_interval(k, n) for k in range(n + 1)]
+    coverages = []
+    for p in np.linspace(0.02, 0.98, 97):
+        law = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+        assert sum(law) == pytest.approx(1)
+        coverages.append(
+            sum(
+                w
+                for w, single in zip(law, intervals, strict=True)
+                if single.low <= p <= single.high
+            )
+        )
+    assert np.mean(coverages) == pytest.approx(0.95, abs=0.01)
+    assert min(coverages) > 0.89
+
+
+@pytest.mark.parametrize(("p", "n", "draws"), [(0.5, 2, 2), (0.3, 4, 3), (0.9, 1, 4), (0.2, 3, 1)])
+def test_expected_range_equals_enumeration(p, n, draws):
+    law = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+    exact, square = 0.0, 0.0
+    for counts in itertools.product(range(n + 1), repeat=draws):
+        weight = math.prod(law[k] for k in counts)
+        width = (max(counts) - min(counts)) / n
+        exact, square = exact + weight * width, square + weight * width**2
+    error = math.sqrt(max(0.0, square - exact**2) / 20_000)
+    assert expected_range(p, n, draws) == pytest.approx(exact, abs=4 * error + 1e-12)
+
+
+def test_arguments_out_of_range_are_refused():
+    for arguments in ((-1, 5), (6, 5), (0, 0)):
+        with pytest.raises(ConfigError, match="successes must lie"):
+            wilson_interval(*arguments)
+    with pytest.raises(ConfigError, match="level must be"):
+        wilson_interval(1, 2, level=1.0)
+    for arguments in ((1.5, 5, 2), (0.5, 0, 2), (0.5, 5, 0)):
+        with pytest.raises(ConfigError, match="p must lie"):
+            expected_range(*arguments)
+
+
+def test_fisher_on_the_lady_tasting_tea():
+    """Of 70 tables, 1 + 16 on either side are at most as probable as three of four right."""
+    assert fisher_exact(3, 4, 1, 4) == pytest.approx(34 / 70)
+    assert fisher_exact(4, 4, 0, 4) == pytest.approx(2 / 70)
+    assert fisher_exact(3, 3, 0, 3) == pytest.approx(0.1)
+    assert fisher_exact(0, 3, 0, 3) == 1
+
+
+def test_fisher_equals_a_permutation_test():
+    """All ways to give the same outcomes to the two groups, counted one by one."""
+    for solved, other in itertools.product(range(4), range(6)):
+        outcomes = [1] * (solved + other) + [0] * (8 - solved - other)
+        counts = [sum(chosen) for chosen in itertools.combinations(outcomes, 3)]
+        as_rare = [k for k in set(counts) if counts.count(k) <= counts.count(solved)]
+        expected = sum(counts.count(k) for k in as_rare) / len(counts)
+        assert fisher_exact(solved, 3, other, 5) == pytest.approx(expected)
+        assert fisher_exact(other, 5, solved, 3) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1, 0), (-1, 3), (4, 3)])
+def test_counts_that_are_none(successes, trials):
+    message = f"fisher_exact: successes must lie in .0, n. and n be 1 or more, got {successes}"
+    with pytest.raises(ConfigError, match=message):
+        fisher_exact(0, 1, successes, trials)
+
+
+def test_independent_zeros_and_ones():
+    assert share_interval([0, 1, 1, 0, 1]) == wilson_interval(3, 5)
+    assert share_interval([0, 1, 1], ["a", "b", "c"]) == wilson_interval(2, 3)
+
+
+def test_shares_and_clusters():
+    """The ends solve the score equation of the effective number of items, with Student's t."""
+    values, names = [0, 1, 1, 0, 1, 1], ["a", "a", "b", "c", "c", "c"]
+    interval = share_interval(values, names)
+    p, without = 4 / 6, np.array([3 / 4, 3 / 5, 2 / 3])
+    seen = 2 / 3 * ((without - p) ** 2).sum()
+    variance = (3 * seen + p * (1 - p) / 6) / 4
+    for end in (interval.low, interval.high):
+        # t of 2 degrees of freedom at 97.5 %; the variance scales as that of a proportion.
+        distance = 4.302652729911275 * math.sqrt(variance * end * (1 - end) / (p * (1 - p)))
+        assert abs(end - p) == pytest.approx(distance, abs=1e-9)
+    assert (interval.mean, interval.n) == (p, 3)
+    assert share_interval([0, 1, 1], ["a", "a", "a"]).low is None
+    assert share_interval([0.5, 1, 0]) == share_interval([0.5, 1, 0], ["a", "b", "c"])
+
+
+def test_groups_weigh_equally_and_their_differences_do_not_widen_the_interval():
+    apart = mean_of_shares([[1.0] * 90, [0.0] * 90])
+    mixed = mean_of_shares([[1.0] * 45 + [0.0] * 45] * 2)
+    assert apart.mean == mixed.mean == 0.5
+    assert apart.high - apart.low < (mixed.high - mixed.low) / 4
+    assert mean_of_shares([[1.0] * 9, [0.0]]).mean == 0.5
+    assert mean_of_shares([[1.0, 0.0, 1.0]]) == share_interval([1.0, 0.0, 1.0])
+
+
+def test_a_mean_of_shares_by_hand():
+    """The ends solve the score equation of the effective number of items, with Student's t."""
+    interval = mean_of_shares([[0.5, 0.0], [1.0, 1.0, 0.25]])  # means 1/4 and 3/4
+    # With one more value, 1 or 0 as often, the means are 1/3 and 11/16, of squares 1/4 and 41/64.
+    first, second = 1 / 4 - 1 / 9, 41 / 64 - (11 / 16) ** 2
+    variance = (first / 1 + second / 2) / 4
+    for end in (interval.low, interval.high):
+        # t of 5 - 2 degrees of freedom at 97.5 %; the variance scales as that of a proportion.
+        distance = 3.182446305284263 * math.sqrt(variance * end * (1 - end) / (0.5 * 0.5))
+        assert abs(end - 0.5) == pytest.approx(distance, abs=1e-9)
+    assert (interval.mean, interval.n) == (0.5, 5)
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_saturated_groups_are_pooled(value):
+    assert mean_of_shares([[value], [value, value]]) == wilson_interval(3 * value, 3)
+
+
+@pytest.mark.parametrize("groups", [[], [[]], [[1.0], []], [[float("nan")]], [[[1.0]]], [[1.5]]])
+def test_groups_must_hold_shares(groups):
+    with pytest.raises(ConfigError, match="groups must hold one or more numbers from 0 to 1"):
+        mean_of_shares(groups)
+
+
+def test_the_level_of_a_mean_of_shares():
+    with pytest.raises(ConfigError, match="level must be in"):
+        mean_of_shares([[0.5, 1.0]], level=1.0)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_all_alike_still_has_a_width(value):
+    interval = share_interval([value] * 6, ["a", "a", "b", "b", "c", "c"])
+    assert interval == wilson_interval(int(3 * value), 3)
+    assert interval.high - interval.low > 0.4
+
+
+@pytest.mark.parametrize(
+    ("values", "names"), [([], None), ([1.5], None), ([float("nan")], None), ([0.5, 1], ["a"])]
+)
+def test_what_is_no_share(values, names):
+    with pytest.raises(ConfigError):
+        share_interval(values, names)

@@ -1,0 +1,241 @@
+"""The gradient-flow study: its runs, its rules by hand, and two processes that give the same."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json
+from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
+from diffattn.lab.report.gradient_flow.files import BASE, NULL
+from diffattn.lab.studies.gradient_flow.config import OF_ARMS, OF_BASE
+from diffattn.lab.studies.gradient_flow.reproduce import (
+    gradient_flow_study,
+    reproduce_gradient_flow,
+)
+from diffattn.lab.studies.gradient_flow.summary import MATRICES, gradient_flow_results
+from diffattn.lab.studies.gradient_flow.verdict import DRIFT, LEVEL, judged
+
+
+@pytest.mark.parametrize("scale", GRADIENT_FLOW)
+def test_every_scale_builds_and_can_be_written_down(scale):
+    config = gradient_flow_study(scale)
+    resolved = config.resolved()
+    assert json.loads(json.dumps(resolved, allow_nan=False)) == resolved
+    members = config.members()
+    names = [member.config.name for member in members]
+    assert len(set(names)) == len(names)
+    per_seed = len(OF_BASE) + (len(config.arms) - 1) * len(OF_ARMS)
+    assert len(names) == per_seed * len(config.seeds)
+    for member in members:
+        run = member.config
+        assert run.model.embedding_multiplier == run.model.hidden_size**0.5
+        assert run.train.seed == run.train.data_seed
+        assert run.gradient_steps[0] == 1
+        assert run.resolved()["gradient_steps"] == list(config.steps)
+    large = next(m.config.model for m in members if m.config.name.startswith("large-values"))
+    assert large.initializer_range == pytest.approx(large.hidden_size**-0.5)
+    doc = GRADIENT_FLOW[scale].__doc__
+    assert all(word in doc for word in ("Command:", "Hardware:", "Duration:", "Expected:"))
+
+
+def test_what_is_compared_is_what_the_appendix_compares():
+    models = {m.config.name: m.config.model for m in gradient_flow_study("laptop").members()}
+    heads = {
+        name: (models[f"{BASE}-{name}-seed0"].num_heads, models[f"{BASE}-{name}-seed0"].head_dim)
+        for name in ("softmax", "softmax_wide", "diff")
+    }
+    assert heads == {"softmax": (8, 16), "softmax_wide": (4, 32), "diff": (4, 16)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["train.num_steps=11", "train.warmup_steps=2"], "at most train.num_steps=11"),
+        (["train.final_learning_rate=0"], "train.final_learning_rate must be above 0"),
+        (["guard.not_finite=skip"], "guard must be left at its defaults, as no measured step"),
+        (["model.attention_type=diff"], "base must be a softmax model"),
+    ],
+)
+def test_settings_that_cannot_be_measured_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        gradient_flow_study("smoke", settings=settings)
+
+
+def test_seeds_must_differ():
+    with pytest.raises(ConfigError, match="seeds must be distinct"):
+        gradient_flow_study("smoke", seeds=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "verdict"),
+    [
+        ([1.1, 1.2, 1.3], 1.0, 1.9, "agrees"),
+        ([3.0, 4.0, 5.0], 2.1, 6.0, "disagrees"),
+        ([1.1, 2.0, 3.0], 0.9, 3.0, "inconclusive"),
+        ([9.0, 9.1], 8.0, 10.0, "inconclusive"),
+        ([9.0], None, None, "inconclusive"),
+    ],
+)
+def test_the_rule(values, low, high, verdict):
+    assert judged(values, low, high, LEVEL) == verdict
+
+
+def made_up(gradient, *, head_rms=0.5, seeds=(0, 1, 2)):
+    """Results where ``gradient(arm, type, seed, phase, matrix)`` gives sizes; updates are 1."""
+    config = gradient_flow_study("smoke", seeds=seeds)
+    results, rows = {}, {}
+    for member in config.members():
+        run, model, seed = member.config.name, member.config.model, member.config.train.seed
+        arm, name = next(
+            (arm, name)
+            for arm in config.arms
+            for name in config.types(arm)
+            if run == f"{arm}-{name}-seed{seed}"
+        )
+        layers = range(model.num_hidden_layers)
+        init = [model.layer_lambda_init(i) for i in layers] if name != "softmax" else None
+        if model.attention_type not in ("diff", "shared_diff"):
+            init = None
+        results[run] = {"run": run, "validation_loss": 3.0, "lambda_init": init}
+        rows[run] = []
+        for phase, steps in config.phases.items():
+            for step in steps:
+                sizes = {m: gradient(arm, name, seed, phase, m) for m in (*MATRICES, "ffn")}
+                layer = {
+                    m: {"gradient": size, "update": 1.0, "slope": size} for m, size in sizes.items()
+                }
+                layer |= {"head_rms": head_rms, "norm_gain": 1.0}
+                rows[run].append({"step": step, "layers": [layer for _ in layers]})
+    return gradient_flow_results(config, results, rows)
+
+
+def sizes(diff=1.0, half=0.5, wide_lambda=1.0):
+    def gradient(arm, name, seed, phase, matrix):
+        of = {
+            "diff": diff,
+            "diff_no_norm": 1.0,
+            "softmax_half": half,
+            "diff_lambda_08": wide_lambda,
+        }
+        return of.get(name, 1.0) * (1 + 0.01 * seed * (len(name) % 3))
+
+    return gradient
+
+
+def verdicts(found):
+    return {row["id"]: row["verdict"] for row in found["judgements"]}
+
+
+def test_tenfold_gradients_disagree_and_alike_ones_agree():
+    found = made_up(sizes(diff=10.0))
+    assert verdicts(found)["drift-width"] == "agrees"
+    assert verdicts(found)["level"] == verdicts(found)["level-twin"] == "disagrees"
+    assert verdicts(found)["level-no-norm"] == "agrees"
+    level = next(row for row in found["judgements"] if row["id"] == "level")
+    assert level["mean"] == pytest.approx(10, rel=0.05)
+    ratio = next(
+        row for row in found["ratios"]
+        if (row["arm"], row["type"], row["baseline"], row["matrix"], row["measure"])
+        == (BASE, "diff", "softmax_wide", "v", "gradient")
+    )  # fmt: skip
+    # Seeds 0, 1 and 2; names of 4 and 12 letters.
+    assert ratio["values"] == pytest.approx([10, 10 * 1.01 / 1.0, 10 * 1.02 / 1.0])
+    assert ratio["mean"] == pytest.approx(10 * (1.01 * 1.02) ** (1 / 3))
+
+
+@pytest.mark.scheduled
+def test_alike_updates_say_nothing_if_halved_gradients_give_them_too():
+    row = next(row for row in made_up(sizes())["judgements"] if row["id"] == "updates")
+    assert (row["verdict"], row["mean"]) == ("uninformative", 1.0)
+    assert "halved" in row["why"]
+
+
+def test_nothing_is_judged_if_the_control_is_not_seen():
+    found = made_up(sizes(diff=10.0, half=1.0))
+    assert set(verdicts(found).values()) == {"uninformative"}
+    assert found["verdict"]["informative"] is False
+
+
+@pytest.mark.scheduled
+def test_a_phase_in_which_seeds_differ_as_much_is_not_judged():
+    quiet = sizes()
+
+    def gradient(arm, name, seed, phase, matrix):
+        wild = phase == "late" and seed == 1
+        return quiet(arm, name, seed, phase, matrix) * (8.0 if wild else 1.0)
+
+    found = made_up(gradient)
+    assert {tuple(row["phases"]) for row in found["judgements"]} == {("start",)}
+    alike = {row["id"]: row["phases"] for row in made_up(quiet)["judgements"]}
+    assert (alike["level"], alike["drift-width"]) == (["start", "late"], ["start"])
+    over_time = next(row for row in found["judgements"] if row["id"] == "drift-time")
+    assert (over_time["verdict"], over_time["why"]) == ("uninformative", "no later phase is judged")
+    assert verdicts(made_up(quiet))["drift-time"] == "agrees"
+    null = [row for row in found["ratios"] if row["type"] == NULL and row["phase"] == "late"]
+    assert max(max(row["values"]) for row in null if row["measure"] == "gradient") > 7
+
+
+@pytest.mark.scheduled
+def test_a_ratio_that_changes_with_lambda_init_drifts():
+    found = made_up(sizes(wide_lambda=3.0))
+    assert verdicts(found)["drift-lambda-init"] == "disagrees"
+    row = next(row for row in found["judgements"] if row["id"] == "drift-lambda-init")
+    assert row["bound"] == DRIFT
+    assert row["mean"] == pytest.approx(3.0, rel=0.05)
+
+
+@pytest.mark.scheduled
+def test_heads_against_their_factor():
+    found = made_up(sizes(), head_rms=0.8)
+    entry = next(row for row in found["heads"] if (row["arm"], row["type"]) == (BASE, "diff"))
+    assert entry["head_rms"]["mean"] == pytest.approx(0.8)
+    assert entry["to_factor"]["mean"] == pytest.approx(0.8 / (1 - entry["lambda_init"]))
+    assert verdicts(found)["head-rms"] == "agrees"
+    assert verdicts(made_up(sizes(), head_rms=0.01))["head-rms"] == "disagrees"
+
+
+@pytest.mark.scheduled
+def test_one_seed_has_no_null_and_judges_nothing():
+    found = made_up(sizes(), seeds=(0,))
+    assert set(verdicts(found).values()) == {"uninformative"}
+    assert all(row["low"] is None for row in found["ratios"])
+    assert "With one seed there is no interval" in found["statement"]
+
+
+@pytest.mark.scheduled
+def test_a_gradient_study_goes_on_in_other_processes_as_if_it_had_not_stopped(
+    corpus, tmp_path, monkeypatch
+):
+    """No weights are kept, and the same call makes nothing again."""
+    plan = GRADIENT_FLOW["smoke"]()
+    kept = {name: plan.arms[name] for name in ("base", "depth-1", "width-16", "large-values")}
+    plan = replace(plan, arms=MappingProxyType(kept))
+    monkeypatch.setitem(GRADIENT_FLOW, "smoke", lambda: plan)
+    settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
+    config = gradient_flow_study("smoke", settings=settings)
+    make = partial(reproduce_gradient_flow, config, on_message=lambda line: None)
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    assert make(whole, workers=1).parent == whole
+    shutil.copytree(whole, again)
+    for name in ("base-diff-seed0", "depth-1-softmax_wide-seed0"):
+        shutil.rmtree(again / "runs" / name)
+    (again / "results.json").unlink()
+    page = make(again, workers=2)
+    results = read_json(again / "results.json")
+    assert results == read_json(whole / "results.json")
+    assert not list(tmp_path.glob("*/runs/*/model"))
+    before = page.read_bytes()
+    assert make(again, workers=2).read_bytes() == before
+    halved = [
+        row["mean"] for row in results["ratios"]
+        if (row["type"], row["phase"], row["measure"]) == ("softmax_half", "start", "gradient")
+        and row["matrix"] in ("v", "o")
+    ]  # fmt: skip
+    assert halved == pytest.approx([0.5, 0.5], rel=0.05)
+    assert all(math.isfinite(row["mean"]) for row in results["ratios"])

@@ -1,0 +1,280 @@
+"""The recall study: its runs, the rule for learning rates, what it counts, and its refusals."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from recall_outcomes import outcome
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.report.page.wording import BLIND
+from diffattn.lab.report.recall.files import VERSION
+from diffattn.lab.stats.proportions import fisher_exact, wilson_interval
+from diffattn.lab.stats.survival import log_rank
+from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig
+from diffattn.lab.studies.recall.reproduce import recall_study, reproduce_recall
+from diffattn.lab.studies.recall.summary import recall_results, statement
+from diffattn.lab.studies.recall.sweep import choices, wanted_runs
+from diffattn.lab.studies.variants import RECALL_CONTROLS, VARIANTS
+from diffattn.lab.studies.workers import run_members
+from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+
+SCALES = ("smoke", "laptop", "study")
+
+
+@pytest.fixture(scope="module")
+def heard():
+    return {"lines": [], "events": []}
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory, heard):
+    """A whole smoke study; read-only."""
+    out = tmp_path_factory.mktemp("recall") / "smoke"
+    path = reproduce_recall(
+        "smoke", out=out, workers=1, on_message=heard["lines"].append,
+        on_progress=lambda name, event: heard["events"].append((name, event)),
+    )  # fmt: skip
+    assert path == out / "report.html"
+    return out
+
+
+@pytest.fixture
+def two_rates():
+    """Two rates, two sweep seeds and three trials, of the smallest models."""
+    return replace(
+        recall_study("smoke"), learning_rates=(1e-3, 1e-2), sweep_seeds=(8, 9), seeds=(0, 1, 2)
+    )
+
+
+def rates_of(config, results):
+    """The chosen rates."""
+    return {group: choice.rate for group, choice in choices(config, results).items()}
+
+
+def test_the_smoke_study_is_whole(smoke, heard):
+    config = recall_study("smoke")
+    results = read_json(smoke / "results.json")
+    members = config.trials(rates_of(config, {}))  # one rate: nothing to choose
+    assert wanted_runs(config, {}) == []
+    assert len(members) == config.num_runs() == 12
+    assert recall_results(config, read_runs(smoke)) == results
+    assert set(results["tasks"]) == {"noisy_recall", "multi_needle"}
+    for task in results["tasks"].values():
+        assert list(task["types"]) == list(ATTENTION_TYPES)
+        assert list(task["controls"]) == ["none", "diff_no_norm"]
+        assert task["can"]["verdict"] == task["sooner"]["verdict"] == "uninformative"
+    for question in ("Can it be learned?", "Is it learned sooner?"):
+        assert results["statement"].count(question) == len(config.tasks)
+    for member in members:
+        record = RunRecord.read(smoke / "runs" / member.config.name)
+        assert record.config == member.config.resolved()
+    assert set(read_json(smoke / "costs.json")["runs"]) == {m.config.name for m in members}
+    assert heard["lines"] == ["trials: training 12 of 12 models"]
+    done = [name for name, event in heard["events"] if event.get("done")]
+    assert done == [member.config.name for member in members]
+
+
+def read_runs(folder):
+    return {path.parent.name: read_json(path) for path in folder.glob("runs/*/results.json")}
+
+
+def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
+    copied = shutil.copytree(smoke, tmp_path / "copy")
+    shutil.rmtree(copied / "runs" / "multi_needle-diff-seed0")
+    (copied / "results.json").unlink()
+    lines = []
+    reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
+    assert lines == ["trials: training 1 of 12 models"]
+    assert (copied / "results.json").read_bytes() == (smoke / "results.json").read_bytes()
+    reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
+    assert len(lines) == 1
+
+
+@pytest.mark.scheduled  # two more processes that load torch; the study itself is made by workers
+def test_a_worker_makes_the_same_run(smoke, tmp_path):
+    config = recall_study("smoke")
+    member = config.trials(rates_of(config, {}))[1]
+    events = []
+    run_members(
+        [member], None, tmp_path, workers=1, on_progress=lambda name, event: events.append(event)
+    )
+    for name in ("metrics.jsonl", "results.json"):
+        expected = (smoke / "runs" / member.config.name / name).read_bytes()
+        assert (tmp_path / member.config.name / name).read_bytes() == expected
+    assert events[-1] == {"done": True}
+    assert events[-2]["step"] == 4
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_members_are_matched_and_paired(scale):
+    config = recall_study(scale)
+    rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
+    trials = config.trials(rates)
+    swept = wanted_runs(config, {})
+    assert config.num_runs() == len(swept) + len(trials)
+    names = [member.config.name for member in swept + trials]
+    assert len(set(names)) == len(names)
+    for member in trials:
+        model, train = member.config.model, member.config.train
+        # One channel of one layer's feed-forward is the finest step that a match can take.
+        if "none-" not in member.config.name:  # its parameters are gone
+            assert abs(member.facts["parameter_difference"]) <= 3 * model.hidden_size * 2
+        assert train.seed == train.data_seed
+        assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
+    assert {m.config.train.seed for m in swept}.isdisjoint(config.seeds)
+    kinds, first = [*config.types, *config.controls], config.seeds[0]
+    groups = [trials[i : i + len(kinds)] for i in range(0, len(kinds) * len(config.tasks),
+                                                        len(kinds))]  # fmt: skip
+    for group in groups:  # of the first seed
+        task = group[0].config.task_name
+        assert [m.config.name for m in group] == [f"{task}-{kind}-seed{first}" for kind in kinds]
+        assert len({m.config.train.data_seed for m in group}) == 1
+
+
+def test_the_study_is_the_size_that_was_asked_for():
+    config = recall_study("study")
+    rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
+    models = {m.config.name: m.config.model for m in config.trials(rates)}
+    heads = {
+        kind: models[f"noisy_recall-{kind}-seed{config.seeds[0]}"].num_heads
+        for kind in config.types
+    }
+    assert heads == {"softmax": 16, "diff": 8, "diff_v2": 16, "shared_diff": 8}
+    assert len(config.seeds) >= 8
+    assert len(config.learning_rates) >= 4
+    assert config.extensions == 3
+    assert config.controls == RECALL_CONTROLS
+    for settings in config.tasks:
+        task = settings.task
+        assert task.num_pairs >= 4
+        assert 64 <= task.seq_len <= 256
+        assert task.context_len - 2 * task.num_pairs > task.seq_len / 2
+        assert settings.model.embedding_multiplier == settings.model.hidden_size**0.5
+    assert "fewer than the papers'" not in statement(config, {})
+    assert "2 DIFF heads are fewer than the papers' 8" in statement(recall_study("smoke"), {})
+
+
+def test_controls_are_what_they_say():
+    config = recall_study("study")
+    rates = {("noisy_recall", name): i * 1e-3 for i, name in enumerate(config.swept, start=1)}
+    groups = config.groups(rates)
+    softmax = groups["noisy_recall", "softmax"][0]
+    for name in RECALL_CONTROLS:
+        control = VARIANTS[name]
+        runs = groups["noisy_recall", name]
+        seeds = config.seeds[:6] if name in BLIND else config.seeds
+        assert [run.config.train.seed for run in runs] == list(seeds)
+        assert config.like(name) == ("softmax" if name in BLIND else name)
+        run = runs[0]
+        assert run.config.model.attention_type == control.attention_type
+        like = groups["noisy_recall", config.like(name)][0]
+        assert run.config.train == like.config.train
+        again = RecallConfig.from_resolved(run.config.name, run.config.resolved())
+        assert again == run.config  # what a worker gets
+        assert run.config.model.head_norm == control.changes.get(
+            "head_norm", softmax.config.model.head_norm
+        )
+    v1 = groups["noisy_recall", "diff"][0].config.model
+    for name, num_heads in (("softmax_norm", 16), ("softmax_wide", 8), ("softmax_wide_norm", 8)):
+        model = groups["noisy_recall", name][0].config.model
+        assert (model.num_heads, model.num_heads * model.head_dim) == (num_heads, 256)
+        as_wide = num_heads == v1.num_heads
+        assert (model.head_dim == 2 * v1.head_dim) == as_wide  # V1's values, which are normalised
+        assert as_wide or "half as wide as V1's" in VARIANTS[name].what
+    narrow, wide = (groups["noisy_recall", name][0] for name in BLIND)
+    assert narrow.config.model.intermediate_size == softmax.config.model.intermediate_size
+    assert narrow.facts["parameter_difference"] < -10_000
+    assert abs(wide.facts["parameter_difference"]) < 500
+    assert groups["noisy_recall", "diff"][0].config.model.head_norm is not False
+
+
+def test_the_study_holds_what_was_settled():
+    """Twelve that attend: four rates on three seeds, and twelve seeds; two that do not: six."""
+    config = recall_study("study")
+    assert config.seeds == tuple(range(12, 24))
+    assert config.swept == (*ATTENTION_TYPES, *(n for n in RECALL_CONTROLS if n not in BLIND))
+    assert len(config.swept) == 12
+    assert config.num_runs() == 12 * (4 * 3 + 12) + 2 * 6 == 300
+    assert VERSION == PROTOCOL  # of the records that the page shows
+
+
+def test_what_is_counted(two_rates):
+    results = {}
+    while wanted := wanted_runs(two_rates, results):
+        results |= {m.config.name: outcome(m.config.name) for m in wanted}
+    rates = rates_of(two_rates, results)
+    for member in two_rates.trials(rates):
+        name, seed = member.config.name, member.config.train.seed
+        is_diff = member.config.model.attention_type == "diff"
+        results[name] = outcome(name, 2 if is_diff and seed < 2 else None)
+    task = recall_results(two_rates, results)["tasks"]["multi_needle"]
+    diff = task["types"]["diff"]
+    share = wilson_interval(2, 3)
+    assert (diff["solved"], diff["trials"]) == (2, 3)
+    assert diff["solved_share"]["low"] == share.low
+    assert diff["solved_steps"] == [2, 2, None]
+    assert diff["test_accuracy"] == [1.0, 1.0, 0.5]
+    assert diff["test_by_query"] == [0.5, 0.25]
+    assert diff["test_by_depth"] == {"0.0": 0.5, "1.0": 0.25}
+    assert diff["runs"] == [f"multi_needle-diff-seed{seed}" for seed in range(3)]
+    statement_ = statement(two_rates, {})
+    assert "The learning rate of each type and of each control that attends was" in statement_
+    assert "models without attention have 1 seed each" in statement_
+    assert "edge of its sweep" in task["can"]["sentence"]
+    assert len(diff["sweep"]) == 2 * (2 + 3)  # alike: the lowest is best, and below it again
+    assert (diff["learning_rate"], diff["inside"]) == (1e-3 / 8, False)
+    bare = task["controls"]["diff_no_norm"]
+    assert (bare["like"], bare["inside"], len(bare["sweep"])) == ("diff_no_norm", False, 10)
+    assert bare["runs"] == [f"multi_needle-diff_no_norm-seed{seed}" for seed in range(3)]
+    blind = task["controls"]["none"]
+    assert (blind["like"], blind["trials"], "sweep" in blind) == ("softmax", 1, False)
+    assert [test["types"][0] for test in task["control_tests"]] == ["diff_no_norm"] * 4
+    tests = {tuple(test["types"]): test for test in task["tests"]}
+    assert len(tests) == 6
+    assert tests["softmax", "diff"]["fisher_exact"] == fisher_exact(0, 3, 2, 3)
+    assert tests["softmax", "diff"]["log_rank"] == log_rank([None] * 3, [2, 2, None], 4).p
+    assert tests["softmax", "diff_v2"]["fisher_exact"] == 1
+    assert task["ceilings"] == {"values": 0.25, "pairs": 0.5, "elimination": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": (0, 0)}, r"seeds must be distinct, one or more, got \[0, 0\]"),
+        ({"learning_rates": ()}, "learning_rates must be distinct, one or more"),
+        ({"learning_rates": (2e-3, 1e-3)}, r"learning_rates must rise, got \[0.002, 0.001\]"),
+        ({"extensions": -1}, "extensions must be 0 or more, got -1"),
+        ({"control_seeds": 0}, "control_seeds must be 1 or more, got 0"),
+        ({"controls": ("nonee",)}, "control must be in"),
+        ({"seeds": (0, 100)}, r"seeds must not be those of the sweep, got \[100\]"),
+        ({"match": "size"}, "match must be in"),
+    ],
+)
+def test_contradicting_studies(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        replace(recall_study("smoke"), **changes)
+
+
+def test_tasks_must_start_from_softmax():
+    config = recall_study("smoke")
+    twin = config.trials(rates_of(config, {}))[1].config
+    with pytest.raises(ConfigError, match="must hold softmax models"):
+        RecallStudyConfig(scale="x", tasks=(twin,), learning_rates=(1e-3,))
+
+
+def test_refusals(smoke, tmp_path):
+    with pytest.raises(ConfigError, match="scale must be in"):
+        reproduce_recall("tiny", out=tmp_path / "new")
+    with pytest.raises(ConfigError, match="workers must be 1 or more, got 0"):
+        reproduce_recall("smoke", out=tmp_path / "new", workers=0)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ConfigError, match="must hold this configuration to be continued"):
+        reproduce_recall("smoke", out=smoke, seeds=(1,))
+    (tmp_path / "other").mkdir()
+    write_json(tmp_path / "other" / "notes.json", {})
+    with pytest.raises(CheckpointError, match="must be empty or hold a study"):
+        reproduce_recall("smoke", out=tmp_path / "other")

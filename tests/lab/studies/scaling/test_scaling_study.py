@@ -1,0 +1,200 @@
+"""The scaling study: its runs, its fits by known laws, its verdict, and two processes."""
+
+import json
+from functools import cache, partial
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json
+from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
+from diffattn.lab.studies.scaling.reproduce import reproduce_scaling, scaling_study
+from diffattn.lab.studies.scaling.summary import scaling_results
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+
+
+@pytest.mark.parametrize("scale", SCALING_STUDIES)
+def test_every_scale_builds_and_can_be_written_down(scale):
+    config = scaling_study(scale)
+    resolved = config.resolved()
+    assert json.loads(json.dumps(resolved, allow_nan=False)) == resolved
+    members = config.members()
+    names = [member.config.name for member in members]
+    assert len(set(names)) == len(names)
+    points = len(config.widths) + len(config.budgets) - 1  # the base is a point of both
+    assert len(names) == len(config.types) * points * len(config.seeds)
+    assert {"softmax", "diff", "none", "softmax_minus_mean"} <= set(config.types)
+    for member in members:
+        model, train = member.config.model, member.config.train
+        width = model.hidden_size / config.base.model.hidden_size
+        assert model.embedding_multiplier == pytest.approx(model.hidden_size**0.5)
+        assert model.depth_scaled_init
+        assert model.num_hidden_layers == config.base.model.num_hidden_layers
+        assert train.learning_rate == pytest.approx(config.base.train.learning_rate / width**0.5)
+        assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
+        assert train.seed == train.data_seed
+    doc = SCALING_STUDIES[scale].__doc__
+    assert all(word in doc for word in ("Command:", "Hardware:", "Duration:", "Expected:"))
+
+
+def test_sizes_and_budgets_of_the_laptop_scale():
+    config = scaling_study("laptop")
+    assert config.types == (*ATTENTION_TYPES, "none", "softmax_minus_mean")
+    of_softmax = [m for m in config.members() if m.config.name.startswith("softmax-")]
+    sizes = {m.config.model.hidden_size: m.config.model.head_dim for m in of_softmax}
+    assert sizes == dict.fromkeys((32, 64, 96, 128, 160), 16)
+    at_base = {
+        (m.config.train.num_steps, m.config.train.warmup_steps)
+        for m in of_softmax
+        if m.config.model.hidden_size == 64
+    }
+    assert at_base == {(160, 8), (320, 16), (640, 32), (1280, 64)}
+    assert {m.config.train.num_steps for m in of_softmax if m.config.model.hidden_size != 64} == {
+        640
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["model.attention_type=diff"], "base must be a softmax model"),
+        (["model.num_heads=3", "model.num_kv_heads=3"], "num_heads must be whole"),
+    ],
+)
+def test_settings_that_cannot_be_scaled_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        scaling_study("smoke", settings=settings)
+
+
+@cache
+def blank(seeds):
+    """The smoke study, and its results with a loss of 1 throughout."""
+    config = scaling_study("smoke", seeds=seeds)
+    runs = [member.config.name for member in config.members()]
+    return config, scaling_results(config, dict.fromkeys(runs, 1.0))
+
+
+def made_up(shares, *, seeds=(0, 1, 2), law=(30.0, 0.4, 3.0), none=9.0, **options):
+    """Results of losses that obey one law, as if a type had 1 / share of its parameters or tokens.
+
+    Seeds differ by a thousandth, so that there are intervals.
+    """
+    config, results = blank(seeds)
+    a, b, c = law
+    losses = {}
+    for axis in ("parameters", "tokens"):
+        for name, of in results["axes"][axis]["types"].items():
+            for point in of["points"]:
+                # One law of both, since the base run is a point of both axes.
+                size = point["parameters"] * point["tokens"] / shares.get(name, 1.0) / 100
+                for seed, run in zip(seeds, point["runs"], strict=True):
+                    off = (seed - 1) * 1e-3
+                    losses[run] = none if name == "none" else a * size**-b + c + off
+    return scaling_results(config, losses, **options)
+
+
+def read(results, axis, name, baseline="softmax"):
+    of = results["axes"][axis]
+    (row,) = [
+        row
+        for row in of["equivalents"]
+        if (row["type"], row["baseline"], row["point"]) == (name, baseline, of["read_at"])
+    ]
+    return row
+
+
+def test_a_type_that_needs_less_is_said_to_and_by_how_much():
+    found = made_up({"diff": 0.8})
+    # The twins' parameters differ by 24 of some thousand, which the made-up law sees.
+    for axis, precision in (("parameters", 0.01), ("tokens", 0.01)):
+        row = read(found, axis, "diff")
+        assert row["ratio"] == pytest.approx(0.8, rel=precision)
+        assert row["low"] < row["ratio"] < row["high"] < 1
+        assert read(found, axis, "diff", "softmax_minus_mean")["high"] < 1
+        assert found["verdict"]["axes"][axis]["informative"]
+        assert "fewer are needed by DIFF V1 (80 %" in found["verdict"]["axes"][axis]["sentence"]
+    assert found["axes"]["tokens"]["form"] == "offset"
+    assert found["verdict"]["sentence"].startswith(
+        "For the loss of the Transformer and a control whose second map sees nothing, fewer "
+        "parameters are needed by DIFF V1 and fewer training tokens are needed by DIFF V1."
+    )
+
+
+def test_a_control_that_does_as_well_is_named():
+    found = made_up({"diff": 0.8, "softmax_minus_mean": 0.8})
+    assert found["verdict"]["sentence"].startswith(
+        "No differential type is shown to need fewer parameters or fewer training tokens than both"
+    )
+    sentence = found["verdict"]["axes"]["tokens"]["sentence"]
+    assert "not shown to need fewer than Softmax − 0.7 mean value" in sentence
+    assert "the control Softmax − 0.7 mean value (80 %" in sentence
+
+
+def test_no_difference_and_more_are_said():
+    sentence = made_up({})["verdict"]["axes"]["tokens"]["sentence"]
+    assert "no difference is shown for DIFF V1 (100 %" in sentence
+    sentence = made_up({"diff": 1.25})["verdict"]["axes"]["tokens"]["sentence"]
+    assert "more are needed by DIFF V1 (125 %" in sentence
+
+
+def test_an_axis_where_attention_gains_nothing_says_nothing_of_types():
+    of = made_up({"diff": 0.8}, none=0.5)["verdict"]["axes"]["parameters"]
+    assert not of["informative"]
+    assert "softmax attention does not beat no attention" in of["sentence"]
+
+
+def test_a_floor_without_a_fit_has_to_be_well_above():
+    """Flat over sizes: no law says how much more it would need."""
+    level = made_up({})["axes"]["parameters"]
+    softmax = level["types"]["softmax"]["points"][level["read_at"]]["loss"]["mean"]
+    for above, informative in ((0.05, False), (0.15, True)):
+        found = made_up({"diff": 0.8}, none=softmax + above)
+        assert found["axes"]["parameters"]["types"]["none"]["fit"]["refused"]
+        of = found["verdict"]["axes"]["parameters"]
+        assert of["informative"] is informative
+        said = "No attention has no fit, and softmax attention beats it by less than 0.1 nats"
+        assert (said in of["sentence"]) is not informative
+
+
+def test_points_that_do_not_bend_get_the_second_form_for_all():
+    """L = a x^-b + c with c far below nothing is all but a straight line in ln x."""
+    found = made_up({"diff": 0.8}, law=(1e4, 1e-4, -9980.0))
+    of = found["axes"]["tokens"]
+    assert of["form"] == "kaplan"
+    assert set(of["unbent"]) >= {"softmax", "diff"}
+    assert set(of["types"]["diff"]["fit"]["parameters"]) == {"a", "b"}
+    assert "none of a x⁻ᵇ + c was possible" in found["verdict"]["axes"]["tokens"]["sentence"]
+
+
+def test_outside_the_points_nothing_is_said_unless_asked():
+    last = len(made_up({})["axes"]["tokens"]["types"]["diff"]["points"]) - 1
+
+    def outside(results):
+        rows = results["axes"]["tokens"]["equivalents"]
+        return next(r for r in rows if (r["type"], r["baseline"], r["point"])
+                    == ("diff", "softmax", last))  # fmt: skip
+
+    refused = outside(made_up({"diff": 0.8}))
+    assert refused["ratio"] is None
+    assert "must lie within the points" in refused["refused"]
+    asked = outside(made_up({"diff": 0.8}, extrapolate=True))
+    assert asked["extrapolated"]
+    assert asked["ratio"] == pytest.approx(0.8, rel=0.01)
+
+
+@pytest.mark.scheduled
+def test_two_processes_and_one_give_the_same_results(corpus, tmp_path):
+    settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
+    config = scaling_study("smoke", settings=settings)
+    make = partial(reproduce_scaling, config, on_message=lambda line: None)
+    made = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        page = make(out, workers=workers)
+        assert page == out / "report.html"
+        made.append(read_json(out / "results.json"))
+    assert made[0] == made[1]
+    before = page.read_bytes()
+    assert make(out, workers=2).read_bytes() == before
+    make(out, workers=2, extrapolate=True)
+    assert read_json(out / "results.json")["extrapolate"]

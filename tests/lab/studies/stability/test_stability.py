@@ -1,0 +1,339 @@
+"""The stability study: its runs, its numbers by hand, and two processes that give the same."""
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json
+from diffattn.lab.catalog.recipes.laptop import laptop
+from diffattn.lab.catalog.recipes.stability import STABILITY
+from diffattn.lab.studies.stability.attending import FLOORS, shared_rates
+from diffattn.lab.studies.stability.reproduce import reproduce_stability, stability_study
+from diffattn.lab.studies.stability.summary import AGAINST_FLOORS, METRICS, PAIRS, stability_results
+from diffattn.lab.studies.stability.verdict import verdict
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+
+
+@pytest.mark.parametrize("scale", STABILITY)
+def test_every_scale_builds_and_can_be_written_down(scale):
+    config = stability_study(scale)
+    resolved = config.resolved()
+    assert json.loads(json.dumps(resolved, allow_nan=False)) == resolved
+    members = config.members()
+    names = [member.config.name for member in members]
+    assert len(set(names)) == len(names)
+    assert len(names) == len(config.types) * len(config.learning_rates) * len(config.seeds)
+    assert list(config.learning_rates) == sorted(config.learning_rates)
+    for member in members:
+        train = member.config.train
+        assert member.config.model.embedding_multiplier == member.config.model.hidden_size**0.5
+        assert member.config.model.depth_scaled_init
+        assert train.seed == train.data_seed
+        assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
+        assert member.config.resolved()["divergence"] == "recorded"
+    doc = STABILITY[scale].__doc__
+    assert all(word in doc for word in ("Command:", "Hardware:", "Duration:", "Expected:"))
+
+
+def test_the_study_is_the_laptop_comparison_at_its_rate_and_at_larger_ones():
+    config, compared = stability_study("study"), laptop().config()
+    usual = compared.train.learning_rate
+    assert config.learning_rates == pytest.approx([usual, 1.4 * usual, 2 * usual, 4 * usual])
+    assert config.base.model.settings() == compared.model.settings()
+    for name in ("num_steps", "batch_tokens", "seq_len", "warmup_steps", "final_learning_rate"):
+        assert getattr(config.base.train, name) == getattr(compared.train, name)
+    assert len(config.seeds) == 5
+    assert config.types == (*ATTENTION_TYPES, "diff_no_norm", "diff_v2_norm", *FLOORS)
+    halved = stability_study("study", settings=[f"train.learning_rate={usual / 2}"])
+    assert halved.learning_rates == pytest.approx([rate / 2 for rate in config.learning_rates])
+    norms = {m.config.name.split("-lr")[0]: m.config.model.head_norm for m in config.members()}
+    assert (norms["diff"], norms["diff_no_norm"]) == (None, False)  # None: as the paper has it
+    assert (norms["diff_v2"], norms["diff_v2_norm"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["train.log_every=2"], "train.log_every must be 1"),
+        (["train.num_steps=32", "train.warmup_steps=2"], "train.num_steps must be more than 32"),
+        (["model.attention_type=diff"], "base must be a softmax model"),
+        (["guard.spike=skip"], "guard must be left at its defaults, as spikes and divergence"),
+        (["guard.lam=clip"], "guard must be left at its defaults"),
+    ],
+)
+def test_settings_that_cannot_be_counted_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        stability_study("smoke", settings=settings)
+
+
+def test_runs_are_made_as_the_study_says():
+    settings = [
+        "windows.documents=apart", "guard.limit=3", "engine.loss_chunk_tokens=64",
+    ]  # fmt: skip
+    config = stability_study("smoke", settings=settings)
+    for member in config.members():
+        for part in ("windows", "guard", "engine", "data"):
+            assert getattr(member.config, part) == getattr(config.base, part)
+        assert member.config.windows.apart
+        assert member.config.guard.limit == 3
+        assert member.config.engine.loss_chunk_tokens == 64
+
+
+def test_seeds_must_differ():
+    with pytest.raises(ConfigError, match="seeds must be distinct"):
+        stability_study("smoke", seeds=(1, 1))
+
+
+def made_up(config, spikes, diverged=()):
+    """Results and rows; ``spikes`` gives a run's number of gradient spikes by type, rate, seed."""
+    results, rows = {}, {}
+    for member in config.members():
+        run, train = member.config.name, member.config.train
+        key = (member.config.model.attention_type, train.learning_rate, train.seed)
+        made = 36 if run in diverged else train.num_steps
+        norms = [0.5] * made
+        for step in range(spikes(*key)):
+            norms[33 + step] = 3.0
+        rows[run] = [
+            {"step": i + 1, "train_loss": 3.0, "gradient_norm": norm}
+            for i, norm in enumerate(norms)
+        ]
+        loss = 3.0 + 0.5 * train.seed + (key[0] == "none")  # every model attends at every rate
+        loss = None if run in diverged else loss
+        results[run] = {"run": run, "validation_loss": loss}
+    return stability_results(config, results, rows)
+
+
+def test_shares_differences_and_holm_by_hand():
+    config = stability_study("smoke", seeds=(0, 1, 2))  # 40 steps, 8 of them judged
+    found = made_up(config, lambda kind, rate, seed: 1 + seed if (kind, rate) == ("diff", 2) else 0)
+    at = {e["learning_rate"]: e for e in found["types"]["diff"]["rates"]}
+    assert at[2.0]["gradient_spike_share"]["values"] == [1 / 8, 2 / 8, 3 / 8]
+    assert at[2.0]["clipped_share"]["values"] == [1 / 40, 2 / 40, 3 / 40]
+    assert at[0.002]["gradient_spike_share"]["values"] == [0, 0, 0]
+    assert at[2.0]["loss"]["values"] == [3.0, 3.5, 4.0]
+    assert found["types"]["diff"]["sensitivity"]["values"] == [0, 0, 0]
+    entries = {
+        (e["type"], e["baseline"], e["metric"], e["learning_rate"]): e for e in found["differences"]
+    }
+    assert len(entries) == len(found["differences"])
+    assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1) + len(AGAINST_FLOORS) * 2
+    entry = entries["diff_v2", "diff", "gradient_spike_share", 2.0]
+    assert entry["values"] == [-1 / 8, -2 / 8, -3 / 8]
+    t = 0.25 / (0.125 / math.sqrt(3))
+    p = 1 - t / math.sqrt(t * t + 2)  # Student's t with two degrees of freedom
+    assert entry["p_value"] == pytest.approx(p)
+    # One of 6 pairs and 2 rates; diff and softmax give the same p, all others 1.
+    assert entry["p_holm"] == pytest.approx(min(1, 12 * p))
+    overall = entries["diff_v2", "diff", "gradient_spike_share", None]
+    assert overall["values"] == [-1 / 16, -2 / 16, -3 / 16]
+
+
+def test_a_run_that_diverged_counts_as_the_worst():
+    config = stability_study("smoke", seeds=(0, 1))
+    found = made_up(config, lambda *key: 0, diverged=("diff-lr2-seed1",))
+    at = found["types"]["diff"]["rates"][1]
+    assert at["diverged"] == [False, True]
+    assert at["diverged_steps"] == [None, 36]
+    assert at["loss"]["values"] == [3.0, math.log(512)]
+    assert at["loss_spike_share"]["values"] == [0.0, 4 / 8]
+    assert at["clipped_share"]["values"] == [0.0, 4 / 40]
+
+
+def test_one_seed_has_no_p_values():
+    found = made_up(stability_study("smoke"), lambda *key: 0)
+    assert {(e["p_value"], e["p_holm"], e["low"]) for e in found["differences"]} == {
+        (None, None, None)
+    }
+    assert "With one seed there is no interval" in found["statement"]
+
+
+@pytest.mark.scheduled
+def test_two_processes_and_one_give_the_same_results(corpus, tmp_path, monkeypatch):
+    """Divergence passes through a worker as a result, and runs repeat bit by bit."""
+    plan = replace(STABILITY["smoke"](), learning_rates=(2e-3, 1e30))
+    monkeypatch.setitem(STABILITY, "smoke", lambda: plan)
+    settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
+    config = stability_study("smoke", settings=settings)
+    make = partial(reproduce_stability, config, on_message=lambda line: None)
+    made = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        page = make(out, workers=workers)
+        assert page == out / "report.html"
+        made.append(read_json(out / "results.json"))
+    assert made[0] == made[1]
+    before = page.read_bytes()
+    assert make(out, workers=2).read_bytes() == before
+    for of_type in made[0]["types"].values():
+        usual, absurd = of_type["rates"]
+        assert usual["diverged"] == [False]
+        assert absurd["diverged_steps"][0] is not None
+        assert absurd["loss"]["values"] == [math.log(300)]
+
+
+def attended(losses, seeds=(0, 1, 2)):
+    """Results where each named model ends at its loss, or at those of its seeds; others at 3.
+
+    ``None`` is a run that met a number that is not finite.
+    """
+    config = stability_study("smoke", seeds=seeds)
+    results, rows = {}, {}
+    for member in config.members():
+        run, train = member.config.name, member.config.train
+        loss = losses.get((run.split("-lr")[0], train.learning_rate), 3.0)
+        loss = loss[train.seed] if isinstance(loss, tuple) else loss
+        if loss is not None:
+            loss += 0.1 * train.seed + 0.01 * (train.seed % 2) * len(run)
+        results[run] = {"run": run, "validation_loss": loss}
+        made = 40 if loss is not None else 36
+        rows[run] = [{"step": i + 1, "train_loss": 3.0, "gradient_norm": 0.5} for i in range(made)]
+    return stability_results(config, results, rows)
+
+
+def entry_of(found, pair, rate=None, metric="loss"):
+    """The difference of a pair at a rate, or of means over rates."""
+    (entry,) = (
+        e for e in found["differences"]
+        if (e["type"], e["baseline"], e["metric"], e["learning_rate"]) == (*pair, metric, rate)
+    )  # fmt: skip
+    return entry
+
+
+BOTH = {("diff", rate): 1.0 for rate in (0.002, 2.0)} | {("diff_v2", 2.0): 1.5}
+"""V1 attends at both rates, V2 at the larger one, nobody else at any."""
+
+
+def test_means_are_over_the_rates_at_which_both_models_attend():
+    found = attended(BOTH)
+    assert found["attending"]["diff"] == [0.002, 2.0]
+    assert found["attending"]["diff_v2"] == [2.0]
+    assert found["attending"]["softmax"] == []
+    entry = entry_of(found, ("diff_v2", "diff"))
+    assert (entry["rates"], entry["why"]) == ([2.0], "")
+    assert entry["mean"] == pytest.approx(0.5, abs=0.1)
+    entry = entry_of(found, ("diff_v2", "softmax"))
+    assert entry["rates"] == [0.002, 2.0]
+    assert "says nothing of attention" in entry["why"]
+    assert found["verdict"]["informative"]
+
+
+def test_the_sentence_says_of_every_pair_what_its_means_are_over():
+    assert attended(BOTH)["verdict"]["sentence"] == (
+        "Shown to end 0.1 nats or more below the models without attention (paired 95 % intervals): "
+        "DIFF V1 (rates 0.002 and 2) and DIFF V2 (rate 2). Not at any rate: Transformer (softmax), "
+        "Shared DIFF, DIFF V1 without head norm and DIFF V2 with head norm. Means over rates, also "
+        "where one of the two attends and the other diverged: over rate 2: DIFF V2 − DIFF V1; over "
+        "all rates, so saying nothing of attention: DIFF V1 − Transformer (softmax), DIFF V2 − "
+        "Transformer (softmax), Shared DIFF − Transformer (softmax), DIFF V1 without head norm − "
+        "DIFF V1 and DIFF V2 with head norm − DIFF V2."
+    )
+
+
+def test_the_lowest_rate_alone_says_nothing_of_large_ones():
+    found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): 1.5, ("diff", 2.0): 1.0})
+    entry = entry_of(found, ("diff_v2", "diff"))
+    assert entry["rates"] == [0.002]
+    assert "says nothing of large rates" in entry["why"]
+    assert entry["p_value"] < 0.01
+    assert entry["p_holm"] == 1.0
+    assert entry_of(found, ("diff_v2", "diff"), 0.002)["why"] == ""  # at that rate it is one
+    verdict = found["verdict"]
+    assert verdict["informative"] is False
+    assert (
+        "at the lowest learning rate (0.002) alone, so nothing is said of large"
+        in (verdict["sentence"])
+    )
+    assert "over rate 0.002, the lowest alone, so saying nothing" in verdict["sentence"]
+
+
+def test_a_model_attends_where_its_whole_interval_is_below_both_floors_by_a_margin():
+    found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): (1.0, 2.0, 5.0)})
+    noisy = entry_of(found, ("diff_v2", "none"), 0.002)
+    assert noisy["mean"] < -0.3 < 0 < noisy["high"]
+    assert found["attending"]["diff"] == [0.002]
+    assert found["attending"]["diff_v2"] == []
+    close = attended({("diff", 2.0): 2.95})
+    assert -0.1 < entry_of(close, ("diff", "none"), 2.0)["high"] < 0
+    assert close["attending"]["diff"] == []
+    wider = attended(BOTH | {("none_ffn", 2.0): 1.05})
+    assert entry_of(wider, ("diff", "none"), 2.0)["high"] < -1
+    assert wider["attending"]["diff"] == [0.002]
+
+
+@pytest.mark.parametrize("floor", ["none", "none_ffn"])
+def test_where_a_floor_diverged_nothing_is_shown(floor):
+    """Its loss counts as that of a guess, which everything is below."""
+    found = attended(BOTH | {(floor, 2.0): (3.0, 3.0, 3.0, 3.0, None)}, seeds=range(5))
+    assert entry_of(found, ("diff", floor), 2.0)["high"] < -0.1
+    assert found["attending"]["diff"] == [0.002]
+    assert found["attending"]["diff_v2"] == []
+    assert "Nothing is shown at rate 2: a run without attention" in found["verdict"]["sentence"]
+    entry = entry_of(found, ("diff", floor), 2.0)
+    assert "diverged" in entry["why"]
+    assert entry["p_holm"] == 1.0
+
+
+def test_a_model_does_not_attend_where_one_of_its_runs_diverged():
+    floors = {(name, 2.0): 5.5 for name in ("none", "none_ffn")}
+    found = attended(floors | {("diff", 2.0): (1.0, 1.0, 1.0, 1.0, None)}, seeds=range(5))
+    assert entry_of(found, ("diff", "none"), 2.0)["high"] < -0.1
+    assert found["attending"]["diff"] == []
+
+
+def test_where_one_attends_and_the_other_diverges_they_are_compared():
+    """To leave such rates out would be to leave out where a model is least stable."""
+    worst = {("diff", 2.0): (1.0, 1.0, None)}
+    found = attended(BOTH | worst)
+    assert (found["attending"]["diff"], found["attending"]["diff_v2"]) == ([0.002], [2.0])
+    entry = entry_of(found, ("diff_v2", "diff"), metric="loss_spike_share")
+    assert (entry["rates"], entry["why"]) == ([2.0], "")
+    assert entry["mean"] < 0  # steps that were not made count as spikes
+    assert entry_of(found, ("diff_v2", "diff"), 2.0)["why"] == ""
+    neither = attended({("diff", 0.002): 1.0} | worst)
+    assert neither["attending"]["diff_v2"] == []
+    assert "says nothing of attention" in entry_of(neither, ("diff_v2", "diff"))["why"]
+
+
+def test_what_says_nothing_makes_nothing_else_easier_to_show():
+    """It counts with 1 for its p-value, at a rate and over rates."""
+    found = attended(BOTH)
+    silent = [e for e in found["differences"] if e["why"]]
+    assert min(e["p_value"] for e in silent if e["learning_rate"] is None) < 0.01 / 30
+    assert min(e["p_value"] for e in silent if e["learning_rate"] is not None) < 0.01 / 12
+    assert {e["p_holm"] for e in silent} == {1.0}
+    entry = entry_of(found, ("diff_v2", "diff"))  # one of 30, of which those that speak come first
+    assert entry["p_holm"] == pytest.approx(min(1, 30 * entry["p_value"]))
+
+
+def test_sensitivity_is_over_all_rates_so_both_models_must_attend_at_all():
+    found = attended(BOTH)
+    assert "says nothing" in entry_of(found, ("diff_v2", "diff"), metric="sensitivity")["why"]
+    everywhere = attended(BOTH | {("diff_v2", 0.002): 1.5})
+    entry = entry_of(everywhere, ("diff_v2", "diff"), metric="sensitivity")
+    assert (entry["rates"], entry["why"]) == ([0.002, 2.0], "")
+    never = {("diff", rate): (None, None, None) for rate in (0.002, 2.0)}
+    apart = attended(never | {("diff_v2", rate): 1.5 for rate in (0.002, 2.0)})
+    assert entry_of(apart, ("diff_v2", "diff"))["why"] == ""  # where one diverges they are compared
+    assert "says nothing" in entry_of(apart, ("diff_v2", "diff"), metric="sensitivity")["why"]
+
+
+def test_a_study_that_no_attention_wins_says_nothing_of_attention():
+    found = attended({("none", 0.002): 1.0, ("none", 2.0): 1.0})
+    assert not any(found["attending"].values())
+    assert found["verdict"]["informative"] is False
+    assert found["verdict"]["sentence"].startswith("Uninformative: at no learning rate")
+
+
+def test_a_study_without_one_of_the_floors_says_nothing_of_attention():
+    shared = {("diff", "softmax"): []}
+    lacking = verdict({"diff": [2.0], "softmax": [2.0]}, shared, [0.002, 2.0], lacking=["none_ffn"])
+    assert lacking["informative"] is False
+    assert lacking["sentence"].startswith("Uninformative: No attention, wider FFN was not run")
+    both = {"diff": [2.0], "softmax": [2.0]}
+    assert shared_rates(both, dict.fromkeys(both, ()), ("diff", "softmax"), ["none"]) == []
+    assert verdict(None, {}, [0.002])["informative"] is False

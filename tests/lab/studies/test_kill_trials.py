@@ -1,0 +1,137 @@
+"""Processes killed in the middle: nothing is lost, and the end is that of an unbroken study."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from diffattn.errors import DiffAttnError
+from diffattn.lab.studies import workers
+from diffattn.lab.studies.text.reproduce import reproduce
+from diffattn.lab.studies.variants import SWEPT
+
+pytestmark = pytest.mark.scheduled
+NAMES = [f"{name}-seed0" for name in SWEPT]
+REPRODUCE = (
+    "import sys, diffattn; diffattn.reproduce('smoke', out=sys.argv[1], settings=sys.argv[2:])"
+)
+
+
+@pytest.fixture(scope="module")
+def longer(settings):
+    """Long enough to be hit between two checkpoints."""
+    return (*settings, "train.num_steps=400", "train.evaluate_every=20")
+
+
+@pytest.fixture(scope="module")
+def unbroken(longer, tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken") / "out"
+    reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
+    return out
+
+
+def wait_for(found):
+    """Until there is something, which is returned."""
+    for _ in range(30_000):
+        if there := found():
+            return there
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+def wait_for_checkpoint(runs, name="*"):
+    """Until a checkpoint of the run, or of any, is whole, and a moment longer."""
+    wait_for(lambda: list(runs.glob(f"{name}/checkpoints/*/trainer_state.json")))
+    time.sleep(0.1)
+
+
+def assert_same_study(out, expected):
+    names = ["results.json", "maps.json"]
+    for name in NAMES:
+        names += [f"runs/{name}/metrics.jsonl", f"runs/{name}/model/model.safetensors"]
+        assert not (out / "runs" / name / "checkpoints").exists()
+    for name in names:
+        assert (out / name).read_bytes() == (expected / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("victim", ["softmax-seed0", "diff_v2-seed0"])
+def test_a_killed_worker(victim, longer, unbroken, tmp_path, monkeypatch):
+    out, started = tmp_path / "out", []
+    real = subprocess.Popen
+
+    def spy(*args, **kwargs):
+        started.append(real(*args, **kwargs))
+        return started[-1]
+
+    def kill():
+        wait_for_checkpoint(out / "runs", victim)
+        started[-1].kill()  # one at a time: the last is the one at work
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workers.subprocess, "Popen", spy)
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(DiffAttnError, match=f"{victim}: .* got exit status -9"):
+            reproduce("smoke", out=out, settings=longer, workers=1, on_message=lambda line: None)
+        killer.join()
+    assert (out / "runs" / victim / "run.json").exists()
+    assert not (out / "results.json").exists()
+    reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
+    assert_same_study(out, unbroken)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_parent_takes_its_workers_along(number, longer, unbroken, tmp_path):
+    out = tmp_path / "out"
+    with subprocess.Popen(
+        [sys.executable, "-c", REPRODUCE, str(out), *longer],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as parent:  # fmt: skip
+        wait_for_checkpoint(out / "runs")
+        os.kill(parent.pid, number)
+        assert parent.wait(timeout=30) != 0
+    assert not (out / "results.json").exists()
+    reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
+    assert_same_study(out, unbroken)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_workers_of_a_parent_that_is_asked_to_end_save_the_step_in_work(number, settings, tmp_path):
+    """With no checkpoint of their own accord before the end."""
+    out = tmp_path / "out"
+    rare = (*settings, "train.num_steps=4000", "train.evaluate_every=4000", "train.log_every=1")
+    with subprocess.Popen(
+        [sys.executable, "-c", REPRODUCE, str(out), *rare],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    ) as parent:  # fmt: skip
+        logs = wait_for(
+            lambda: [p for p in out.glob("runs/*/metrics.jsonl") if p.stat().st_size > 5000]
+        )
+        run = logs[0].parent
+        assert not list(run.glob("checkpoints/*"))
+        os.kill(parent.pid, number)
+        said = parent.communicate(timeout=120)[1].decode()
+    if number == signal.SIGTERM:
+        assert parent.returncode == 143, said
+    else:
+        assert "KeyboardInterrupt" in said
+    (saved,) = run.glob("checkpoints/*/manifest.json")
+    assert 0 < int(saved.parent.name.split("-")[1]) < 4000
+
+
+def test_two_studies_in_one_folder(longer, unbroken, tmp_path):
+    """The second one fails with one line; the first one is not disturbed."""
+    out = tmp_path / "out"
+    first = subprocess.Popen(
+        [sys.executable, "-c", REPRODUCE, str(out), *longer],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for_checkpoint(out / "runs")
+    with pytest.raises(DiffAttnError, match="must be written by one process at a time"):
+        reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
+    assert first.wait() == 0
+    assert_same_study(out, unbroken)

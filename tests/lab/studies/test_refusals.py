@@ -1,0 +1,120 @@
+"""Other people's folders, other settings, other text: refused, and nothing is touched."""
+
+import shutil
+
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.studies import workers
+from diffattn.lab.studies.text.reproduce import reproduce
+
+
+def snapshot(folder):
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"settings": ["train.num_steps=5"]},
+        {"seeds": (1,)},
+        {"match": "heads"},
+        {"scale": "laptop"},
+    ],
+    ids=str,
+)
+def test_another_configuration_is_misuse(options, copied, settings):
+    before = snapshot(copied)
+    arguments = {"scale": "smoke", "settings": settings} | options
+    arguments["settings"] = (*settings, *options.get("settings", ()))
+    scale = arguments.pop("scale")
+    with pytest.raises(ConfigError, match="must hold this configuration to be continued"):
+        reproduce(scale, out=copied, on_message=lambda line: None, **arguments)
+    assert snapshot(copied) == before
+
+
+@pytest.mark.parametrize(
+    ("packed", "error", "message"),
+    [
+        (True, CheckpointError, r"got another one's \(source: .* has changed\)"),
+        # As in a folder of committed records: told before anything is packed.
+        (False, ConfigError, r"must be unchanged .* got another corpus_hash"),
+    ],
+)
+def test_changed_text_is_misuse(packed, error, message, copied, settings, corpus):
+    if not packed:
+        shutil.rmtree(copied / "data")
+    before = snapshot(copied)
+    text = corpus.read_text(encoding="utf-8")
+    try:
+        corpus.write_text(text + " more", encoding="utf-8")
+        with pytest.raises(error, match=message):
+            reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
+    finally:
+        corpus.write_text(text, encoding="utf-8")
+    assert snapshot(copied) == before
+
+
+def test_other_tokens_of_the_same_text_are_misuse(copied, settings):
+    record = read_json(copied / "study.json")
+    record["data"]["tokenizer_hash"] = "0" * 64  # as another version of a library would give
+    write_json(copied / "study.json", record)
+    with pytest.raises(ConfigError, match="got another tokenizer_hash"):
+        reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
+
+
+def test_folders_of_somebody_else_are_left_alone(settings, tmp_path):
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("dear reader")
+    (tmp_path / "file").write_text("dear reader")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "study.json").write_text("{")
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / "study.json").write_text("[]")
+    (tmp_path / "data" / "data").mkdir(parents=True)
+    (tmp_path / "data" / "data" / "mine.csv").write_text("1,2")
+    before = snapshot(tmp_path)
+    for name, kind, message in (
+        ("foreign", CheckpointError, "must be empty or hold a study"),
+        ("file", ConfigError, "file: must be a folder, got a file"),
+        ("damaged", CheckpointError, "must be JSON"),
+        ("list", CheckpointError, "must be a JSON object, got a list"),
+        ("data", CheckpointError, "must be empty or hold packed data"),
+    ):
+        with pytest.raises(kind, match=message):
+            reproduce("smoke", out=tmp_path / name, settings=settings, on_message=lambda line: None)
+    assert snapshot(tmp_path) == before
+
+
+def test_impossible_wishes_leave_no_trace(settings, tmp_path):
+    out = tmp_path / "out"
+    for options, message in (
+        ({"scale": "smok"}, "Did you mean 'smoke'"),
+        ({"workers": 0}, "workers must be 1 or more, got 0"),
+        ({"settings": ["data.source=/no/such/file"]}, "must be 'stdlib'"),
+    ):
+        arguments = {"scale": "smoke", "settings": settings} | options
+        scale = arguments.pop("scale")
+        with pytest.raises(ConfigError, match=message):
+            reproduce(scale, out=out, on_message=lambda line: None, **arguments)
+    assert not out.exists()
+
+
+def test_text_that_is_too_short_can_be_mended_in_the_same_folder(settings, tmp_path, monkeypatch):
+    """Nothing is claimed before it is known that every run can read its data."""
+    long = (*settings, "train.seq_len=20000", "train.batch_tokens=20000")
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match="seq_len must be between 1 and"):
+        reproduce("smoke", out=out, settings=long, on_message=lambda line: None)
+    monkeypatch.setattr(workers._Worker, "start", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # as far as the runs
+        reproduce("smoke", out=out, settings=settings, on_message=lambda line: None)
+
+
+def test_a_damaged_model_is_named_when_its_maps_are_read(copied, settings):
+    path = copied / "runs" / "diff-seed0" / "model" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"model.safetensors: must be as manifest"):
+        reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)

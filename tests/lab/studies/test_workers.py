@@ -1,0 +1,307 @@
+"""Worker processes: how many run, what their parent hears, and that none outlives it."""
+
+import importlib
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from diffattn.errors import DiffAttnError
+from diffattn.lab.studies import worker, workers
+from diffattn.lab.studies.text.reproduce import comparison
+from diffattn.lab.studies.workers import is_done, run_members, unfinished
+from diffattn.lab.training.config import GuardConfig, InitConfig
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.windows import WindowConfig
+
+# Stands for "python -m diffattn.lab.studies.worker": reads its job, then does as its name says.
+FAKE = """
+    import json, os, signal, sys, time
+    from pathlib import Path
+    order = json.loads(sys.stdin.readline())
+    name, folder = order["name"], Path(order["folder"])
+    folder.mkdir()
+    (folder / "pid").write_text(str(os.getpid()))
+    (folder / "pid").rename(folder.parent / f"{name}.pid")  # it may be killed in between
+    def send(**event):
+        print(json.dumps(event), flush=True)
+    send(step=1, loss=2.5)
+"""
+
+
+def fake(monkeypatch, tmp_path, body):
+    program = tmp_path / "fake_worker"
+    code = textwrap.dedent(FAKE) + textwrap.dedent(body)
+    program.write_text(f"#!{sys.executable}\n{code}", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=str(program)))
+
+
+@pytest.fixture
+def members():
+    config = comparison("smoke")
+    return config.trials(config.base_rates())
+
+
+def run(members, tmp_path, count=2, on_progress=None):
+    received = []
+    hear = on_progress or (lambda name, event: received.append((name, event)))
+    run_members(members, tmp_path / "data", tmp_path / "runs", workers=count, on_progress=hear)
+    return received
+
+
+@pytest.mark.parametrize("left", ["checkpoints", ".lock"])
+def test_a_run_that_was_killed_while_it_cleaned_up_is_not_done(left, tmp_path):
+    (tmp_path / "results.json").touch()
+    assert is_done(tmp_path)
+    (tmp_path / left).touch()
+    assert not is_done(tmp_path)
+
+
+def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
+    fake(monkeypatch, tmp_path, "(folder / 'job.json').write_text(json.dumps(order)); send(done=1)")
+    received = run(members, tmp_path)
+    for member in members:
+        name = member.config.name
+        assert [event for who, event in received if who == name] == [
+            {"step": 1, "loss": 2.5},
+            {"done": 1},
+        ]
+        job = json.loads((tmp_path / "runs" / name / "job.json").read_text())
+        assert job["config"] == member.config.resolved()
+        assert job["facts"] == member.facts
+        assert job["records_divergence"] is member.records_divergence is True
+        assert job["data"] == str(tmp_path / "data")
+        assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
+
+
+def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):
+    fake(monkeypatch, tmp_path, "send(done=1)")
+    config = comparison("smoke", seeds=(1, 0))
+    members = config.trials(config.base_rates())
+    received = run(members, tmp_path, count=1)
+    started = [name for name, event in received if "done" in event]
+    assert [name.rsplit("-", 1)[1] for name in started] == ["seed1"] * 5 + ["seed0"] * 5
+    flops = {member.config.name: member.facts["flops_difference"] for member in members}
+    for of_seed in (started[:5], started[5:]):
+        found = [flops[name] for name in of_seed]
+        assert found == sorted(found, reverse=True)
+    assert started[4] == "none-seed1"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, monkeypatch):
+    fake(
+        monkeypatch,
+        tmp_path,
+        """
+        (folder.parent / f"{name}.on").touch()
+        send(running=len(list(folder.parent.glob("*.on"))))
+        time.sleep(0.1)
+        (folder.parent / f"{name}.on").unlink()
+        send(done=True)
+        """,
+    )
+    received = run(members, tmp_path, count)
+    running = [event["running"] for _, event in received if "running" in event]
+    assert len(running) == len(members)
+    assert max(running) <= count
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_short_runs_share_processes(short, members, tmp_path, monkeypatch):
+    fake(
+        monkeypatch,
+        tmp_path,
+        """
+        send(done=True)
+        for line in sys.stdin:
+            send(done=True)
+        """,
+    )
+    done = []
+    run_members(
+        members, None, tmp_path / "runs", workers=2, short=short,
+        on_progress=lambda name, event: "done" in event and done.append(name),
+    )  # fmt: skip
+    assert sorted(done) == sorted(member.config.name for member in members)
+    assert len(list((tmp_path / "runs").glob("*.pid"))) == (2 if short else len(members))
+
+
+def test_finished_members_are_left_out(members, tmp_path):
+    (tmp_path / members[1].config.name).mkdir()
+    (tmp_path / members[1].config.name / "results.json").touch()
+    assert unfinished(members, tmp_path) == [members[0], *members[2:]]
+    run([], tmp_path)  # nothing to do starts nothing
+
+
+def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(
+    members, tmp_path, monkeypatch
+):
+    fake(
+        monkeypatch,
+        tmp_path,
+        """
+        if name.startswith("diff_v2-"):
+            send(error=f"{name}: it must work, got none.")
+            sys.exit(1)
+        time.sleep(0.3)
+        (folder / "results.json").touch()
+        send(done=True)
+        """,
+    )
+    with pytest.raises(DiffAttnError, match=r"^diff_v2-seed0: it must work, got none\.$"):
+        run(members, tmp_path)
+    runs = tmp_path / "runs"
+    begun = {path.name for path in runs.iterdir() if path.is_dir()} - {"diff_v2-seed0"}
+    assert len(begun) == 1
+    assert (runs / begun.pop() / "results.json").exists()  # what had begun was finished
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("sys.stdout.write('{\"st'); sys.stdout.flush(); os._exit(3)", 3),  # dies within a line
+        ("raise MemoryError", 1),
+    ],
+)
+def test_a_worker_that_dies_is_named_with_its_log(body, status, members, tmp_path, monkeypatch):
+    fake(monkeypatch, tmp_path, body)
+    with pytest.raises(DiffAttnError) as error:
+        run(members[:1], tmp_path)
+    log = tmp_path / "runs" / "softmax-seed0.log"
+    assert str(error.value) == (
+        f"softmax-seed0: the run must end by itself, got exit status {status}. Its log: {log}"
+    )
+    assert ("MemoryError" in log.read_text()) == (body == "raise MemoryError")
+
+
+def test_a_worker_that_never_reads_its_job_is_an_error_too(members, tmp_path, monkeypatch):
+    program = tmp_path / "deaf"
+    program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=str(program)))
+    with pytest.raises(DiffAttnError, match=r"softmax-seed0: .* got exit status 1"):
+        run(members[:1], tmp_path)
+
+
+def is_alive(pid):
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
+    return bool(state.strip()) and not state.startswith("Z")
+
+
+def test_an_interruption_ends_the_workers(members, tmp_path, monkeypatch):
+    fake(monkeypatch, tmp_path, "time.sleep(60)")
+
+    def interrupt(name, event):
+        if name == "diff_v2-seed0":
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(members, tmp_path, on_progress=interrupt)
+    assert time.monotonic() - began < 30  # they were not waited for
+    pids = [int(path.read_text()) for path in (tmp_path / "runs").glob("*.pid")]
+    assert 1 <= len(pids) <= 2
+    assert not any(map(is_alive, pids))
+
+
+# The real worker around another job: what is tested is how it talks and ends.
+REAL = """
+import os, sys, time
+from diffattn.errors import CheckpointError
+from diffattn.lab.studies import worker
+def train(order, send):
+    {body}
+worker._train = train
+sys.exit(worker.main())
+"""
+
+
+def real_worker(body):
+    return subprocess.Popen(
+        [sys.executable, "-c", REAL.format(body=body)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "events", "status"),
+    [
+        ("send(step=1, loss=None)", [{"step": 1, "loss": None}, {"done": True}], 0),
+        ("print('noise'); os.system('echo more')", [{"done": True}], 0),
+        (
+            "raise CheckpointError('x: must be, got not.')",
+            [{"error": "r: x: must be, got not."}],
+            1,
+        ),
+        (
+            "raise OSError(28, 'No space left on device')",
+            [{"error": "r: files must be writable, got [Errno 28] No space left on device."}],
+            1,
+        ),
+    ],
+)
+def test_a_real_worker_tells_one_json_line_per_event(body, events, status):
+    with real_worker(body) as process:
+        process.stdin.write('{"name": "r"}\n')
+        process.stdin.flush()
+        assert [json.loads(process.stdout.readline()) for _ in events] == events
+        if status == 0:
+            process.stdin.close()  # or it would wait for another job
+        assert process.stdout.read() == ""
+        log = process.stderr.read()
+        assert process.wait() == status
+    assert ("noise" in log and "more" in log) == ("noise" in body)
+    assert "Error" not in log
+
+
+def test_a_real_worker_takes_one_job_after_another():
+    with real_worker("send(step=1)") as process:
+        for _ in range(3):
+            process.stdin.write('{"name": "r"}\n')
+            process.stdin.flush()
+            told = [json.loads(process.stdout.readline()) for _ in range(2)]
+            assert told == [{"step": 1}, {"done": True}]
+        process.stdin.close()
+        assert process.wait(timeout=10) == 0
+
+
+def test_a_real_worker_ends_with_the_process_that_waits_for_it():
+    with real_worker("send(step=1); time.sleep(60)") as process:
+        process.stdin.write('{"name": "r"}\n')
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == {"step": 1}
+        assert process.poll() is None
+        process.stdin.close()
+        assert process.wait(timeout=10) == 1
+
+
+def test_a_worker_trains_the_very_run_of_its_job(members, tmp_path, monkeypatch):
+    config = replace(
+        members[0].config,
+        windows=WindowConfig(upsample_longer_than=9, upsample_factor=3.0),
+        guard=GuardConfig(spike="skip"),
+        engine=EngineConfig(save_every=3),
+        init=InitConfig(folder="given", weights="0" * 64),
+    )
+    trained = []
+    importlib.import_module("diffattn.lab.training.stability")  # else it would keep the stand-in
+    monkeypatch.setattr("diffattn.lab.training.prepare.open_data", lambda folder: "data")
+    monkeypatch.setattr(
+        "diffattn.lab.training.trainer.train", lambda *run, **also: trained.append(run)
+    )
+    for run_config in (config, members[1].config):
+        order = json.loads(worker.job(run_config, {}, tmp_path / "data", tmp_path / "run"))
+        worker._train_on_text(order)
+    assert [(run.resolved(), run.engine, run.init) for run, _, _ in trained] == [
+        (run.resolved(), run.engine, run.init) for run in (config, members[1].config)
+    ]

@@ -1,0 +1,367 @@
+"""Who is compared, in what order, and how they are matched."""
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.lab.catalog.recipes.catalog import recipe
+from diffattn.lab.report.page import wording
+from diffattn.lab.studies import workers
+from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, best_rates, rates_to_try
+from diffattn.lab.studies.text.reproduce import _sweep, comparison
+from diffattn.lab.studies.variants import CONTROLS, MEMBERS, SWEPT, VARIANTS, WITHOUT_NORM
+from diffattn.lab.studies.workers import visible_devices, worker_count
+from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.twins import MATCHES
+
+
+def parameters_on_meta(config):
+    with torch.device("meta"):
+        model = DiffTransformerForCausalLM(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def runs(config, rates=None):
+    return config.trials(rates or config.base_rates())
+
+
+def test_runs_come_seed_by_seed_with_one_name_each():
+    members = runs(comparison("smoke", seeds=(3, 1)))
+    assert [member.config.name for member in members] == [
+        f"{name}-seed{seed}" for seed in (3, 1) for name in SWEPT
+    ]
+    for member in members:
+        name, seed = member.config.name.split("-seed")
+        assert member.config.model.attention_type == name
+        assert (member.config.train.seed, member.config.train.data_seed) == (int(seed), int(seed))
+
+
+def test_ablations_and_matches_get_fewer_seeds_than_types_and_controls():
+    config = comparison("study")
+    names = [member.config.name for member in runs(config)]
+    own = wording.OWN_IMITATIONS["diff_v2"]
+    often = {name for name in MEMBERS["text"] if name in (*SWEPT, *CONTROLS, *own)}
+    assert len(names) == len(set(names)) == 5 * len(often) + 3 * (len(MEMBERS["text"]) - len(often))
+    assert "diff_no_norm-seed4" in names
+    few = {"diff_v2_norm-seed2", "diff_v2_norm-seed3"} & set(names)
+    assert few == {"diff_v2_norm-seed2"}
+    assert {f"{name}-seed4" for name in own} < set(names)
+    groups = (
+        SWEPT,
+        CONTROLS,
+        [name for name in MEMBERS["text"] if name not in (*SWEPT, *CONTROLS)],
+    )
+    places = [max(names.index(f"{name}-seed2") for name in group) for group in groups]
+    assert places == sorted(places)
+
+
+def test_models_differ_in_their_attention_alone():
+    base = recipe("study")
+    free = {"attention_type", "num_heads", "num_kv_heads", "intermediate_size", "shared_rank",
+            "head_norm"}  # fmt: skip
+    for member in runs(comparison("study", seeds=(0,))):
+        assert member.config.train == base.train
+        assert member.config.data == base.data
+        settings, expected = member.config.model.settings(), base.model.settings()
+        assert {key for key in settings if settings[key] != expected[key]} <= free
+
+
+def test_what_each_variant_is():
+    models = {
+        member.config.name.removesuffix("-seed0"): member.config.model
+        for member in runs(comparison("study", seeds=(0,)))
+    }
+    assert list(models) == list(MEMBERS["text"])
+    base = models["softmax"]
+    assert (base.num_heads, base.head_dim) == (16, 32)
+    assert models["none"].intermediate_size == base.intermediate_size
+    assert models["none_ffn"].intermediate_size > base.intermediate_size
+    assert (models["diff"].uses_head_norm, models["diff_no_norm"].uses_head_norm) == (True, False)
+    assert (models["diff_v2"].uses_head_norm, models["diff_v2_norm"].uses_head_norm) == (
+        False,
+        True,
+    )
+    assert models["diff"].num_heads == 8
+
+    def flops(name):
+        return flops_per_token(models[name], training=True)
+
+    assert flops("diff_v2") > 1.05 * flops("softmax")
+    channel = 18 * base.hidden_size * base.num_hidden_layers
+    assert abs(flops("diff_v2_flops") - flops("softmax")) <= channel / 2
+    # At equal parameters it has them too, so that no model of equal FLOPs is trained.
+    assert flops("shared_diff") == pytest.approx(flops("softmax"), rel=5e-3)
+    assert parameter_count(models["diff_v2_heads"]) > parameter_count(base)
+    assert parameter_count(models["shared_diff_heads"]) < parameter_count(base)
+
+
+def test_ablations_are_rows_of_table_6_and_of_the_v2_note():
+    members = runs(comparison("laptop", kind="ablations"))
+    names = [f"{name}-seed{seed}" for name in MEMBERS["ablations"] for seed in (0, 1, 2)]
+    assert sorted(member.config.name for member in members) == sorted(names)
+    models = {m.config.name[:-6]: m.config.model for m in members if m.config.train.seed == 0}
+    expected = {
+        "softmax": (8, 16), "softmax_wide": (4, 32), "softmax_wide_norm": (4, 32),
+        "softmax_more_heads": (12, 16), "diff": (4, 16), "diff_v2": (8, 16),
+    }  # fmt: skip
+    heads = {name: (models[name].num_heads, models[name].head_dim) for name in expected}
+    assert heads == expected
+    with_norm = {name for name, model in models.items() if model.uses_head_norm}
+    assert {"softmax_wide_norm", "diff"} <= with_norm
+    assert with_norm.isdisjoint({"softmax_wide", WITHOUT_NORM, "shared_diff_map_norm"})
+    inits = [models[name].lambda_init for name in ("diff", "diff_lambda_08", "diff_lambda_05")]
+    assert inits == [None, 0.8, 0.5]
+    sizes = {name: parameter_count(model) for name, model in models.items() if name != "none"}
+    channel = 3 * 128 * 4
+    assert all(abs(size - sizes["softmax"]) <= channel for size in sizes.values()), sizes
+
+
+def test_ranks_times_lambda_init():
+    config = comparison("laptop", kind="rank")
+    models = [member.config.model for member in runs(config) if member.config.train.seed == 0]
+    shared = [(m.shared_rank, m.lambda_init) for m in models if m.attention_type == "shared_diff"]
+    assert sorted(shared, key=str) == sorted(
+        ((rank, lam) for rank in (2, 4, 8, 16) for lam in (None, 0.5, 0.8)), key=str
+    )
+    assert config.base.model.head_dim // 2 in {rank for rank, _ in shared}
+    sizes = [parameter_count(m) for m in models if m.attention_type != "none"]
+    assert max(sizes) - min(sizes) <= 3 * 128 * 4
+
+
+def test_long_studies_of_ranks_change_one_thing_at_a_time():
+    members = runs(comparison("study", kind="rank"))
+    models = {member.config.name: member.config.model for member in members}
+    assert len(models) == 10 * 5  # V1 at the common rate too
+    shared = [(m.shared_rank, m.lambda_init) for m in models.values() if m.shared_rank]
+    one_by_one = [(2, None), (4, None), (8, None), (16, None), (8, 0.8), (8, 0.5)]
+    assert sorted(shared, key=str) == sorted(one_by_one * 5, key=str)
+
+
+@pytest.mark.parametrize("kind", ["ablations", "rank"])
+def test_a_study_of_rows_has_one_rate_and_as_many_seeds_for_all(kind):
+    config = comparison("study", kind=kind, seeds=(4, 7, 1, 2))
+    assert not config.learning_rates
+    assert all(len(config.seeds_of(name)) == 4 for name in config.variants)
+    assert len(comparison("study", kind=kind).seeds) == 5
+    assert config.resolved()["kind"] == kind
+    assert "kind" not in comparison("study").resolved()
+
+
+def test_heads_that_are_no_whole_number_are_refused():
+    with pytest.raises(ConfigError, match=r"softmax_wide: num_heads must be whole, got 1.5"):
+        VARIANTS["softmax_wide"].twin(
+            replace(recipe("smoke").model, num_heads=3, num_kv_heads=3), "params"
+        )
+
+
+def test_every_type_has_its_rate_and_the_common_one():
+    config = comparison("study", seeds=(0, 1, 2))
+    sweeps = {name: Sweep(tried=((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))) for name in SWEPT} | {
+        "diff_v2": Sweep(tried=((1e-3, 3.0), (2e-3, 2.5), (4e-3, 2.1), (8e-3, 2.2)))
+    }
+    rates = best_rates(config, sweeps)
+    assert rates["diff"] == rates["softmax_half"] == rates["none_ffn"] == 2e-3
+    assert rates["diff_v2"] == rates["diff_v2_gate"] == rates["diff_v2_flops"] == 4e-3
+    trials = {member.config.name: member.config.train for member in config.trials(rates)}
+    assert trials["diff_v2-seed2"].learning_rate == 4e-3
+    assert trials["diff_v2-seed2"].final_learning_rate == pytest.approx(4e-4)
+    assert trials["diff_v2-common-seed2"].learning_rate == 2e-3
+    assert not [name for name in trials if "common" in name and "diff_v2" not in name]
+    tried, steps = 4 * 3 + 4, config.base.train.num_steps
+    whole = len(config.whole_members(sweeps))
+    assert config.total_steps(sweeps) == (len(trials) + whole) * steps + tried * steps // 4
+    as_planned = len(config.trials(config.base_rates())) + whole
+    assert config.total_steps() == as_planned * steps + 5 * 4 * steps // 4
+
+
+def test_a_sweep_grows_until_the_rates_to_choose_from_lie_inside():
+    config = comparison("study")
+    rates = config.learning_rates
+    at_edge = Sweep(tried=tuple((rate, 1 / rate) for rate in rates))
+    inside = Sweep(tried=tuple((rate, abs(rate - 1.4 * rates[1])) for rate in rates))
+    assert (at_edge.inside, inside.inside) == (False, True)
+    second = Sweep(tried=tuple((rate, abs(rate - 0.9 * rates[1])) for rate in rates))
+    assert second.leading(2) == [rates[1], rates[0]]
+    tries = {"diff": at_edge, "softmax": inside, "none": second}
+    assert list(rates_to_try(config, tries)) == [("diff", 2 * rates[-1]), ("none", rates[0] / 2)]
+    assert list(rates_to_try(replace(config, whole_rates=0), tries)) == [("diff", 2 * rates[-1])]
+    low = Sweep(tried=tuple((rate, rate) for rate in rates))
+    assert list(rates_to_try(config, {"diff": low})) == [("diff", rates[0] / 2)]
+    tried = [rate * 2**i for i in range(3) for rate in rates[-1:]]
+    enough = Sweep(tried=(*at_edge.tried, *((2 * rate, 0.5 / rate) for rate in tried)))
+    assert len(enough.tried) == len(rates) + 3
+    assert not list(rates_to_try(config, {"diff": enough}))
+
+
+def test_runs_of_all_steps_decide_between_the_leading_rates():
+    config = replace(comparison("study"), variants=SWEPT)
+    asked = []
+
+    def train(members, what):
+        """Short runs like 0.002 and 0.001 best, whole ones 0.001; those of V1 0.004."""
+        asked.append(what)
+        losses = {}
+        for member in members:
+            best = 4e-3 if member.config.name.startswith("diff-") else 1e-3
+            rate, whole = member.config.train.learning_rate, "-whole" in member.config.name
+            assert member.config.train.num_steps == (4_000 if whole else 1_000)
+            assert member.config.train.seed == config.sweep_seed
+            losses[member.config.name] = abs(math.log(rate / (best if whole else 1.5 * best)))
+        return losses
+
+    sweeps = _sweep(config, train)
+    assert asked == ["learning rates", "learning rates", "leading learning rates"]
+    assert sweeps["softmax"].leading(2) == [2e-3, 1e-3]
+    assert [rate for rate, _ in sweeps["softmax"].tried] == [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]
+    assert [rate for rate, _ in sweeps["diff"].tried] == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+    assert [rate for rate, _ in sweeps["softmax"].whole] == [1e-3, 2e-3]
+    assert all(sweep.inside for sweep in sweeps.values())
+    rates = best_rates(config, sweeps)
+    assert rates == dict.fromkeys(SWEPT, 1e-3) | {"diff": 4e-3}
+    names = [member.config.name for member in config.whole_members(sweeps)]
+    assert names[:2] == ["softmax-lr0.002-whole1000", "softmax-lr0.001-whole1000"]
+    assert len(names) == 2 * len(SWEPT)
+    assert "whole_rates" not in comparison("laptop").resolved()
+
+
+def test_runs_of_the_sweep_are_shorter_and_of_another_seed():
+    config = comparison("study")
+    members = config.sweep_members(config.learning_rates)
+    assert len(members) == 4 * len(SWEPT)
+    assert len({member.config.name for member in members}) == len(members)
+    for member in members:
+        train = member.config.train
+        assert train.seed == train.data_seed == config.sweep_seed
+        assert (train.num_steps, train.warmup_steps) == (1_000, 50)
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind", "match"),
+    [(scale, "text", match) for scale in ("smoke", "laptop", "study") for match in MATCHES]
+    + [("laptop", "ablations", "params"), ("study", "rank", "params")],
+)
+def test_stated_differences_are_those_of_the_real_models(scale, kind, match):
+    config = comparison(scale, kind=kind, seeds=(0,), match=match)
+    members = config.trials(dict.fromkeys(VARIANTS, 1e-3))
+    base = parameters_on_meta(members[0].config.model)
+    assert base == parameter_count(recipe(scale).model)
+    for member in members:
+        model = member.config.model
+        difference = parameters_on_meta(model) - base
+        assert member.facts["parameter_difference"] == difference
+        variant = VARIANTS[member.config.name.removesuffix("-seed0")]
+        if (variant.match or match) == "params":
+            assert abs(difference) <= 3 * model.hidden_size * model.num_hidden_layers
+    assert members[0].facts == {"parameter_difference": 0, "flops_difference": 0}
+
+
+def test_defaults_of_the_scales():
+    assert comparison("smoke").seeds == comparison("laptop").seeds == (0,)
+    assert comparison("study").seeds == (0, 1, 2, 3, 4)
+    assert not comparison("laptop").learning_rates
+    assert len(comparison("study").learning_rates) >= 4
+    assert worker_count(None) in (1, 2)
+
+
+def test_every_gpu_gets_its_workers(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert worker_count(None) == 3
+    assert visible_devices() == ["0", "1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,GPU-7")
+    assert visible_devices() == ["2", "5", "GPU-7"]
+    active = []
+    for device in ("2", "5", "GPU-7", "2"):
+        assert workers._least_used(visible_devices(), active) == device
+        active.append(SimpleNamespace(device=device))
+    del active[1]  # it has ended
+    assert workers._least_used(visible_devices(), active) == "5"
+    assert workers._least_used([], active) is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "setting"),
+    [
+        ("smoke", "windows.documents=apart"),
+        ("smoke", "windows.upsample_longer_than=100"),
+        ("study", "train.learning_rate=4e-4"),
+    ],
+)
+def test_settings_that_would_not_do_what_they_say_are_refused(scale, setting):
+    with pytest.raises(ConfigError, match=setting.partition("=")[0]):
+        comparison(scale, settings=[setting])
+
+
+def test_resolved_is_plain_and_changes_with_every_choice():
+    variants = [
+        comparison("smoke"),
+        comparison("smoke", seeds=(1,)),
+        comparison("smoke", match="heads"),
+        comparison("smoke", settings=["train.num_steps=21"]),
+        comparison("laptop"),
+    ]
+    texts = {json.dumps(config.resolved(), sort_keys=True, allow_nan=False) for config in variants}
+    assert len(texts) == len(variants)
+    resolved = variants[0].resolved()
+    assert json.loads(json.dumps(resolved)) == resolved
+    assert resolved["variants"] == list(SWEPT)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": "smok"}, "Did you mean 'smoke'?"),
+        ({"kind": "ranks"}, "Did you mean 'rank'?"),
+        ({"match": "param"}, "Did you mean 'params'?"),
+        ({"seeds": ()}, "seeds must be distinct, one or more, got []"),
+        ({"seeds": (1, 1)}, "seeds must be distinct, one or more, got [1, 1]"),
+        ({"seeds": ("a",)}, "TrainConfig: seed must be int, got 'a'"),
+        ({"seeds": (-1,)}, "TrainConfig: seed must be from 0 to"),
+        ({"settings": ["model.num_heads=3"]}, "num_heads of the 'diff' twin must be whole"),
+        ({"settings": ["model.attention_type=diff"]}, "base must be a softmax model"),
+        ({"settings": ["train.num_step=3"]}, "Did you mean 'train.num_steps'?"),
+    ],
+    ids=str,
+)
+def test_impossible_comparisons_are_refused_at_once(options, message):
+    with pytest.raises(ConfigError) as error:
+        comparison(**{"scale": "smoke"} | options)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variants": ("softmax", "diff_v3")}, "Did you mean 'diff_v2'"),
+        ({"variants": ("diff",)}, "variants must include 'softmax'"),
+        ({"variants": ("softmax", "diff_v2_gate"), "learning_rates": (1e-3, 2e-3)},
+         "variants must include those that decide rates, got no diff_v2"),
+        ({"sweep_seed": 0}, "sweep_seed must be none of the seeds"),
+        ({"sweep_share": 0.0}, "sweep_share must be above 0"),
+        ({"fewer_seeds": 0}, "fewer_seeds 1 or more"),
+        ({"learning_rates": (1e-3, 1e-3)}, "learning_rates must be distinct"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_impossible_configurations_are_refused(options, message):
+    values = {"scale": "smoke", "base": recipe("smoke"), "seeds": (0,)}
+    with pytest.raises(ConfigError, match=message):
+        ComparisonConfig(**(values | options))
+
+
+def test_a_part_of_the_variants_can_be_compared():
+    config = ComparisonConfig(
+        scale="smoke", base=recipe("smoke"), seeds=(0,), variants=("softmax", "diff")
+    )
+    assert [member.config.name for member in runs(config)] == ["softmax-seed0", "diff-seed0"]
+
+
+def test_pages_know_the_controls_that_studies_train():
+    """By name, as an unfinished study has recorded no roles."""
+    assert wording.CONTROLS == CONTROLS

@@ -1,0 +1,174 @@
+"""Numbers of a comparison against numbers by hand, and the verdict that they lead to."""
+
+import math
+
+import pytest
+from studies.text.made_up_losses import LOSSES, common_rates, study
+
+from diffattn.lab.report.page import phase
+from diffattn.lab.studies.text.comparison import Sweep
+from diffattn.lab.studies.text.sentence import difference
+from diffattn.lab.studies.variants import SWEPT, VARIANTS
+
+T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
+
+
+def test_three_seeds_by_hand():
+    results = study()
+    assert (results["schema"], results["seeds"], results["tokens"]) == (2, [0, 1, 2], 4_096_000)
+    softmax = results["variants"]["softmax"]["at"]["best"]
+    assert softmax["runs"] == ["softmax-seed0", "softmax-seed1", "softmax-seed2"]
+    assert softmax["phase_steps"] == [500, 500, 500]
+    loss = softmax["validation_loss"]
+    half = T_975_2 * 0.1 / math.sqrt(3)  # standard deviation 0.1
+    assert loss["values"] == LOSSES["softmax"]
+    assert (loss["mean"], loss["n"]) == (pytest.approx(3.1), 3)
+    assert (loss["low"], loss["high"]) == pytest.approx((3.1 - half, 3.1 + half))
+    new = softmax["parts"]["first_occurrence"]["values"]
+    assert new == pytest.approx([4.5, 4.65, 4.8])
+    row = difference(results, "diff", "softmax")
+    assert row["runs"] == [[f"diff-seed{i}", f"softmax-seed{i}"] for i in range(3)]
+    assert row["values"] == pytest.approx([-0.1, -0.1, -0.11])
+    spread = math.sqrt(1 / 3) * 0.01  # of −0.10, −0.10, −0.11
+    half = T_975_2 * spread / math.sqrt(3)
+    assert (row["low"], row["high"]) == pytest.approx((-0.31 / 3 - half, -0.31 / 3 + half))
+
+
+def test_who_is_compared_with_whom():
+    pairs = {
+        (row["variant"], row["baseline"])
+        for row in study()["differences"]
+        if row["metric"] == "validation_loss"
+    }
+    types = ("diff", "diff_v2", "shared_diff")
+    controls = ("softmax", "none", "softmax_half", "softmax_minus_mean")
+    expected = {(name, control) for name in types for control in controls}
+    expected |= {(name, "softmax") for name in controls[1:]}
+    assert pairs == expected
+
+
+def test_other_matches_are_compared_with_their_type_and_with_softmax():
+    results = study(losses=LOSSES | {"diff_v2_flops": [3.1, 3.2, 3.3]})
+    assert difference(results, "diff_v2_flops", "diff_v2") is not None
+    assert difference(results, "diff_v2_flops", "softmax")["mean"] == pytest.approx(0.1)
+
+
+def test_parts_are_compared_with_softmax_and_with_no_attention():
+    rows = [row for row in study()["differences"] if row["metric"] == "first_occurrence"]
+    assert {(row["variant"], row["baseline"]) for row in rows} >= {
+        ("diff", "softmax"), ("diff", "none"), ("none", "softmax"),
+    }  # fmt: skip
+    assert all(row["at"] == "best" for row in rows)
+    rows = [row for row in study(**common_rates())["differences"] if row["at"] == "common"]
+    assert {row["baseline"] for row in rows if row["metric"] == "first_occurrence"} == {"softmax"}
+
+
+def test_fewer_seeds_pair_from_the_first_on():
+    results = study(fewer_seeds=2, losses=LOSSES | {"diff_v2_constant": [3.0, 3.1]})
+    row = difference(results, "diff_v2_constant", "diff_v2")
+    assert row["runs"] == [[f"diff_v2_constant-seed{i}", f"diff_v2-seed{i}"] for i in range(2)]
+
+
+def test_rates_of_the_sweep():
+    at_edge = Sweep(tried=((1e-3, 3.0), (2e-3, 2.0)))
+    inside = Sweep(tried=((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0)))
+    other = Sweep(tried=((1e-3, 2.0), (2e-3, 2.1)))
+    sweeps = dict.fromkeys(SWEPT, inside) | {"diff": other, "none": at_edge}
+    results = study(sweeps=sweeps)
+    rates = results["rates"]
+    assert (rates["common"], rates["sweep_seed"], rates["sweep_steps"]) == (2e-3, 1_000, 1_000)
+    assert rates["variants"]["diff"]["tried"][0] == {
+        "run": "diff-lr0.001-sweep1000", "learning_rate": 1e-3, "validation_loss": 2.0,
+    }  # fmt: skip
+    assert {name: of["inside"] for name, of in rates["variants"].items()} == {
+        "softmax": True, "diff": False, "diff_v2": True, "shared_diff": True, "none": False,
+    }  # fmt: skip
+    groups = results["variants"]["diff"]["at"]
+    assert (groups["best"]["learning_rate"], groups["common"]["learning_rate"]) == (1e-3, 2e-3)
+    assert groups["common"]["runs"][0] == "diff-common-seed0"
+    assert set(results["variants"]["diff_v2"]["at"]) == {"best"}
+    assert difference(results, "diff", "softmax", "common")["mean"] == pytest.approx(
+        -0.31 / 3 + 0.5
+    )
+    assert "each type at the learning rate chosen for it: " in results["verdict"]["sentence"]
+    at_common = "At the common learning rate DIFF V1 is 0.397 nats per token worse than softmax "
+    assert results["verdict"]["details"][1].startswith(at_common)
+    assert results["verdict"]["reasons"] == [
+        "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
+        "the chosen learning rate of No attention lies at the edge of its sweep",
+    ]
+
+
+def test_without_a_sweep_there_is_one_rate():
+    rates = study()["rates"]
+    assert rates == {"common": 2e-3, "sweep_seed": None, "sweep_steps": None, "variants": {}}
+
+
+def test_what_each_variant_says_of_itself():
+    variant = study()["variants"]["none"]
+    assert variant["what"] == VARIANTS["none"].what
+    assert (variant["role"], variant["match"]) == ("control", "heads")
+    assert variant["parameters"] < study()["variants"]["softmax"]["parameters"]
+    assert variant["train_flops_per_token"] > 0
+
+
+def test_a_type_that_ends_lower_at_the_common_rate_is_named():
+    tried = ((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))
+    sweeps = dict.fromkeys(SWEPT, Sweep(tried=tried))
+    sweeps["diff"] = Sweep(tried=tried, whole=((1e-3, 2.0), (2e-3, 2.1)))
+    said = study(sweeps=sweeps, at_common=-0.5)["verdict"]
+    assert said["reasons"] == [
+        "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
+        "DIFF V1 ends lower at the common learning rate than at the one that was chosen for it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "late", "informative"),
+    [(2, ("diff-seed1",), True), (3, ("diff-seed1", "diff-seed2"), False)],
+    ids=["half", "a third"],
+)
+def test_half_of_its_runs_take_a_model_past_the_phase(seeds, late, informative):
+    results = study(seeds=seeds, fewer_seeds=seeds, late=late)
+    assert results["verdict"]["informative"] is informative
+    assert (phase.gap(results["variants"], "diff", "softmax") == "") is informative
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"losses": {k: v for k, v in LOSSES.items() if k != "none"}},
+         "no model without attention was trained beside them"),
+        ({"losses": LOSSES | {"none": [3.05, 3.15, 3.25]}},
+         "softmax attention does not beat no attention by 0.1 nats"),
+        ({"losses": LOSSES | {"none": [3.0, 3.6, 3.2]}},
+         "softmax attention does not beat no attention by 0.1 nats"),
+        ({"losses": LOSSES | {"shared_diff": [4.1, 4.1, 4.1]}},
+         "Shared DIFF does not beat no attention"),
+        ({"losses": LOSSES | {"diff_v2": [3.0, 3.1, 4.9]}},  # it does on average
+         "DIFF V2 does not beat no attention (−0.430, −2.88"),
+        ({"losses": LOSSES | {"none_ffn": [3.05, 3.15, 3.25]}},
+         "softmax attention does not beat no attention, its parameters given to the feed-forward "
+         "layers by 0.1 nats"),
+        ({"late": ("softmax",)}, "passed the induction phase and Transformer (softmax) did not"),
+        *(({"late": (name,)}, f"passed the induction phase and {label} did not")
+          for name, label in (("diff_v2", "DIFF V2"), ("shared_diff", "Shared DIFF"))),
+        ({"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
+         "softmax attention does not beat no attention by 0.1 nats (−0.050, one seed)"),
+    ],
+    ids=["no control", "too near", "too uncertain", "a type", "an uncertain type", "wider",
+         "phase of softmax", "phase of V2", "phase of Shared DIFF", "one seed"],
+)  # fmt: skip
+def test_what_makes_a_comparison_uninformative(changes, reason):
+    said = study(**changes)["verdict"]
+    assert not said["informative"]
+    assert reason in said["reasons"][0]
+    assert said["sentence"].startswith("Uninformative about attention types: ")
+    assert reason in said["sentence"]
+
+
+def test_a_phase_that_nobody_passed_separates_nobody():
+    said = study(late=tuple(LOSSES))["verdict"]
+    assert said["informative"]
+    assert "one learning rate, none of them past the induction phase: DIFF V1" in said["sentence"]
+    assert "phase passed" not in " ".join(said["details"])

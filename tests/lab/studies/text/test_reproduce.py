@@ -1,0 +1,207 @@
+"""The main job, end to end and small: real text, real worker processes, every file."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.records.run import RunRecord, config_hash
+from diffattn.lab.report.study.files import read_study
+from diffattn.lab.studies import workers
+from diffattn.lab.studies.text import reproduce as module
+from diffattn.lab.studies.text.reproduce import PUBLISHED, comparison, published_beside, reproduce
+from diffattn.lab.studies.variants import SWEPT
+from diffattn.lab.training.prepare import open_data
+from diffattn.lab.training.trainer import train
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from record_files import change_record
+
+NAMES = [f"{name}-seed0" for name in SWEPT]
+
+
+def snapshot(folder):
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_files_of_a_study(study):
+    assert {path.name for path in study.iterdir()} == {
+        "study.json", "results.json", "costs.json", "counts.json", "maps.json", "report.html",
+        "data", "runs",
+    }  # fmt: skip
+    folders = {path.name for path in (study / "runs").iterdir() if path.is_dir()}
+    assert folders == set(NAMES)
+    for name in NAMES:
+        assert RunRecord.read(study / "runs" / name).name == name
+
+
+def test_what_was_said_and_told(study, heard):
+    lines, events = heard["lines"], heard["events"]
+    assert lines[0].startswith("training a byte-level BPE of 300 entries on ")
+    assert lines[1].startswith("packing ")
+    assert lines[2:] == [
+        "comparison: training 5 of 5 models",
+        "counting what unigrams, bigrams and copies predict",
+        "comparing",
+    ]
+    assert {name for name, event in events if event.get("done")} == set(NAMES)
+    assert [event["total"] for _, event in events if "total" in event] == [len(NAMES) * 4]
+    last = {name: event for name, event in events if "step" in event}
+    assert {name: event["step"] for name, event in last.items()} == dict.fromkeys(NAMES, 4)
+
+
+def test_results_are_those_of_the_runs(study):
+    results = read_json(study / "results.json")
+    runs = {name: read_json(study / "runs" / name / "results.json") for name in NAMES}
+    for kind in SWEPT:
+        entry = results["variants"][kind]["at"]["best"]
+        assert entry["runs"] == [f"{kind}-seed0"]
+        assert entry["validation_loss"]["values"] == [runs[f"{kind}-seed0"]["validation_loss"]]
+    for entry in results["differences"]:
+        (pair,) = entry["runs"]
+        first, second = (
+            runs[name]["validation_loss"]
+            if entry["metric"] == "validation_loss"
+            else runs[name]["validation_parts"][entry["metric"]]["loss"]
+            for name in pair
+        )
+        assert entry["values"] == [first - second]
+    assert len({run["validation_loss"] for run in runs.values()}) == len(NAMES)
+    assert set(results["count_models"]) == {"unigram", "bigram", "bigram_copy"}
+    assert results["verdict"]["sentence"]
+    assert read_study(study).gaps == ()
+
+
+def test_costs_of_every_run_stand_apart(study):
+    costs = read_json(study / "costs.json")["runs"]
+    assert list(costs) == NAMES
+    for name, cost in costs.items():
+        assert cost["run"] == name
+        assert cost["tokens_per_second"] > 0
+        assert cost["peak_bytes"] > 50e6
+    text = (study / "results.json").read_text() + (study / "study.json").read_text()
+    assert "seconds" not in text
+
+
+def test_maps_of_one_example(study):
+    maps = read_json(study / "maps.json")
+    length = len(maps["tokens"])
+    assert length == 16  # the whole context
+    assert list(maps["layers"]) == list(ATTENTION_TYPES)
+    for kind, entry in maps["layers"].items():
+        assert entry["run"] == f"{kind}-seed0"
+        assert (entry["layer"], entry["head"]) == (1, 0)
+        assert ("map_2" in entry) == (kind != "softmax")
+        for name in ("map_1", "map_2"):
+            rows = torch.tensor(entry.get(name, entry["map_1"]))
+            assert rows.shape == (length, length)
+            torch.testing.assert_close(rows.sum(-1), torch.ones(length), atol=1e-3, rtol=0)
+        if kind != "softmax":
+            sums = torch.tensor(entry["difference"]).sum(-1)
+            assert 1 - sums.mean().item() == pytest.approx(entry["lam"], abs=1e-3)
+
+
+def test_maps_stay_where_the_weights_of_their_run_are_gone(copied, settings):
+    maps = (copied / "maps.json").read_bytes()
+    for name in NAMES:
+        shutil.rmtree(copied / "runs" / name / "model")
+    reproduce("smoke", out=copied, settings=settings, on_message=[].append)
+    assert (copied / "maps.json").read_bytes() == maps
+    change_record(copied / "maps.json", tokens=["another text"])
+    page = reproduce("smoke", out=copied, settings=settings, on_message=[].append)
+    assert read_json(copied / "maps.json")["layers"] == {}
+    assert "No maps were recorded for Transformer (softmax), DIFF V1" in page.read_text(
+        encoding="utf-8"
+    )
+
+
+def test_record_of_the_study(study, settings):
+    record = read_json(study / "study.json")
+    config = comparison("smoke", settings=settings)
+    assert record["config_hash"] == config_hash(config.resolved())
+    assert (record["schema"], record["scale"], record["match"]) == (1, "smoke", "params")
+    assert record["config"]["train"]["num_steps"] == 4
+    hashes = {
+        json.dumps(RunRecord.read(study / "runs" / name).config["data"]) for name in NAMES
+    }  # fmt: skip
+    assert len(hashes) == 1  # the very same tokens for every run
+    assert record["data"]["train_hash"] in hashes.pop()
+
+
+def test_report_shows_the_study(study):
+    page = (study / "report.html").read_text(encoding="utf-8")
+    for name in NAMES:
+        assert name in page
+    variants = read_json(study / "results.json")["variants"]
+    loss = variants["diff"]["at"]["best"]["validation_loss"]["mean"]
+    assert f"{loss:.4f}" in page
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_another_process_gives_the_same_bytes(attention_type, study, settings, tmp_path):
+    config = comparison("smoke", settings=settings)
+    member = config.trials(config.base_rates())[SWEPT.index(attention_type)]
+    train(member.config, open_data(study / "data"), tmp_path / "here", facts=member.facts)
+    for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
+        expected = (study / "runs" / member.config.name / name).read_bytes()
+        assert (tmp_path / "here" / name).read_bytes() == expected, name
+
+
+def test_the_second_call_is_quick_and_changes_nothing(copied, settings, monkeypatch):
+    monkeypatch.setattr(workers, "_Worker", None)  # no process is started
+    before = snapshot(copied)
+    lines = []
+    reproduce("smoke", out=copied, settings=settings, on_message=lines.append)
+    assert lines[0].startswith("checking ")
+    assert lines[1:] == ["comparing"]
+    assert snapshot(copied) == before
+
+
+def test_what_is_derived_comes_back(copied, settings):
+    before = snapshot(copied)
+    for name in ("results.json", "costs.json", "counts.json", "maps.json", "report.html"):
+        (copied / name).unlink()
+    reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
+    assert snapshot(copied) == before
+
+
+@pytest.mark.scheduled
+def test_runs_that_diverge_are_all_made_and_named_in_one_line(settings, tmp_path):
+    diverging = (*settings, "train.learning_rate=1e25", "train.max_grad_norm=0")
+    out = tmp_path / "out"
+    with pytest.raises(DiffAttnError, match=r"got none from softmax-seed0 \(not finite at") as e:
+        reproduce("smoke", out=out, settings=diverging, workers=1, on_message=lambda line: None)
+    assert "\n" not in str(e.value)
+    assert not (out / "results.json").exists()
+    for name in NAMES:
+        assert read_json(out / "runs" / name / "results.json")["validation_loss"] is None
+
+
+def test_the_published_study_stands_beside_every_other(copied):
+    assert published_beside(copied) == PUBLISHED
+    assert published_beside(Path(__file__).parents[4] / "published" / "text") is None
+    (copied / "study.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="must be a JSON object, got a list"):
+        published_beside(copied)
+
+
+def test_rows_are_unique_in_every_run(study):
+    for name in NAMES:
+        rows = read_jsonl(study / "runs" / name / "metrics.jsonl")
+        keys = [(row["step"], "train_loss" in row) for row in rows]
+        assert len(set(keys)) == len(keys)
+        assert [row["step"] for row in rows] == sorted(row["step"] for row in rows)
+
+
+def test_default_folder_is_named_after_the_scale(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    claimed = []
+    monkeypatch.setattr(module, "_check_claim", lambda folder, config: claimed.append(folder))
+    monkeypatch.setattr("diffattn.lab.studies.text.reproduce.prepare_data", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        reproduce("smoke", settings=settings)
+    assert claimed == [Path("runs/smoke")]

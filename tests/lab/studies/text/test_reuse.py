@@ -1,0 +1,142 @@
+"""Runs of one study that are runs of another, too: copied as they are, or trained."""
+
+import shutil
+
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.study.published import read_published, study_summary
+from diffattn.lab.studies import reuse as module
+from diffattn.lab.studies import workers
+from diffattn.lab.studies.text.reproduce import comparison, reproduce
+from diffattn.lab.studies.variants import MEMBERS, SWEPT
+from record_files import change_record
+
+SHARED = [f"{name}-seed0" for name in MEMBERS["ablations"] if name in SWEPT]
+
+
+def members(settings, kind="ablations"):
+    config = comparison("smoke", kind=kind, settings=settings)
+    return config.trials(config.base_rates())
+
+
+@pytest.fixture
+def facts(study):
+    data = read_json(study / "study.json")["data"]
+    names = ("corpus_hash", "tokenizer_hash", "train_hash", "validation_hash")
+    counts = ("train_tokens", "validation_tokens", "validation_bytes")
+    return {name: data[name] for name in (*names, *counts)}
+
+
+def test_a_study_trains_only_what_another_has_not(study, settings, tmp_path, monkeypatch):
+    trained, lines = [], []
+
+    def note(waiting, data, folder, **kwargs):
+        trained.extend(member.config.name for member in waiting)
+        raise KeyboardInterrupt  # more is not asked here
+
+    monkeypatch.setattr(workers, "run_members", note)
+    out = tmp_path / "ablations"
+    for _ in range(2):  # the second call finds the copies and neither copies nor trains them
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(
+                "smoke", kind="ablations", settings=settings, out=out, reuse=[study],
+                on_message=lines.append,
+            )  # fmt: skip
+    needed = [member.config.name for member in members(settings)]
+    assert trained == 2 * [name for name in needed if name not in SHARED]
+    assert [line for line in lines if line.startswith("comparison")] == [
+        f"comparison: copied {len(SHARED)} of {len(needed)} models",
+        *2 * [f"comparison: training {len(needed) - len(SHARED)} of {len(needed)} models"],
+    ]
+    for name in SHARED:
+        files = sorted(p for p in (study / "runs" / name).rglob("*") if p.is_file())
+        assert files
+        for path in files:
+            assert (out / path.relative_to(study)).read_bytes() == path.read_bytes()
+
+
+def cut_off_copy(study):
+    """What a kill in the middle of a copy leaves."""
+    folder = study / "runs" / ".none-seed0.copying"
+    folder.mkdir()
+    for name in ("run.json", "results.json"):
+        (folder / name).write_text("{", encoding="utf-8")
+
+
+def test_a_copy_goes_by_its_name_here(study, copied, settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "_Worker", None)  # no process is started
+    here, there, out = "diff-seed0", "diff-common-seed77", tmp_path / "out"
+    source = (copied / "runs" / here).rename(copied / "runs" / there)
+    change_record(source / "run.json", name=there)
+    for name in ("results.json", "costs.json"):
+        change_record(source / name, run=there)
+    shutil.copytree(study / "data", out / "data")
+    cut_off_copy(copied)
+    page = reproduce("smoke", settings=settings, out=out, reuse=[copied], on_message=[].append)
+    assert read_json(out / "runs" / here / "run.json")["name"] == there
+    assert read_json(out / "costs.json")["runs"][here]["run"] == here
+    for name in ("results.json", "maps.json"):
+        assert (out / name).read_bytes() == (study / name).read_bytes()
+    write_json(tmp_path / "summary.json", study_summary(out))
+    cut_off_copy(out)
+    found, carried = read_study(out), read_published(tmp_path / "summary.json")
+    assert found.gaps == ()
+    for read in (found, carried):
+        (run,) = read.runs_of("diff")
+        assert (run.name, run.record.name) == (here, there)
+    text = page.read_text(encoding="utf-8")
+    assert text.count(f"runs/{here}/run.json, recorded as {there}") == text.count(there) == 1
+
+
+@pytest.mark.parametrize("changed", ["model.hidden_size=32", "train.learning_rate=0.01", ""])
+def test_other_settings_or_tokens_are_other_runs(study, settings, facts, tmp_path, changed):
+    settings = (*settings, changed) if changed else settings
+    if not changed:
+        facts["train_hash"] = "0" * 64
+    assert module.reuse_runs(members(settings), facts, tmp_path / "runs", [study]) == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_unfinished_here_or_there_is_left_alone(copied, settings, facts, tmp_path):
+    runs = tmp_path / "other" / "runs"
+    (runs / SHARED[0]).mkdir(parents=True)
+    (copied / "runs" / SHARED[1] / "results.json").unlink()
+    (copied / "runs" / SHARED[2] / "checkpoints").mkdir()
+    assert module.reuse_runs(members(settings), facts, runs, [copied]) == SHARED[3:]
+    assert list((runs / SHARED[0]).iterdir()) == []
+
+
+def test_committed_records_without_weights_are_reused(copied, settings, facts, tmp_path):
+    for name in SHARED:
+        shutil.rmtree(copied / "runs" / name / "model")
+    assert module.reuse_runs(members(settings), facts, tmp_path / "runs", [copied]) == SHARED
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "model/config.json"])
+def test_a_damaged_run_is_refused_and_nothing_of_it_copied(copied, settings, facts, tmp_path, file):
+    (copied / "runs" / SHARED[0] / file).write_text("{}\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=SHARED[0]):
+        module.reuse_runs(members(settings), facts, tmp_path / "runs", [copied])
+    assert not (tmp_path / "runs" / SHARED[0]).exists()
+
+
+def test_a_folder_without_a_study_is_refused_first(settings, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match="reuse must name folders of studies"):
+        reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[tmp_path])
+    assert not out.exists()
+
+
+def test_a_study_that_has_trained_nothing_is_refused_first(study, settings, tmp_path):
+    out, begun = tmp_path / "out", tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(study / "study.json", begun)
+    with pytest.raises(ConfigError) as error:
+        reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[study, begun])
+    assert str(error.value) == (
+        f"reproduce: reuse must name folders of studies (study.json and runs/), got {begun}."
+    )
+    assert not out.exists()

@@ -1,0 +1,246 @@
+"""Rows of an ablation against numbers by hand, and the sentence that they lead to."""
+
+from dataclasses import replace
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json
+from diffattn.lab.report.study.files import read_study
+from diffattn.lab.studies.text.reproduce import comparison, reproduce
+from diffattn.lab.studies.text.results import comparison_results
+from diffattn.lab.studies.text.rows import compared_rows
+from diffattn.lab.studies.text.verdict import verdict
+from diffattn.lab.studies.variants import MEMBERS
+
+SEEDS = (0, 1, 2)
+SPREAD = (0.0, 0.1, -0.05)
+LOSSES = {"softmax": 3.0, "diff": 2.9, "diff_v2": 2.91, "shared_diff": 2.92, "none": 4.0}
+LOSSES |= {"diff_no_norm": 3.3, "softmax_more_heads": 2.95}
+NOISE = {"diff": (0, 1e-4, -1e-4), "diff_no_norm": (0, 1e-4, 0), "diff_v2": (0.01, -0.02, 0.03)}
+
+
+def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=(), left_out=()):
+    """Of made-up runs; a variant that is not named in ``losses`` equals softmax, and one that is
+    named in ``late`` never passes the phase."""
+    config = comparison("laptop", kind=kind, seeds=seeds)
+    runs = {}
+    for member in config.trials(config.base_rates()):
+        name, seed = member.config.name.split("-seed")
+        noise = NOISE.get(name, (0, 0, 0))[int(seed)]
+        loss = losses.get(name, losses["softmax"])
+        loss = None if loss is None else loss + SPREAD[int(seed)] + noise
+        runs[member.config.name] = {"validation_loss": loss, "validation_parts": {}}
+    for run in left_out:
+        runs[run]["left_out_steps"] = 2
+    phases = {run: None if run.split("-seed")[0] in late else 500 for run in runs}
+    made = comparison_results(config, {}, runs, phases)
+    return made | {"verdict": verdict(made)}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return results()
+
+
+@pytest.fixture(scope="module")
+def ranked():
+    return results("rank")
+
+
+def row(made, variant, baseline):
+    (found,) = (
+        one for one in made["rows"] if (one["variant"], one["baseline"]) == (variant, baseline)
+    )
+    return found
+
+
+def test_every_row_is_tested_against_what_it_changes(made, ranked):
+    pairs = [(one["variant"], one["baseline"]) for one in made["rows"]]
+    assert len(pairs) == len(set(pairs)) == len(MEMBERS["ablations"]) - 2 + 3
+    assert {variant for variant, _ in pairs} == set(MEMBERS["ablations"]) - {"softmax", "none"}
+    expected = {
+        ("diff_no_norm", "diff"), ("softmax_wide_norm", "softmax_wide"), ("diff_v2", "softmax"),
+        ("diff_v2", "softmax_more_heads"), ("shared_diff_map_norm", "shared_diff"),
+        ("diff", "softmax_wide_norm"), ("shared_diff", "softmax_wide_norm"),
+    }  # fmt: skip
+    assert expected <= set(pairs)
+    ranks = [(one["variant"], one["baseline"]) for one in ranked["rows"]]
+    assert ("shared_diff_r8", "diff") in ranks
+    assert ("shared_diff_r8_lambda_05", "shared_diff_r8") in ranks
+    assert ("shared_diff_r2", "shared_diff_r8") in ranks
+    assert len(ranks) == 12  # no type, which the study of types tests
+
+
+def test_ranks_are_compared_with_v1_and_with_softmax(ranked):
+    pairs = {(one["variant"], one["baseline"]) for one in ranked["differences"]}
+    assert {("shared_diff_r2", "diff"), ("shared_diff_r2", "softmax")} <= pairs
+    assert {("shared_diff_r2_lambda_08", other) for other in ("diff", "softmax")} <= pairs
+
+
+def test_p_values_of_three_seeds_by_hand(made):
+    """Student's t with two degrees of freedom: p = 1 − t / √(t² + 2); 16 rows for Holm."""
+    values = [0.4, 0.4, 0.4 + 1e-4]  # the noise of both: 0 − 0, 1e-4 − 1e-4, 0 + 1e-4
+    mean = sum(values) / 3
+    error = (sum((v - mean) ** 2 for v in values) / 2 / 3) ** 0.5
+    t = mean / error
+    found = row(made, "diff_no_norm", "diff")
+    assert found["p"] == pytest.approx(1 - t / (t * t + 2) ** 0.5, rel=1e-5)
+    smaller = sum(one["p"] < found["p"] for one in made["rows"])
+    assert found["p_holm"] >= (len(made["rows"]) - smaller) * found["p"]
+    assert found["shown"] is (found["p_holm"] <= 0.05) is True
+    noisy = row(made, "diff_v2", "softmax")
+    assert not noisy["shown"]
+    assert noisy["p_holm"] > noisy["p"]
+
+
+def test_one_map_with_a_types_norm_is_compared_at_one_rate():
+    """V1 and Shared DIFF have a rate of their own; one map with their norm has softmax's."""
+    config = comparison("study", kind="ablations", seeds=SEEDS)
+    runs = {}
+    for member in config.trials(config.base_rates()):
+        lower = 0.5 if "-common" in member.config.name else 0.0
+        noise = SPREAD[member.config.train.seed] * (1 + lower)
+        loss = LOSSES["none"] if member.config.name.startswith("none") else 3.0 - lower
+        runs[member.config.name] = {"validation_loss": loss + noise, "validation_parts": {}}
+    made = comparison_results(config, {}, runs, dict.fromkeys(runs, 500))
+    for name in ("diff", "shared_diff"):
+        assert row(made, name, "softmax_wide_norm")["at"] == "common"
+        assert row(made, name, "softmax")["at"] == "best"
+    said = verdict(made)["sentence"]
+    assert "DIFF V1 against Softmax, half the heads, head norm at the common learning rate" in said
+
+
+def test_the_sentence_names_what_is_shown_and_what_is_not(made):
+    said = made["verdict"]
+    assert said["informative"]
+    assert "17 comparisons, p at most 0.05 after Holm's adjustment" in said["sentence"]
+    worse, better, rest = said["sentence"].split("): ")[1].split("; ")
+    assert worse.startswith("worse: ")
+    assert "DIFF V1 without head norm against DIFF V1 by 0.400" in worse
+    assert better.startswith("better: ")
+    assert "DIFF V1 against Transformer (softmax) by 0.100" in better
+    (below,) = said["details"]
+    alike = [one for one in made["rows"] if not one["shown"]]
+    assert rest == f"no difference is shown for {len(alike)} of 17."
+    assert below.startswith("No difference is shown for: ")
+    assert below.count(" against ") == len(alike)
+    assert "DIFF V2 against Transformer (softmax)" in below
+
+
+def test_one_seed_shows_nothing():
+    made = results(seeds=(0,))
+    assert {(one["p"], one["p_holm"], one["shown"]) for one in made["rows"]} == {
+        (None, None, False)
+    }
+    assert "17 rows with one seed each, so nothing is shown of any." in made["verdict"]["sentence"]
+    assert made["verdict"]["details"] == []
+
+
+def test_rows_say_nothing_where_attention_does_not_help():
+    said = results(losses=LOSSES | {"none": 3.05})["verdict"]
+    assert not said["informative"]
+    assert said["sentence"].startswith("Uninformative about attention types: softmax attention")
+
+
+def test_a_row_is_compared_only_where_both_sides_copy_or_none():
+    late = {"shared_diff", "shared_diff_map_norm", "diff_no_norm"}
+    said = results(late=late)["verdict"]
+    assert said["informative"]
+    assert "DIFF V1 against Transformer (softmax) by 0.100" in said["sentence"]
+    assert said["sentence"].endswith("; 4 are not compared.")
+    assert said["details"][1:] == [
+        "Not compared, as one has passed the induction phase and the other has not: DIFF V1 "
+        "without head norm against DIFF V1; Shared DIFF against Transformer (softmax); Shared "
+        "DIFF against Softmax, half the heads, head norm.",
+        "Not compared, as neither has passed the induction phase: Shared DIFF, norm on the map "
+        "against Shared DIFF.",
+    ]
+    apart, alone = (row(made, "diff_no_norm", "diff") for made in (results(late=late), results()))
+    assert (apart["p"], apart["p_holm"], apart["shown"]) == (alone["p"], 1.0, False)
+    said = results(late=set(MEMBERS["ablations"]))["verdict"]
+    assert "ot compared" not in " ".join([said["sentence"], *said["details"]])
+    assert ", none of them past the induction phase (" in said["sentence"]
+
+
+def test_a_row_that_diverges_is_said_to_and_makes_nothing_easier():
+    losses = LOSSES | {"diff_lambda_08": None, "diff_v2": None}
+    found, whole = results(losses=losses), results()
+    assert found["diverged"] == {"diff_v2": [3, 3], "diff_lambda_08": [3, 3]}
+    assert len(found["rows"]) == len(whole["rows"])
+    apart = row(found, "diff_lambda_08", "diff")
+    assert (apart["p"], apart["p_holm"], apart["shown"]) == (None, 1.0, False)
+    assert row(found, "diff_v2_across", "diff_v2")["p_holm"] == 1.0  # what it is held against
+    for one in found["rows"]:
+        pair = (one["variant"], one["baseline"])
+        assert one["p_holm"] >= row(whole, *pair)["p_holm"] or one["p"] is None
+    said = found["verdict"]
+    below = " ".join(said["details"])
+    assert "Not compared, as DIFF V1, λ_init 0.8 diverged in 3 of 3 runs: " in below
+    assert "DIFF V1 without head norm against DIFF V1 by 0.400" in said["sentence"]
+    assert "diverged" not in whole
+
+
+def test_where_every_row_diverges_seeds_are_not_to_blame():
+    lost = dict.fromkeys(set(MEMBERS["ablations"]) - {"softmax", "none"})
+    assert "one seed each" not in results(losses=LOSSES | lost)["verdict"]["sentence"]
+    assert "one seed each" in results(seeds=(0,))["verdict"]["sentence"]
+
+
+def test_batches_that_a_guard_left_out_are_said():
+    """Its run has read less than the one that it is paired with."""
+    found = results(left_out=("diff-seed1",))
+    assert found["left_out_steps"] == {"diff-seed1": 2}
+    assert found["verdict"]["reasons"] == [
+        "batches were left out, and not of every model: 2 steps of diff-seed1"
+    ]
+    assert "left_out_steps" not in results()
+
+
+def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():
+    config = comparison("study", kind="ablations")
+    rates = config.base_rates()
+    assert (rates["softmax"], rates["diff"], rates["diff_lambda_08"]) == (2e-3, 1e-3, 1e-3)
+    assert (rates["diff_v2"], rates["shared_diff_map_norm"]) == (2e-3, 1e-3)
+    assert comparison("study", kind="rank").base_rates()["shared_diff_r8_lambda_05"] == 1e-3
+    faster = comparison("study", kind="rank", settings=["train.learning_rate=0.004"])
+    assert faster.base_rates()["diff"] == 2e-3
+    runs = {member.config.name: member.config.train for member in config.trials(rates)}
+    assert runs["diff-seed0"].learning_rate == 1e-3
+    assert runs["diff-common-seed0"].learning_rate == runs["softmax-seed0"].learning_rate == 2e-3
+    assert config.resolved()["rate_factors"] == {"diff": 0.5, "shared_diff": 0.5}
+    assert "rate_factors" not in comparison("laptop", kind="ablations").resolved()
+
+
+@pytest.mark.parametrize("factors", [{"softmax": 0.5}, {"diff": 0.0}, {"diff_no_norm": 2.0}])
+def test_rate_factors_that_mean_nothing_are_refused(factors):
+    with pytest.raises(ConfigError, match="rate_factors must be positive, of "):
+        replace(comparison("laptop", kind="ablations"), rate_factors=factors)
+    with pytest.raises(ConfigError, match="rate_factors"):
+        replace(comparison("study"), rate_factors={"diff": 0.5})
+
+
+def test_a_comparison_on_text_has_no_rows():
+    assert compared_rows([], {}) == []
+    made = comparison("smoke")
+    assert made.kind == "text"
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("kind", ["ablations", "rank"])
+def test_a_whole_study_of_rows(kind, settings, tmp_path):
+    out = tmp_path / kind
+    page = reproduce(
+        "smoke", kind=kind, out=out, settings=settings, workers=2, on_message=lambda line: None
+    )
+    made, study = read_json(out / "results.json"), read_study(out)
+    assert tuple(study.variants) == MEMBERS[kind]
+    assert study.gaps == ()
+    assert study.info["kind"] == kind
+    text = page.read_text(encoding="utf-8")
+    assert made["verdict"]["sentence"].replace("'", "&#39;") in text
+    assert "p after Holm" in text
+    assert "Claims of the papers" not in text
+    other = next(name for name in ("ablations", "rank") if name != kind)
+    with pytest.raises(ConfigError, match="must hold this configuration"):
+        reproduce("smoke", kind=other, out=out, settings=settings)

@@ -1,0 +1,82 @@
+"""Inputs are deterministic and cover what the table promises."""
+
+import pytest
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.lab.testing.marks import require_backend
+from diffattn.ops.inputs import backends
+
+
+def test_cases_cover_lengths_heads_and_options():
+    assert len({case.name for case in OP_CASES}) == len(OP_CASES)
+    assert {1, 63, 100, 128} <= {case.num_queries for case in OP_CASES}
+    kinds = {
+        (case.shared_keys, 1 if case.num_kv_heads == 1 else case.num_kv_heads < case.num_heads)
+        for case in OP_CASES
+    }
+    assert kinds == {(shared, group) for shared in (True, False) for group in (True, False)}
+    for field in ("scale", "window", "padding", "kv_lengths", "documents", "num_keys"):
+        assert any(getattr(case, field) is not None for case in OP_CASES), field
+    assert {"", "h", "t", "bth"} <= {case.lam_axes for case in OP_CASES}
+    assert any(not case.causal for case in OP_CASES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_inputs_are_deterministic_in_every_dtype(dtype):
+    case = OP_CASES[2]
+    inputs, again = (make_diff_attention_inputs(case, dtype=dtype) for _ in range(2))
+    torch.manual_seed(17)  # the global generator has no say
+    wide = make_diff_attention_inputs(case, dtype=torch.float64)
+    for name, x in inputs.tensors().items():
+        assert x.is_leaf
+        assert x.requires_grad
+        assert torch.equal(x, again.tensors()[name])
+        assert torch.equal(x, wide.tensors()[name].to(x.dtype))
+    assert inputs.lam.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    other = make_diff_attention_inputs(case, dtype=dtype, seed=1)
+    assert not torch.equal(inputs.q, other.q)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [("", ()), ("h", (4,)), ("t", (9, 1)), ("b", (2, 1, 1)), ("bth", (2, 9, 4))],
+)
+def test_lambda_comes_in_its_smallest_shape(axes, shape):
+    case = OpCase(name="", num_queries=9, lam_axes=axes)
+    assert make_diff_attention_inputs(case).lam.shape == shape
+
+
+def test_options_are_the_operators():
+    case = OpCase(
+        name="", num_queries=5, num_keys=6, causal=False, window=2, scale=0.5,
+        padding=((1, 0), (0, 2)), kv_lengths=(6, 3),
+    )  # fmt: skip
+    options = make_diff_attention_inputs(case).options
+    assert options["key_padding_mask"].int().tolist() == [[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]
+    assert options["kv_lengths"].tolist() == [6, 3]
+    assert options["kv_lengths"].dtype == torch.int32
+    assert {name: options[name] for name in ("causal", "window", "scale")} == {
+        "causal": False, "window": 2, "scale": 0.5,
+    }  # fmt: skip
+    packed = OpCase(name="", num_queries=5, batch=1, documents=(2, 0, 3))
+    assert make_diff_attention_inputs(packed).options["cu_seqlens"].tolist() == [0, 2, 2, 5]
+    assert make_diff_attention_inputs(OpCase(name="", num_queries=5)).options == {}
+
+
+def test_require_backend_skips_with_the_reason():
+    equal_widths = OpCase(name="", num_queries=2, head_dim=8, value_dim=8)
+    where = {"device": "cpu", "dtype": torch.float32}
+    with pytest.raises(pytest.skip.Exception, match="'flash_diff_attn_2' needs Dv = 2 head_dim"):
+        require_backend("diff_attention", "flash_diff_attn_2", case=equal_widths, **where)
+    require_backend("diff_attention", "flash_diff_attn_2", **where)
+    for name in backends.names("diff_attention"):
+        require_backend("diff_attention", name, **where)
+
+
+def test_require_backend_does_not_skip_what_does_not_exist():
+    """A skip would pass for this test's own, so both are caught and distinguished."""
+    with pytest.raises((BackendError, pytest.skip.Exception), match="Did you mean 'comp") as error:
+        require_backend("diff_attention", "compose", device="cpu", dtype=torch.float32)
+    assert error.type is BackendError

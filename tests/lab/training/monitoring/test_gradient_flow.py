@@ -1,0 +1,49 @@
+"""A run whose gradients are measured ends as one that is not, and its record says that it was."""
+
+from dataclasses import replace
+
+import pytest
+
+from continued_runs import assert_same_files
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.trainer import train
+
+SAME = ("metrics.jsonl", "model/model.safetensors")
+
+
+@pytest.mark.parametrize("steps", [(3, 2), (2, 2), (0, 1), (12, 13)])
+def test_steps_that_are_not_made_are_refused(make_run, steps):
+    with pytest.raises(ConfigError, match="gradient_steps must rise from 1 or more to at most"):
+        replace(make_run(), gradient_steps=steps)
+
+
+def test_compiled_code_is_not_listened_to(make_run):
+    """Hooks that are added after it was compiled are not called."""
+    engine = EngineConfig(compile=True)
+    with pytest.raises(ConfigError, match="compile must be false where gradient_steps are"):
+        replace(make_run(), gradient_steps=(2, 6), engine=engine)
+
+
+def test_an_unmeasured_run_is_recorded_as_before(make_run):
+    assert "gradient_steps" not in make_run().resolved()
+    assert replace(make_run(), gradient_steps=(1, 4)).resolved()["gradient_steps"] == [1, 4]
+
+
+@pytest.mark.scheduled
+def test_measuring_changes_nothing(make_run, finished, stopped, data, tmp_path):
+    """Nor does an interruption: the row of step 6 is measured again."""
+    config = replace(make_run("diff"), gradient_steps=(1, 6, 12))
+    stopped(config, tmp_path / "again", 8)
+    for name in ("again", "whole"):
+        train(config, data, tmp_path / name)
+        assert_same_files(tmp_path / name, finished / "diff", SAME)
+    results = read_json(tmp_path / "whole" / "results.json")
+    rows = read_jsonl(tmp_path / "whole" / "gradients.jsonl", recorded=results["gradients"])
+    assert rows == read_jsonl(tmp_path / "again" / "gradients.jsonl")
+    assert [row["step"] for row in rows] == [1, 6, 12]
+    logged = read_jsonl(tmp_path / "whole" / "metrics.jsonl", recorded=results["metrics"])
+    norms = {row["step"]: row["gradient_norm"] for row in logged if "train_loss" in row}
+    assert all(row["gradient_norm"] == norms[row["step"]] for row in rows if row["step"] in norms)
+    assert rows[0]["layers"][0]["q"]["update"] == pytest.approx(1.0, abs=0.05)

@@ -1,0 +1,230 @@
+"""Impossible settings are refused in one line that names them."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from diffattn.errors import ConfigError
+from diffattn.lab.catalog.recipes.catalog import recipe
+from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.lab.training.settings import apply_settings
+from diffattn.models.accounting import parameter_count
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be 1 or more, got 0"),
+        ({"num_steps": 2.5}, "num_steps must be int, got 2.5"),
+        ({"num_steps": True}, "num_steps must be int, got True"),
+        ({"num_steps": "many"}, "num_steps must be int, got 'many'"),
+        ({"seq_len": 1}, "seq_len must be 2 or more"),
+        ({"batch_tokens": 100}, "batch_tokens must be a multiple of seq_len=256, got 100"),
+        ({"batch_tokens": 0}, "batch_tokens must be 1 or more"),
+        ({"warmup_steps": 10}, "warmup_steps must be 0 or more and less than num_steps=10"),
+        ({"warmup_steps": -1}, "warmup_steps must be 0 or more"),
+        ({"learning_rate": 0.0, "final_learning_rate": 0.0}, "learning_rate must be more than 0"),
+        ({"learning_rate": math.nan}, "learning_rate must be finite, got nan"),
+        ({"learning_rate": math.inf}, "learning_rate must be finite"),
+        ({"final_learning_rate": 1.0}, r"final_learning_rate must be in \[0, learning_rate=0.001"),
+        ({"final_learning_rate": -1e-9}, "final_learning_rate must be in"),
+        ({"micro_batch_sequences": 3}, "micro_batch_sequences must be a divisor of 16"),
+        ({"micro_batch_sequences": 0}, "micro_batch_sequences must be a divisor of 16"),
+        ({"micro_batch_sequences": "all"}, "micro_batch_sequences must be int or null, got 'all'"),
+        ({"precision": "float16"}, "precision must be in {float32, bfloat16}, got 'float16'"),
+        ({"beta_2": 1.0}, "beta_2 must be 0 or more and less than 1"),
+        ({"weight_decay": -0.1}, "weight_decay must be 0 or more"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be 0 or more"),
+        ({"log_every": 0}, "log_every must be 1 or more"),
+        ({"evaluate_every": 0}, "evaluate_every must be 1 or more"),
+        ({"evaluation_tokens": 0}, "evaluation_tokens must be 2 or more"),
+        ({"seed": -1}, "seed must be from 0 to"),
+        ({"data_seed": 2**32}, "data_seed must be from 0 to"),
+    ],
+    ids=str,
+)
+def test_train_config(changes, message):
+    with pytest.raises(ConfigError, match=f"^TrainConfig: {message}") as error:
+        TrainConfig(**{"num_steps": 10, "warmup_steps": 2} | changes)
+    assert "\n" not in str(error.value)
+
+
+def test_train_config_derives_its_batch_and_takes_whole_numbers_for_floats():
+    config = TrainConfig(num_steps=30, batch_tokens=4_096, seq_len=128, learning_rate=1)
+    assert config.batch_sequences == 32
+    assert TrainConfig(num_steps=30, micro_batch_sequences=4).micro_batch_sequences == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"validation_fraction": 0.0}, "validation_fraction must be between 0 and 1"),
+        ({"validation_fraction": 1}, "validation_fraction must be between 0 and 1"),
+        ({"validation_fraction": "half"}, "validation_fraction must be float, got 'half'"),
+        ({"vocab_size": 256}, "vocab_size must be 257 or more"),
+        ({"source": 5}, "source must be str, got 5"),
+        ({"source": "\udcff.txt"}, "source must be valid UTF-8"),
+        ({"tokenizer": 5}, "tokenizer must be str or null, got 5"),
+    ],
+    ids=str,
+)
+def test_data_config(changes, message):
+    with pytest.raises(ConfigError, match=f"^DataConfig: {message}"):
+        DataConfig(**changes)
+
+
+@pytest.mark.parametrize("tokenizer", [None, "gpt2"])
+def test_the_model_must_know_every_token_of_the_data(tokenizer):
+    train = TrainConfig(num_steps=30)
+    data = DataConfig(vocab_size=1_000, tokenizer=tokenizer)
+    with pytest.raises(ConfigError, match=r"model.vocab_size must be at least .*=1000, got 999"):
+        RunConfig(name="x", model=DiffTransformerConfig(vocab_size=999), train=train, data=data)
+    run = RunConfig(name="x", model=DiffTransformerConfig(vocab_size=1_001), train=train, data=data)
+    resolved = run.resolved()
+    assert json.loads(json.dumps(resolved)) == resolved
+    assert set(resolved) == {"model", "train", "data"}
+
+
+def changed(*settings):
+    return apply_settings(recipe("smoke"), settings)
+
+
+def test_settings_reach_their_section_and_the_last_one_counts():
+    run = changed(
+        "train.num_steps = 50", "train.num_steps=60", "train.learning_rate=1e-2",
+        "model.tie_word_embeddings=false", "data.tokenizer=null", "train.precision=bfloat16",
+        "model.attention_backend=reference",
+    )  # fmt: skip
+    assert (run.train.num_steps, run.train.learning_rate) == (60, 1e-2)
+    assert (run.train.precision, run.model.attention_backend) == ("bfloat16", "reference")
+    assert run.model.tie_word_embeddings is False
+    assert run.data.tokenizer is None
+    assert changed().resolved() == recipe("smoke").resolved()
+
+
+def test_a_whole_number_is_a_number():
+    run = changed("model.embedding_multiplier=32", "train.learning_rate=1")
+    assert type(run.model.embedding_multiplier) is float
+    assert run.resolved() == changed(
+        "model.embedding_multiplier=32.0", "train.learning_rate=1.0"
+    ).resolved()  # fmt: skip
+    with pytest.raises(ConfigError, match="num_steps"):
+        changed("train.num_steps=5.0")
+
+
+@pytest.mark.parametrize("name", ["2024", "true", "texts=old/", "[1]", "null.txt", " spaced"])
+def test_texts_stay_texts(name):
+    assert changed(f"data.source={name}").data.source == name.strip()
+    assert changed('data.source="2024"').data.source == "2024"
+
+
+def test_vocabulary_and_context_follow_the_data_unless_set():
+    run = changed("data.vocab_size=600", "train.seq_len=64")
+    assert (run.model.vocab_size, run.model.max_position_embeddings) == (600, 64)
+    run = changed("data.vocab_size=600", "model.vocab_size=640")
+    assert (run.data.vocab_size, run.model.vocab_size) == (600, 640)
+    run = changed("train.seq_len=64", "model.max_position_embeddings=256")
+    assert (run.train.seq_len, run.model.max_position_embeddings) == (64, 256)
+
+
+def test_derived_values_follow_unless_set():
+    assert changed("model.num_heads=8").model.num_kv_heads == 8
+    assert changed("model.num_heads=8", "model.num_kv_heads=2").model.num_kv_heads == 2
+    grouped = apply_settings(changed("model.num_kv_heads=2"), ["model.num_heads=8"])
+    assert grouped.model.num_kv_heads == 2  # no default, so somebody's choice
+    default = DiffTransformerConfig(hidden_size=96, num_heads=4, head_dim=16)
+    assert changed("model.hidden_size=96").model.intermediate_size == default.intermediate_size
+    assert changed("model.hidden_size=96", "model.intermediate_size=100").model.settings()[
+        "intermediate_size"
+    ] == 100  # fmt: skip
+    shared = ["model.attention_type=shared_diff", "model.shared_rank=4"]
+    assert apply_settings(changed(*shared), ["model.head_dim=32"]).model.shared_rank == 8
+    assert changed("model.hidden_size=96").model.embedding_multiplier == 96**0.5
+    assert changed("model.embedding_multiplier=2.0").model.embedding_multiplier == 2
+    once = changed("model.embedding_multiplier=2.0")
+    assert apply_settings(once, ["model.hidden_size=96"]).model.embedding_multiplier == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("diff", "head_norm", False),
+        ("diff_v2", "head_norm", True),
+        ("softmax", "head_norm", True),
+        ("diff", "head_norm_affine", False),
+        ("diff", "lambda_init", 0.5),
+        ("diff_v2", "lambda_bias", True),
+        ("shared_diff", "shared_rank", 2),
+    ],
+)
+def test_settings_of_a_type_are_the_twins(kind, field, value):
+    setting = f"model.{field}={json.dumps(value)}"
+    model = apply_settings(recipe("smoke"), [setting], attention=kind).model
+    assert model.attention_type == kind
+    assert getattr(model, field) == value
+    assert model.hidden_size == recipe("smoke").model.hidden_size
+
+
+def test_other_settings_are_made_before_the_twin():
+    settings = ["model.num_heads=8", "model.intermediate_size=200"]
+    model = apply_settings(recipe("smoke"), settings, attention="diff_v2").model
+    original = apply_settings(recipe("smoke"), settings).model
+    assert model == original.twin("diff_v2").config
+    with pytest.raises(ConfigError, match="lambda_init"):
+        apply_settings(recipe("smoke"), ["model.lambda_init=0.5"], attention="diff_v2")
+
+
+@pytest.mark.parametrize("kind", ["diff", "shared_diff"])
+def test_what_follows_is_changed_before_the_twin(kind):
+    """A rank that follows head_dim is no setting of the twin's: its FFN matches the new rank."""
+    given = recipe("shared-diff-r32")
+    original = apply_settings(given, ["model.head_dim=64"]).model
+    assert original.shared_rank == 16 == given.model.shared_rank // 2
+    twin = apply_settings(given, ["model.head_dim=64"], attention=kind).model
+    assert twin == original.twin(kind).config
+    assert parameter_count(twin) == pytest.approx(parameter_count(original), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.num_steps", "--set: must be KEY=VALUE, got 'train.num_steps'"),
+        ("train.num_step=5", "unknown key 'train.num_step'. Did you mean 'train.num_steps'?"),
+        ("learning_rate=5", "Did you mean 'train.learning_rate'?"),
+        ("zebra=1", "unknown key 'zebra'. Keys: model.attention_type, "),
+        ("=1", "unknown key ''"),
+        ("train.num_steps=ten", "TrainConfig: num_steps must be int, got 'ten'"),
+        ("train.num_steps=", "TrainConfig: num_steps must be int, got ''"),
+        ("train.learning_rate=NaN", "--set: train.learning_rate must be finite, got NaN"),
+        ("model.initializer_range=1e999", "--set: model.initializer_range must be finite"),
+        ("model.lambda_init=[0.1, Infinity]", "--set: model.lambda_init must be finite"),
+        ("model.hidden_size=wide", "DiffTransformerConfig: Field 'hidden_size' expected int"),
+        ("model.num_kv_heads=3", "DiffTransformerConfig: num_kv_heads must divide num_heads = 4"),
+        ("model.attention_type=dif", "Did you mean 'diff'?"),
+        ("model.attention_backend=chunk", "Did you mean 'chunked'?"),
+        ("model.vocab_size=500", "RunConfig: model.vocab_size must be at least data.vocab_size"),
+        ("data.vocab_size=100", "DataConfig: vocab_size must be 257 or more"),
+        ("data.source=null", "DataConfig: source must be str, got None"),
+    ],
+)
+def test_settings_that_cannot_be(setting, message):
+    with pytest.raises(ConfigError) as error:
+        changed(setting)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_near_key_is_named_without_all_the_others():
+    with pytest.raises(ConfigError, match=r"Did you mean 'train\.num_steps'\?$"):
+        changed("train.num_step=5")
+
+
+def test_a_context_shorter_than_the_sequences_is_refused(make_run):
+    run = make_run()
+    with pytest.raises(
+        ConfigError, match=r"max_position_embeddings must be at least train.seq_len=64"
+    ):
+        replace(run, train=replace(run.train, seq_len=64))

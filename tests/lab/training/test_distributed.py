@@ -1,0 +1,268 @@
+"""Two processes train what one does, write it once, and share out only what can be shared out."""
+
+import errno
+import re
+import time
+from copy import copy
+from dataclasses import replace
+
+import pytest
+import torch.distributed as dist
+
+from children import launched, values
+from continued_runs import interrupt_at
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.files.manifest import MANIFEST, write_manifest
+from diffattn.lab.records import run as run_record
+from diffattn.lab.records.run import RunRecord, package_versions
+from diffattn.lab.training import distributed, sharding
+from diffattn.lab.training.distributed import (
+    joined,
+    micro_batch,
+    num_processes,
+    process_index,
+    require_one_process,
+    together,
+)
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.trainer import train
+
+ROUNDING = 1e-6  # relative; sums over processes are taken in another order
+
+
+def losses(folder):
+    rows = read_jsonl(folder / "metrics.jsonl")
+    return {
+        (row["step"], name): row[name]
+        for row in rows
+        for name in ("train_loss", "gradient_norm", "validation_loss")
+        if name in row
+    }
+
+
+def assert_same_losses(folder, expected):
+    ours, theirs = losses(folder), losses(expected)
+    assert ours.keys() == theirs.keys()
+    assert ours == pytest.approx(theirs, rel=ROUNDING)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Names of torchrun's variables, none of which is set."""
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    return names
+
+
+def test_two_processes_train_what_one_does(make_run, data, finished, tmp_path):
+    config, said = make_run("diff"), []
+
+    def run():
+        results = train(config, data, tmp_path / "run", on_progress=lambda *step: said.append(step))
+        return results, len(said)
+
+    (first, second) = values(launched(2, run))
+    assert first[0] == second[0] == read_json(tmp_path / "run" / "results.json")
+    assert (first[1], second[1]) == (12, 0)  # one of them speaks
+    assert_same_losses(tmp_path / "run", finished / "diff")
+    alone = read_json(finished / "diff" / "results.json")
+    assert first[0]["validation_loss"] == pytest.approx(alone["validation_loss"], rel=ROUNDING)
+    assert first[0]["validation_parts"].keys() == alone["validation_parts"].keys()
+    for part, entry in first[0]["validation_parts"].items():
+        assert entry["tokens"] == alone["validation_parts"][part]["tokens"]  # every token once
+    files = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*")}
+    assert files == {str(p.relative_to(finished / "diff")) for p in (finished / "diff").rglob("*")}
+    record = RunRecord.read(tmp_path / "run")
+    assert (record.engine["processes"], record.engine["parallel"]) == (2, "ddp")
+    assert RunRecord.read(finished / "diff").engine["parallel"] is None
+
+
+def test_two_processes_save_between_rows_of_the_log(make_run, data, finished, tmp_path):
+    """What was not logged yet is gathered from all of them; SIGTERM saves in the same place."""
+    config, folder = replace(make_run("diff"), engine=EngineConfig(save_every=5)), tmp_path / "run"
+    first, _ = launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
+    assert first[1][0][0] == "Interruption"
+    saved = folder / "checkpoints" / "checkpoint-5"
+    assert (saved / MANIFEST).exists()
+    assert len({*read_json(saved / "unlogged.json")["loss_sums"]}) == 2  # each goes on from its own
+    steps = []
+
+    def run():
+        train(config, data, folder, on_progress=lambda step, loss: steps.append(step))
+        return steps
+
+    assert values(launched(2, run)) == [list(range(6, 13)), []]
+    assert_same_losses(folder, finished / "diff")
+    values(launched(2, lambda: train(config, data, tmp_path / "undisturbed")))
+    rows = [(at / "metrics.jsonl").read_bytes() for at in (folder, tmp_path / "undisturbed")]
+    assert rows[0] == rows[1]
+
+
+def test_no_process_goes_on_before_a_checkpoint_is_whole(tmp_path, monkeypatch):
+    """To hash a large one takes longer than what comes next would wait for the first process."""
+
+    def slow(folder):
+        time.sleep(1)
+        write_manifest(folder)
+
+    monkeypatch.setattr(sharding, "write_manifest", slow)
+
+    def run():
+        with joined(), sharding.written_by_all(tmp_path / "checkpoint-1"):
+            (tmp_path / "checkpoint-1").mkdir(exist_ok=True)
+        return (tmp_path / "checkpoint-1" / MANIFEST).exists()
+
+    assert values(launched(2, run)) == [True, True]
+
+
+def test_what_fails_on_one_process_leaves_no_half_checkpoint_and_no_process_waiting(tmp_path):
+    """As a full disk of one machine; later parts of a checkpoint are sums over all processes."""
+
+    def run():
+        with joined(), sharding.written_by_all(tmp_path / "checkpoint-1"):
+            with together():
+                (tmp_path / "checkpoint-1").mkdir(exist_ok=True)
+                if process_index() == 1:
+                    raise OSError(errno.ENOSPC, "No space left")
+            dist.barrier()
+
+    outcomes = launched(2, run)
+    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
+    for _, (names, message, _) in outcomes:
+        assert names[0] == "DiffAttnError"
+        assert "checkpoint-1: must be written whole, got: " in message
+        assert "No space left" in message
+    assert "process 1 must be able to go on" in outcomes[0][1][1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("difference", "message"),
+    [
+        ("rate", r"got train\.learning_rate 0\.5 where [0-9.]+ is the first process's"),
+        ("data", r"got data\.train_hash 'other' where"),
+        ("engine", r"save_every 3 where None is the first process's"),
+        ("versions", r"got torch '1\.0' where '[^']+' is the first process's"),
+    ],
+)
+def test_processes_that_were_asked_for_different_runs_are_refused(
+    difference, message, make_run, data, tmp_path, monkeypatch
+):
+    """A mistyped command on one machine, its own older packing or packages would spoil the
+    gradients."""
+    config, folder = make_run("diff"), tmp_path / "run"
+
+    def run():
+        ours, packed = config, data
+        if process_index() == 1 and difference == "rate":
+            ours = replace(config, train=replace(config.train, learning_rate=0.5))
+        elif process_index() == 1 and difference == "engine":
+            ours = replace(config, engine=EngineConfig(save_every=3))
+        elif process_index() == 1 and difference == "versions":
+            here = package_versions()
+            monkeypatch.setattr(run_record, "package_versions", lambda: {**here, "torch": "1.0"})
+        elif process_index() == 1:
+            packed = copy(data)
+            packed.train.metadata["token_hash"] = "other"
+        train(ours, packed, folder)
+
+    outcomes = launched(2, run)
+    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
+    for _, (names, said, _) in outcomes:
+        assert names[0] == "ConfigError"
+        assert re.search(message, said), said
+    assert not folder.exists()
+
+
+def test_processes_that_see_different_folders_are_refused(make_run, data, tmp_path, monkeypatch):
+    """Checkpoints are read by all of them."""
+    monkeypatch.setattr(distributed, "_SEEN_SECONDS", 0.1)
+    outcomes = launched(
+        2, lambda: train(make_run("diff"), data, tmp_path / f"run-{process_index()}")
+    )
+    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
+    for _, (_, said, _) in outcomes:
+        assert "must be the same folder for every process, got no run.json on process 1" in said
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes", "expected"),
+    [(1, {}, 4), (2, {}, 2), (4, {}, 1), (2, {"micro_batch_sequences": 1}, 1)],
+)
+def test_a_batch_is_that_of_all_processes_together(
+    processes, changes, expected, make_run, monkeypatch
+):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    assert micro_batch(make_run("diff", **changes).train) == expected
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes", "message"),
+    [
+        (3, {}, r"train\.batch_tokens must hold a multiple of 3 .* \(WORLD_SIZE=3\), got 4 of"),
+        (2, {"micro_batch_sequences": 4}, r"train\.micro_batch_sequences must divide 2, .* got 4"),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_out_is_refused_before_anything_is_written(
+    processes, changes, message, make_run, data, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(ConfigError, match=message):
+        train(make_run("diff", **changes), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "-1", ""])
+def test_a_number_of_processes_that_is_none_is_refused(given, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", given)
+    with pytest.raises(ConfigError, match=f"must be a number of processes, got '{given}'"):
+        num_processes()
+
+
+def test_an_incomplete_launch_is_refused(alone, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    message = r"WORLD_SIZE=2 must come from torchrun .* got no RANK"
+    with pytest.raises(ConfigError, match=message), joined():
+        pass
+
+
+def test_a_process_that_fails_alone_does_not_wait_for_the_others():
+    """NCCL, told to end, waits for all of them; the error would be told minutes later."""
+
+    def run():
+        with joined():
+            if process_index() == 1:
+                raise ConfigError("mine alone")
+        return dist.is_initialized()
+
+    assert values(launched(2, lambda: contained(run))) == [
+        (None, False, False), ("mine alone", None, True),
+    ]  # fmt: skip
+
+
+def contained(run):
+    try:
+        return None, run(), dist.is_initialized()
+    except ConfigError as error:
+        return str(error), None, dist.is_initialized()
+
+
+def test_the_error_of_the_first_process_ends_all(make_run, data, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    outcomes = launched(2, lambda: train(make_run("diff"), data, tmp_path / "run"))
+    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
+    (names, message, _), (other_names, other_message, _) = (value for _, value in outcomes)
+    assert names[0] == other_names[0] == "CheckpointError"
+    assert "must be empty or hold" in message
+    assert other_message.startswith("training: the first process must be able to go on, got: ")
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["notes.txt"]
+
+
+def test_what_cannot_be_shared_out_is_refused(alone, monkeypatch):
+    require_one_process("a run on a recall task")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match=r"a recall task must have one process, got WORLD_SIZE=4"):
+        require_one_process("a run on a recall task")

@@ -1,0 +1,146 @@
+"""When checkpoints are written, and which are kept."""
+
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from continued_runs import assert_same_run, stop
+from diffattn.errors import ConfigError
+from diffattn.files.manifest import write_manifest
+from diffattn.lab.training.checkpoints import CheckpointCallback, last_checkpoint
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.trainer import train
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+
+def with_engine(config, **settings):
+    return replace(config, engine=EngineConfig(**settings))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept", "first"),
+    [
+        pytest.param({"save_every": 5}, ["checkpoint-5"], 6, marks=pytest.mark.scheduled),
+        ({"save_every": 1, "keep_checkpoints": 3}, [f"checkpoint-{i}" for i in (4, 5, 6)], 7),
+        pytest.param({"keep_checkpoints": 1}, ["checkpoint-4"], 5, marks=pytest.mark.scheduled),
+    ],
+    ids=str,
+)
+def test_they_need_not_be_where_evaluations_are(
+    settings, kept, first, finished, make_run, data, tmp_path
+):
+    """Rows of the log are means over steps on both sides of the stop, and the same as ever."""
+    config, folder = with_engine(make_run("diff"), **settings), tmp_path / "run"
+    stop(config, data, folder, 7)
+    assert names(folder / "checkpoints") == kept
+    steps = []
+    # Another interval is no other run.
+    train(make_run("diff"), data, folder, on_progress=lambda step, loss: steps.append(step))
+    assert steps == list(range(first, 13))
+    assert_same_run(folder, finished / "diff")
+
+
+@pytest.mark.scheduled
+def test_some_stay_and_models_load_from_them(finished, make_run, data, tmp_path):
+    config = with_engine(make_run("diff"), save_every=3, keep_every=6)
+    stop(config, data, tmp_path / "run", 11)
+    assert names(tmp_path / "run" / "kept") == ["checkpoint-6"]
+    shutil.rmtree(tmp_path / "run" / "kept")  # killed before it was copied
+    train(config, data, tmp_path / "run")
+    assert_same_run(tmp_path / "run", finished / "diff")
+    kept = tmp_path / "run" / "kept"
+    assert names(kept) == ["checkpoint-12", "checkpoint-6"]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    last, middle = (DiffTransformerForCausalLM.from_pretrained(kept / n) for n in names(kept))
+    end = DiffTransformerForCausalLM.from_pretrained(tmp_path / "run" / "model")
+    weights = [model.model.embed_tokens.weight for model in (last, middle, end)]
+    assert weights[0].equal(weights[2])
+    assert not weights[0].equal(weights[1])
+
+
+def write(checkpoints, step, text, *, whole=True):
+    folder = checkpoints / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text(text)
+    if whole:
+        write_manifest(folder)
+
+
+def at(step):
+    return SimpleNamespace(global_step=step, is_world_process_zero=True)
+
+
+@pytest.mark.parametrize("damage", ["half-written", "altered"])
+def test_a_damaged_one_is_not_kept_and_ends_no_run(damage, tmp_path):
+    """Ahead of the run, as a kill leaves it; and behind, where it is named."""
+    folder, said = tmp_path / "checkpoints", []
+    write(folder, 10, "whole")
+    write(folder, 20, "whole")
+    write(folder, 30, "half", whole=damage == "altered")
+    (folder / "checkpoint-30" / "weights").write_text("other")
+    (folder / "checkpoint-10" / "weights").write_text("other")
+    assert last_checkpoint(folder, print).name == "checkpoint-20"
+    callback = CheckpointCallback(folder, EngineConfig(keep_every=10), on_message=said.append)
+    for _ in range(2):
+        callback.on_train_begin(None, at(20), None)
+        assert names(tmp_path / "kept") == ["checkpoint-20"]
+    assert len(said) == 2
+    assert all("checkpoint-10 is not whole and cannot be kept: " in line for line in said)
+
+
+def test_what_was_just_saved_is_never_removed(tmp_path):
+    """Though a number is higher: of one that was not whole, or the run would be there."""
+    folder = tmp_path / "checkpoints"
+    write(folder, 20, "whole")
+    write(folder, 30, "half", whole=False)
+    write(folder, 27, "saved before the process ended")
+    CheckpointCallback(folder, EngineConfig(keep_checkpoints=1)).on_save(None, at(27), None)
+    assert names(folder) == ["checkpoint-27"]
+    assert last_checkpoint(folder, print) == folder / "checkpoint-27"
+
+
+def test_what_a_user_puts_beside_them_stays(tmp_path):
+    folder = tmp_path / "checkpoints"
+    for step in (10, 20):
+        write(folder, step, "whole")
+    shutil.copytree(folder / "checkpoint-20", folder / "checkpoint-30-mine")
+    assert last_checkpoint(folder, print) == folder / "checkpoint-20"
+    CheckpointCallback(folder, EngineConfig(keep_checkpoints=1)).on_save(None, at(20), None)
+    assert names(folder) == ["checkpoint-20", "checkpoint-30-mine"]
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["at the save", "at the next start"])
+def test_a_kept_one_is_of_the_steps_that_count(copied, tmp_path):
+    """After a roll-back a step is done again, with other weights."""
+    folder = tmp_path / "checkpoints"
+    callback = CheckpointCallback(folder, EngineConfig(keep_every=10))
+    for text in ("undone", "done again"):
+        shutil.rmtree(folder, ignore_errors=True)
+        write(folder, 10, text)
+        if copied or text == "undone":
+            callback.on_save(None, at(10), None)
+    callback.on_train_begin(None, at(10), None)
+    assert (tmp_path / "kept" / "checkpoint-10" / "weights").read_text() == "done again"
+    assert names(tmp_path / "kept") == ["checkpoint-10"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"save_every": 0}, "save_every must be 1 or more, got 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints must be 1 or more, got 0"),
+        ({"keep_every": -1}, "keep_every must be 1 or more, got -1"),
+        ({"peak_flops": 0.0}, r"peak_flops must be more than 0, got 0\.0"),
+        ({"report_to": "tensorbord"}, "got 'tensorbord'. Did you mean 'tensorboard'?"),
+    ],
+    ids=str,
+)
+def test_impossible_settings_are_named(settings, message):
+    with pytest.raises(ConfigError, match=f"EngineConfig: .*{message}"):
+        EngineConfig(**settings)

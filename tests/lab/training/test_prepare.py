@@ -1,0 +1,332 @@
+"""Data is prepared once, reused, and never mixed with another corpus or with foreign files."""
+
+import json
+import shutil
+from dataclasses import asdict, replace
+
+import pytest
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.lab.data.corpora import load_corpus
+from diffattn.lab.data.pinning import pin
+from diffattn.lab.data.tokens import PackedTokens
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.training import prepare
+from diffattn.lab.training.config import DataConfig
+from diffattn.lab.training.prepare import open_data, prepare_data
+from record_files import read_record, write_record
+
+
+def contents(folder):
+    """Every file's bytes and time of change, by path."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
+
+def contents_only(folder):
+    return {path: content for path, (content, _) in contents(folder).items()}
+
+
+@pytest.fixture
+def config(corpus):
+    return DataConfig(source=str(corpus), vocab_size=300, validation_fraction=0.2)
+
+
+@pytest.fixture
+def copied(data, tmp_path):
+    """The prepared data in a folder that a test may spoil."""
+    return shutil.copytree(data.folder, tmp_path / "data")
+
+
+def test_the_second_time_nothing_is_trained_or_written(data, config, monkeypatch):
+    monkeypatch.setattr(prepare, "train_tokenizer", None)  # calling it would fail
+    before = contents(data.folder)
+    lines = []
+    again = prepare_data(config, data.folder, on_message=lines.append)
+    assert contents(data.folder) == before
+    assert lines == [f"checking {config.source}"]
+    assert again.facts() == data.facts()
+    assert again.config == config
+
+
+def test_facts_and_files_describe_the_corpus(data, corpus):
+    text = "".join(path.read_text(encoding="utf-8") for path in corpus.iterdir())
+    facts = data.facts()
+    assert facts["train_tokens"] == len(data.train.tokens)
+    assert facts["validation_tokens"] == len(data.validation.tokens) > 0
+    assert data.train.num_bytes + data.validation.num_bytes == len(text.encode())
+    assert data.bytes_per_token == data.validation.num_bytes / data.validation.num_tokens
+    assert len({facts[key] for key in facts if key.endswith("hash")}) == 4
+    names = {path.name for path in data.folder.iterdir()}
+    assert names == {
+        "data.json", "tokenizer", "train.bin", "train.idx", "train.names", "train.json",
+        "validation.bin", "validation.idx", "validation.names", "validation.json",
+    }  # fmt: skip
+
+
+def test_a_changed_corpus_is_refused_and_nothing_is_touched(config, copied, corpus, tmp_path):
+    shutil.copytree(corpus, tmp_path / "texts")
+    changed = replace(config, source=str(tmp_path / "texts"))
+    prepare_data(changed, tmp_path / "own")
+    with (tmp_path / "texts" / "03.txt").open("a", encoding="utf-8") as file:
+        file.write("!")
+    for settings, folder in (
+        (changed, tmp_path / "own"),
+        (replace(config, vocab_size=301), copied),
+        (replace(config, validation_fraction=0.3), copied),
+    ):
+        before = contents(folder)
+        with pytest.raises(CheckpointError, match=r"got another one's .*Choose another folder"):
+            prepare_data(settings, folder)
+        assert contents(folder) == before
+
+
+def test_a_changed_file_is_named(config, corpus, tmp_path):
+    shutil.copytree(corpus, tmp_path / "texts")
+    moved = replace(config, source=str(tmp_path / "texts"))
+    prepare_data(moved, tmp_path / "data")
+    (tmp_path / "texts" / "03.txt").write_text("other")
+    with pytest.raises(CheckpointError, match=r"another one's \(source: '03\.txt' has changed\)"):
+        prepare_data(moved, tmp_path / "data")
+
+
+def test_a_corpus_that_changes_while_it_is_packed_is_refused(config, corpus, tmp_path):
+    shutil.copytree(corpus, tmp_path / "texts")
+    moved = replace(config, source=str(tmp_path / "texts"))
+
+    def change(line):
+        if line.startswith("packing"):
+            (tmp_path / "texts" / "03.txt").write_text("other")
+
+    with pytest.raises(CheckpointError, match="must stay as it is while it is packed"):
+        prepare_data(moved, tmp_path / "data", on_message=change)
+    with pytest.raises(CheckpointError, match=r"'03\.txt' has changed"):
+        prepare_data(moved, tmp_path / "data")
+
+
+def test_a_corpus_that_changes_after_it_was_hashed_is_refused(
+    config, corpus, tmp_path, monkeypatch
+):
+    shutil.copytree(corpus, tmp_path / "texts")
+    moved = replace(config, source=str(tmp_path / "texts"))
+
+    def hashed(source):
+        found = pin(source)
+        (tmp_path / "texts" / "03.txt").write_text("other")
+        return found
+
+    monkeypatch.setattr(prepare, "pin", hashed)
+    with pytest.raises(CheckpointError, match="must stay as it is while it is packed"):
+        prepare_data(moved, tmp_path / "data")
+
+
+def test_the_marker_pins_what_was_used(data, corpus, config):
+    marker = read_record(data.folder / "data.json")
+    assert marker["config"] == asdict(config)
+    assert marker["source"] == pin(str(corpus))
+    assert marker["corpus_hash"] == data.facts()["corpus_hash"]
+    assert marker["tokenizer_hash"] == data.facts()["tokenizer_hash"]
+    assert marker["packed"]["train"]["token_hash"] == data.facts()["train_hash"]
+    assert marker["packed"]["validation"]["num_bytes"] == data.facts()["validation_bytes"]
+    assert {"python", "tokenizers", "transformers", "diffattn"} <= marker["versions"].keys()
+
+
+def test_data_packed_before_sources_were_pinned_is_still_used(config, data, copied, corpus):
+    marker = read_record(copied / "data.json")
+    old = {key: marker[key] for key in ("config", "corpus_hash", "tokenizer_files")}
+    write_record(copied / "data.json", {"schema": 1, **old})
+    before = contents(copied)
+    assert prepare_data(config, copied).facts() == data.facts()
+    (copied / "train.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"train\.bin"):
+        prepare_data(config, copied)
+    write_record(copied / "data.json", {"schema": 1, **old, "corpus_hash": "0"})
+    with pytest.raises(CheckpointError, match=r"another one's \(text\)"):
+        prepare_data(config, copied)
+    assert before.keys() - contents(copied).keys() == {"train.bin"}
+
+
+def test_a_local_dataset_is_streamed(config, data, corpus, tmp_path):
+    pytest.importorskip("datasets", reason="the extra 'data' is not installed")
+    (tmp_path / "set").mkdir()
+    rows = [{"text": path.read_text(encoding="utf-8")} for path in sorted(corpus.iterdir())]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "set" / "rows.jsonl").write_text(lines)
+    hub = replace(config, source=f"hub:{tmp_path / 'set'}")
+    packed = prepare_data(hub, tmp_path / "data")
+    assert packed.facts()["tokenizer_hash"] == data.facts()["tokenizer_hash"]
+    assert prepare_data(hub, tmp_path / "data").facts() == packed.facts()
+    with (tmp_path / "set" / "rows.jsonl").open("a") as file:
+        file.write(lines)
+    with pytest.raises(CheckpointError, match=r"'rows\.jsonl' has changed"):
+        prepare_data(hub, tmp_path / "data")
+
+
+def test_a_packed_commit_of_the_hub_is_used_without_the_hub(
+    config, data, corpus, tmp_path, monkeypatch
+):
+    revisions = []
+
+    def documents(name, *, text_field, config, revision, split, keep_empty):
+        revisions.append(revision)
+        return load_corpus(str(corpus))
+
+    hub = replace(config, source="hub:owner/name")
+    with monkeypatch.context() as patch:
+        patch.setattr("diffattn.lab.data.pinning._commit", lambda source: "0123abc")
+        patch.setattr("diffattn.lab.data.corpora.hub_dataset", documents)
+        packed = prepare_data(hub, tmp_path / "data")
+    assert revisions == ["0123abc"] * 2  # for the tokenizer and for the tokens
+    assert read_record(tmp_path / "data" / "data.json")["source"] == {"revision": "0123abc"}
+    monkeypatch.setattr("diffattn.lab.data.pinning._commit", None)  # calling it would fail
+    assert prepare_data(hub, tmp_path / "data").facts() == packed.facts() == data.facts()
+
+
+def test_progress_counts_the_bytes_of_the_source(config, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("diffattn.lab.data.encoding.BATCH_CHARS", 3_000)
+    seen = []
+    prepared = prepare_data(config, tmp_path / "data", on_progress=seen.append)
+    size = sum(path.stat().st_size for path in corpus.iterdir())
+    assert len(seen) > 4
+    assert all(now.total_bytes == size >= now.bytes_read for now in seen)
+    assert seen[0].bytes_read < size == seen[-1].bytes_read
+    assert seen[-1].num_tokens == prepared.train.num_tokens + prepared.validation.num_tokens
+
+
+def test_folders_of_somebody_else_are_left_alone(config, tmp_path):
+    (tmp_path / "mine" / "tokenizer").mkdir(parents=True)
+    (tmp_path / "mine" / "tokenizer" / "tokenizer.json").write_text("{}")
+    (tmp_path / "file").write_text("text")
+    for name, must in (
+        ("mine", "be empty or hold packed data"),
+        ("file", "be a folder, got a file"),
+    ):
+        before = contents(tmp_path)
+        with pytest.raises(DiffAttnError, match=f"{name}: must {must}"):
+            prepare_data(config, tmp_path / name)
+        assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("survives", ["marker", "tokenizer", "half a tokenizer", "half a packing"])
+def test_an_interrupted_preparation_is_finished_by_the_next(config, data, tmp_path, survives):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    whole = read_record(data.folder / "data.json")
+    begun = ("schema", "config", "source", "tokenizer_files")
+    write_record(folder / "data.json", {key: whole[key] for key in begun})
+    if survives in ("tokenizer", "half a packing"):
+        shutil.copytree(data.folder / "tokenizer", folder / "tokenizer")
+    if survives == "half a tokenizer":
+        (folder / ".tokenizer.tmp").mkdir()
+        (folder / ".tokenizer.tmp" / "tokenizer.json").write_text("{")
+    if survives == "half a packing":
+        (folder / ".packing-x").mkdir()
+        (folder / ".packing-x" / "train.bin").write_bytes(b"12")
+        shutil.copy(data.folder / "train.bin", folder)
+    assert prepare_data(config, folder).facts() == data.facts()
+    assert contents_only(folder) == contents_only(data.folder)
+
+
+def test_a_full_disk_is_one_error_and_the_next_call_continues(config, data, tmp_path, monkeypatch):
+    class Full:
+        def __getattr__(self, name):
+            return getattr(data.tokenizer, name)
+
+        def save_pretrained(self, folder):
+            folder.mkdir()
+            (folder / "tokenizer.json").write_text("{")
+            raise Exception("No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "train_tokenizer", lambda *args, **kwargs: Full())
+        with pytest.raises(OSError, match="tokenizer: must be writable, got No space left"):
+            prepare_data(config, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    assert prepare_data(config, tmp_path / "data").facts() == data.facts()
+
+
+def test_what_a_call_packed_and_nobody_can_use_is_removed(config, copied, tmp_path):
+    def refuse(data):
+        assert data.train.num_tokens > 0
+        raise ConfigError("it must be longer")
+
+    before = contents(copied)
+    for folder in (copied, tmp_path / "new" / "data"):
+        with pytest.raises(ConfigError, match="it must be longer"):
+            prepare_data(config, folder, require=refuse)
+    assert contents(copied) == before
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(ConfigError, match="must have at least 2 characters"):
+        prepare_data(replace(config, source=str(tmp_path / "a.txt")), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "clone" / ".git").mkdir(parents=True)  # what is hidden does not make it another's
+    (tmp_path / "clone" / ".git" / "HEAD").write_text("main")
+    with pytest.raises(ConfigError, match="must have at least 2 characters"):
+        prepare_data(replace(config, source=str(tmp_path / "a.txt")), tmp_path / "clone")
+    assert list(contents(tmp_path / "clone")) == [".git/HEAD"]
+
+
+def test_two_processes_do_not_pack_into_one_folder(config, copied):
+    with (
+        sole_writer(copied),
+        pytest.raises(CheckpointError, match="one process at a time"),
+    ):
+        prepare_data(config, copied)
+
+
+def test_an_existing_tokenizer_is_used_by_folder(config, data, tmp_path):
+    name = str(data.folder / "tokenizer")
+    custom = replace(config, vocab_size=400, tokenizer=name)
+    prepared = prepare_data(custom, tmp_path / "data")
+    assert prepared.facts() == data.facts()
+    entries = len(data.tokenizer)
+    small = DataConfig(source=config.source, vocab_size=entries - 1, tokenizer=name)
+    with pytest.raises(ConfigError, match=f"at least the tokenizer's {entries} entries, got"):
+        prepare_data(small, tmp_path / "small")
+    missing = DataConfig(source=config.source, tokenizer=str(tmp_path / "tokeniser"))
+    with pytest.raises(ConfigError, match="must be a folder with a tokenizer"):
+        prepare_data(missing, tmp_path / "small")
+    with pytest.raises(ConfigError, match=r"Did you mean '.*data'\?"):
+        prepare_data(DataConfig(source=str(tmp_path / "dta")), tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+
+
+def spoil(folder, name):
+    path = folder / name
+    if name == "tokenizer":
+        shutil.rmtree(path)
+    elif name == "tokenizer/tokenizer.json":
+        path.write_text("{")
+    elif name.endswith(".bin"):
+        path.write_bytes(path.read_bytes()[:-2])
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["data.json", "tokenizer", "tokenizer/tokenizer.json", "train.bin", "validation.json"],
+)
+def test_missing_or_damaged_files_are_named(copied, name):
+    assert isinstance(open_data(copied).train, PackedTokens)
+    spoil(copied, name)
+    with pytest.raises(CheckpointError, match=name.split("/")[0]) as error:
+        open_data(copied)
+    assert "\n" not in str(error.value)
+
+
+def test_a_marker_of_another_kind_is_refused(copied):
+    path = copied / "data.json"
+    marker = read_record(path)
+    for value in (
+        {"schema": 2},
+        {"schema": 1},
+        marker | {"config": {"colour": "red"}},
+        marker | {"config": marker["config"] | {"vocab_size": "x"}},
+    ):
+        write_record(path, value)
+        with pytest.raises(CheckpointError, match=r"data\.json"):
+            open_data(copied)
+    with pytest.raises(CheckpointError, match="file must exist"):
+        open_data(copied / "nothing")

@@ -1,0 +1,255 @@
+"""Runs on recall tasks: what is scored, when they end, and that they continue."""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+
+from continued_runs import Interruption, assert_same_files, interrupt_at
+from diffattn.errors import CheckpointError, ConfigError, ShapeError
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.data.recall_tasks import (
+    MqarConfig,
+    MultiNeedleConfig,
+    NoisyRecallConfig,
+    guessing_ceilings,
+)
+from diffattn.lab.data.synthetic import generate
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.training import recall
+from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.monitoring.termination import Terminated
+from diffattn.lab.training.recall import held_out, recall_score, solved_step, train_recall
+from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+TINY = {"num_keys": 4, "num_values": 4, "num_noise": 4, "num_pairs": 2}
+TASKS = {
+    "mqar": MqarConfig(vocab_size=14, seq_len=12, num_pairs=2),
+    "noisy_recall": NoisyRecallConfig(noise_ratio=0.5, num_queries=3, **TINY),
+    "multi_needle": MultiNeedleConfig(context_len=8, num_queries=2, **TINY),
+}
+
+
+def make_config(task, attention_type="diff", hidden_size=16, num_heads=2, **train):
+    task = TASKS.get(task, task)
+    model = DiffTransformerConfig(
+        attention_type="softmax",
+        vocab_size=task.vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=hidden_size,
+        num_hidden_layers=2,
+        num_heads=num_heads,
+        head_dim=hidden_size // num_heads,
+        max_position_embeddings=task.seq_len,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+    )
+    settings = {"num_steps": 12, "warmup_steps": 2, "log_every": 2, "evaluate_every": 2}
+    settings |= {"batch_tokens": 4 * task.seq_len, "seq_len": task.seq_len}
+    settings |= {"evaluation_tokens": 10 * task.seq_len, "seed": 5, "data_seed": 5}
+    return RecallConfig(
+        name="run",
+        model=model.twin(attention_type).config,
+        train=TrainConfig(**(settings | train)),
+        task=task,
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_a_run_leaves_its_records(task, attention_type, tmp_path):
+    config = make_config(task, attention_type, num_steps=2, warmup_steps=1)
+    results = train_recall(config, tmp_path / "run", facts={"parameter_difference": 7})
+    assert results == read_json(tmp_path / "run" / "results.json")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "run.json",
+        "metrics.jsonl",
+        "launches.jsonl",
+        "results.json",
+        "costs.json",
+    }
+    record = RunRecord.read(tmp_path / "run")
+    assert RecallConfig.from_resolved("run", record.config) == config
+    assert record.model["parameter_difference"] == 7
+    rows = [row for row in read_jsonl(tmp_path / "run" / "metrics.jsonl") if "accuracy" in row]
+    assert [row["step"] for row in rows] == [0, 2]
+    assert len(rows[0]["writes"]) == 2 * config.model.num_hidden_layers
+    assert results["largest_write"] == max(rows[0]["writes"])
+    assert "writes" not in rows[1]
+    for row in rows:
+        assert len(row["by_query"]) == config.task.num_queries
+        assert row["accuracy"] == pytest.approx(sum(row["by_query"]) / len(row["by_query"]))
+    assert (results["solved"], results["solved_step"], results["steps"]) == (False, None, 2)
+    assert results["diverged"] is False
+    assert results["sequences"] == 8
+    assert ("lam" in rows[0]) == (attention_type != "softmax")
+    assert ("test_by_depth" in results) == (task == "multi_needle")
+
+
+def test_the_score_is_that_of_the_answers():
+    """Against logits computed here; position and order of the queries included."""
+    config = make_config("mqar")
+    torch.manual_seed(0)
+    model = DiffTransformerForCausalLM(config.model)
+    batch = held_out(config, 0)
+    score = recall_score(model, batch, rows=3)
+    with torch.no_grad():
+        log_probability = model(input_ids=batch.input_ids).logits.log_softmax(-1)
+    rows = range(len(batch.input_ids))
+    hits = [
+        [
+            int(log_probability[row, place].argmax()) == int(batch.labels[row, place])
+            for place in batch.queries[row]
+        ]
+        for row in rows
+    ]
+    assert score.hits.tolist() == hits
+    at = batch.labels >= 0
+    measured = -log_probability[at].gather(1, batch.labels[at][:, None])
+    # Row by row or three rows at a time: sums in another order, in float32.
+    assert score.loss == pytest.approx(float(measured.mean()), rel=1e-5)
+    assert model.training
+
+
+def test_validation_test_and_training_sequences_differ():
+    config = make_config("noisy_recall")
+    validation, test = held_out(config, 0), held_out(config, 1)
+    training = generate(config.task, 10, seed=config.train.data_seed)
+    assert not torch.equal(validation.input_ids, test.input_ids)
+    for batch in (validation, test):
+        assert not torch.equal(batch.input_ids, training.input_ids)
+    other = replace(config, train=replace(config.train, seed=9, data_seed=9))
+    assert torch.equal(held_out(other, 1).input_ids, test.input_ids)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "step"),
+    [
+        ([], None),
+        ([1.0], None),
+        ([0.5, 0.99, 0.98, 0.99], None),
+        ([0.5, 0.99, 0.98, 0.99, 1.0], 30),
+        ([0.99, 0.99, 0.1], 0),
+    ],
+)
+def test_solved_means_twice_in_a_row(accuracies, step):
+    rows = [{"step": 10 * i, "accuracy": value} for i, value in enumerate(accuracies)]
+    noise = [{"step": 10 * i, "train_loss": 1.0} for i in range(len(rows))]
+    mixed = [row for pair in zip(rows, noise, strict=True) for row in pair]
+    assert solved_step(mixed, 0.99) == step
+
+
+def test_a_solved_run_ends_early(tmp_path):
+    """One pair, no noise: the only value of the context is the answer, so copying solves it."""
+    task = NoisyRecallConfig(
+        num_pairs=1, noise_ratio=0, num_queries=2, num_keys=2, num_values=2, num_noise=1
+    )
+    config = make_config(
+        task, "softmax", num_steps=400, learning_rate=1e-2, final_learning_rate=1e-2,
+        evaluate_every=20, log_every=20, batch_tokens=16 * task.seq_len,
+    )  # fmt: skip
+    results = train_recall(config, tmp_path / "run")
+    assert results["solved"]
+    assert results["steps"] == results["solved_step"] + 20 < 400
+    assert results["test_accuracy"] == 1
+    assert read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == results["steps"]
+
+    def terminate(step, loss):
+        if step == results["steps"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Terminated):  # with a checkpoint of the step at which it ends
+        train_recall(config, tmp_path / "again", on_progress=terminate)
+    assert train_recall(config, tmp_path / "again") == results
+    assert_same_files(tmp_path / "again", tmp_path / "run", ("metrics.jsonl", "results.json"))
+
+
+@pytest.mark.parametrize("attention_type", ["softmax", "diff_v2"])
+def test_a_run_that_diverges_ends_unsolved(attention_type, tmp_path):
+    """An outcome like any other: the rest of a study goes on."""
+    rate = {"learning_rate": 1e25, "final_learning_rate": 1e25, "warmup_steps": 0}
+    config = make_config("multi_needle", attention_type, num_steps=8, **rate)
+    results = train_recall(config, tmp_path / "run")
+    assert (results["diverged"], results["solved"], results["validation_loss"]) == (
+        True, False, None,
+    )  # fmt: skip
+    assert results["steps"] < 8
+    assert (results["test_accuracy"], results["lam"]) == (0, None)
+    assert set(results["test_by_depth"].values()) == {0}
+    assert train_recall(config, tmp_path / "run") == results
+
+
+def test_a_mistake_of_shapes_is_no_divergence(tmp_path, monkeypatch):
+    def fail(*args, **options):
+        raise ShapeError("of ours")
+
+    monkeypatch.setattr(recall, "_answer_loss", fail)
+    with pytest.raises(ShapeError, match="of ours"):
+        train_recall(make_config("noisy_recall"), tmp_path / "run")
+
+
+@pytest.mark.parametrize("attention_type", ["softmax", "shared_diff"])
+def test_an_interrupted_run_ends_as_an_unbroken_one(attention_type, tmp_path):
+    config = make_config("noisy_recall", attention_type, num_steps=20)
+    train_recall(config, tmp_path / "whole")
+    with pytest.raises(Interruption):
+        train_recall(config, tmp_path / "run", on_progress=interrupt_at(15))
+    assert not (tmp_path / "run" / "results.json").exists()
+    steps = []
+    train_recall(config, tmp_path / "run", on_progress=lambda step, loss: steps.append(step))
+    assert steps == list(range(9, 21))  # from the checkpoint at step 8
+    launches = read_jsonl(tmp_path / "run" / "launches.jsonl")
+    assert [launch["step"] for launch in launches] == [0, 8]
+    assert_same_files(tmp_path / "run", tmp_path / "whole", ("metrics.jsonl", "results.json"))
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_finished_run_is_not_made_again(tmp_path, monkeypatch):
+    config = make_config("noisy_recall", num_steps=2, warmup_steps=1)
+    first = train_recall(config, tmp_path / "run")
+    monkeypatch.setattr(recall, "_run", None)
+    assert train_recall(config, tmp_path / "run") == first
+    other = replace(config, train=replace(config.train, learning_rate=2e-3))
+    with pytest.raises(CheckpointError, match="with the same settings to be continued, got"):
+        train_recall(other, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seq_len": 24, "batch_tokens": 48}, "train.seq_len must be the task's 11, got 24"),
+        ({"micro_batch_sequences": 2}, "a batch is read whole, got 2"),
+    ],
+)
+def test_refusals(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config("noisy_recall", **changes)
+
+
+def test_other_refusals():
+    config = make_config("noisy_recall")
+    with pytest.raises(ConfigError, match=r"solved_accuracy must be more than 0 .* got 1\.5"):
+        replace(config, solved_accuracy=1.5)
+    settings = config.resolved()
+    settings["task"]["name"] = "noisy_recal"
+    with pytest.raises(ConfigError, match="Did you mean 'noisy_recall'"):
+        RecallConfig.from_resolved("run", settings)
+
+
+@pytest.mark.scheduled
+def test_attention_learns_mqar(tmp_path):
+    """64 tokens, 4 pairs. DIFF V2, which is the first of the types to learn it."""
+    task = MqarConfig(vocab_size=66, seq_len=64, num_pairs=4)
+    config = make_config(
+        task, "diff_v2", hidden_size=64, num_heads=8, num_steps=3_000, warmup_steps=100,
+        log_every=100, evaluate_every=100, learning_rate=3e-3, final_learning_rate=3e-4,
+        batch_tokens=64 * 64, evaluation_tokens=256 * 64,
+    )  # fmt: skip
+    assert guessing_ceilings(task)["elimination"] < 0.53
+    results = train_recall(config, tmp_path / "run")
+    assert results["test_accuracy"] >= 0.99

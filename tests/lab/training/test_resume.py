@@ -1,0 +1,281 @@
+"""An interrupted run that is continued ends as if nothing had happened."""
+
+import errno
+import json
+import resource
+import shutil
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import Trainer
+
+from continued_runs import assert_same_run, stop, stop_and_continue
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.records.launches import LAUNCHES
+from diffattn.lab.training import trainer
+from diffattn.lab.training.checkpoints import last_checkpoint
+from diffattn.lab.training.config import GuardConfig
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.ordered_trainer import OrderedTrainer
+from diffattn.lab.training.prepare import prepare_data
+from diffattn.lab.training.trainer import train
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from record_files import write_record
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_every_type_continues(attention_type, finished, make_run, data, tmp_path):
+    steps = stop_and_continue(make_run(attention_type), data, tmp_path / "run", 7)
+    assert steps == list(range(5, 13))  # from the checkpoint at step 4
+    assert_same_run(tmp_path / "run", finished / attention_type)
+
+
+@pytest.mark.parametrize(("step", "first"), [(1, 1), (4, 1), (5, 5), (9, 9), (12, 9)])
+def test_at_every_kind_of_step(step, first, finished, make_run, data, tmp_path):
+    steps = stop_and_continue(make_run("diff"), data, tmp_path / "run", step)
+    assert steps == list(range(first, 13))
+    assert_same_run(tmp_path / "run", finished / "diff")
+
+
+def test_a_first_checkpoint_that_is_not_whole_is_said_to_be_the_only_one(make_run, data, tmp_path):
+    stop(make_run("diff"), data, tmp_path, 10)
+    said = []
+    for checkpoint in (tmp_path / "checkpoints").iterdir():
+        (checkpoint / "manifest.json").unlink()
+    assert last_checkpoint(tmp_path / "checkpoints", said.append) is None
+    assert [line.partition(": ")[0] for line in said] == [
+        "checkpoint-8 is not whole, an earlier one is used",
+        "checkpoint-4 is not whole, training begins anew",
+    ]
+
+
+def test_twice_in_different_places(finished, make_run, data, tmp_path):
+    folder = tmp_path / "run"
+    stop(make_run("diff"), data, folder, 6)
+    assert stop_and_continue(make_run("diff"), data, folder, 11)[0] == 9
+    assert_same_run(folder, finished / "diff")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_head_is_not_missed_in_a_checkpoint(tied, make_run, monkeypatch):
+    said = []
+    monkeypatch.setattr("transformers.trainer.logger.warning", said.append)
+    trainer = OrderedTrainer.__new__(OrderedTrainer)
+    config = deepcopy(make_run().model)
+    config.tie_word_embeddings = tied
+    trainer.model = model = DiffTransformerForCausalLM(config)
+    weights = {name: x for name, x in model.state_dict().items() if name != "lm_head.weight"}
+    trainer._issue_warnings_after_load(model.load_state_dict(weights, strict=False))
+    assert ["lm_head.weight" in line for line in said] == ([] if tied else [True])
+    del weights["model.norm.weight"]
+    trainer._issue_warnings_after_load(model.load_state_dict(weights, strict=False))
+    assert "model.norm.weight" in said[-1]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"micro_batch_sequences": 2}, {"precision": "bfloat16"}], ids=str
+)
+def test_with_accumulation_and_with_autocast(settings, make_run, data, tmp_path):
+    config = make_run("diff", **settings)
+    train(config, data, tmp_path / "whole")
+    stop_and_continue(config, data, tmp_path / "run", 7)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_every_launch_is_recorded(make_run, data, tmp_path):
+    """When, from where, by what and how; a row that a killed process left half is written anew."""
+    folder, config = tmp_path / "run", make_run("diff")
+    stop(config, data, folder, 2)
+    engine = EngineConfig(keep_checkpoints=3, loss_chunk_tokens=512)
+    stop(replace(config, engine=engine), data, folder, 6)
+    with (folder / LAUNCHES).open("a", encoding="utf-8") as file:
+        file.write('{"started": "2')
+    train(config, data, folder)
+    train(config, data, folder)  # finished: nothing is launched
+    rows = read_jsonl(folder / LAUNCHES)
+    assert [row["step"] for row in rows] == [0, 0, 4]
+    assert [row["engine"]["keep_checkpoints"] for row in rows] == [2, 3, 2]
+    first = read_json(folder / "run.json")
+    for row in rows:
+        assert row["engine"].keys() == first["engine"].keys()
+        assert row["versions"] == first["versions"]
+        assert (row["commit"], row["device"]) == (first["commit"], first["device"])
+    assert rows[0]["engine"] == first["engine"]
+    assert {row["threads"] for row in rows} == {torch.get_num_threads()}
+    assert first["created"] <= rows[0]["started"] <= rows[1]["started"] <= rows[2]["started"]
+
+
+def test_another_number_of_threads_is_told(make_run, data, tmp_path, monkeypatch):
+    """Sums over another number of parts round otherwise."""
+    config, said, threads = make_run("diff"), [], torch.get_num_threads()
+    stop(config, data, tmp_path, 6)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    train(config, data, tmp_path, on_message=said.append)
+    assert f"OMP_NUM_THREADS={threads} and goes on with {threads + 1}" in said[0]
+
+
+def test_only_the_two_newest_checkpoints_are_kept(make_run, data, tmp_path):
+    config = make_run("diff", evaluate_every=2)
+
+    def look(checkpoints):
+        assert sorted(path.name for path in checkpoints.iterdir()) == [
+            "checkpoint-10",
+            "checkpoint-8",
+        ]
+
+    stop_and_continue(config, data, tmp_path / "run", 11, look)
+
+
+def damage(checkpoints, name, content):
+    newest = checkpoints / "checkpoint-8"
+    if content is None:
+        (newest / name).unlink()
+    else:
+        (newest / name).write_bytes((newest / name).read_bytes()[:content])
+    (newest / "model.safetensors").write_bytes(b"half")
+
+
+@pytest.mark.parametrize("content", [None, 0, 100], ids=["missing", "empty", "half"])
+def test_a_checkpoint_whose_last_file_is_not_whole_is_ignored(
+    content, finished, make_run, data, tmp_path
+):
+    steps = stop_and_continue(
+        make_run("diff"), data, tmp_path / "run", 10,
+        lambda checkpoints: damage(checkpoints, "trainer_state.json", content),
+    )  # fmt: skip
+    assert steps[0] == 5
+    assert_same_run(tmp_path / "run", finished / "diff")
+
+
+def test_half_a_row_of_metrics_is_measured_again(finished, make_run, data, tmp_path):
+    def tear(checkpoints):
+        path = checkpoints.parent / "metrics.jsonl"
+        path.write_bytes(path.read_bytes()[:-20])
+
+    stop_and_continue(make_run("diff"), data, tmp_path / "run", 7, tear)
+    assert_same_run(tmp_path / "run", finished / "diff")
+
+
+def test_after_the_last_step_only_the_end_is_repeated(
+    finished, make_run, data, tmp_path, monkeypatch
+):
+    def full(path, value):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "write_json", full)  # results.json
+        with pytest.raises(OSError, match="No space left"):
+            train(make_run("diff"), data, folder)
+    earlier = read_json(folder / "costs.json")
+    monkeypatch.setattr(Trainer, "training_step", None)
+    train(make_run("diff"), data, folder)
+    assert_same_run(folder, finished / "diff")
+    costs = read_json(folder / "costs.json")
+    assert costs["step_seconds"] == earlier["step_seconds"]
+    assert costs["wall_seconds"] > earlier["wall_seconds"]
+
+
+def test_costs_of_both_parts_add_up(make_run, data, tmp_path):
+    def spend(checkpoints):
+        path = checkpoints.parent / "costs.json"
+        spent = {"wall_seconds": 5_000.0, "cpu_seconds": 4_000.0, "peak_bytes": 10**15}
+        write_record(path, read_json(path) | spent)
+
+    stop_and_continue(make_run("diff"), data, tmp_path / "run", 11, spend)
+    costs = read_json(tmp_path / "run" / "costs.json")
+    assert 5_000 < costs["wall_seconds"] < 5_500
+    assert 4_000 < costs["cpu_seconds"] < 4_500
+    assert costs["peak_bytes"] == 10**15
+
+
+@pytest.fixture
+def small_files():
+    """Files above 60 kB cannot be written: half a checkpoint of a tiny model."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [60_000, 120_000], ids=["weights", "optimizer"])
+def test_a_checkpoint_that_does_not_fit_is_one_line_and_loses_nothing(
+    size, finished, make_run, data, tmp_path, small_files
+):
+    folder, config = tmp_path / "run", make_run("diff")
+    stop(config, data, folder, 7)
+    saved = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    small_files(size)
+    with pytest.raises(DiffAttnError, match=r"checkpoint-8: must be written whole, got: ") as error:
+        train(config, data, folder)
+    assert "\n" not in str(error.value)
+    assert "The same command continues the run" in str(error.value)
+    small_files(resource.RLIM_INFINITY)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == saved
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+    train(config, data, folder)
+    assert_same_run(folder, finished / "diff")
+
+
+def test_a_model_that_does_not_fit_is_written_by_the_next_call(
+    finished, make_run, data, tmp_path, small_files
+):
+    folder, config = tmp_path / "run", make_run("diff")
+    real = trainer.require_finite
+
+    def last_check(step, values):
+        small_files(60_000)
+        real(step, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "require_finite", last_check)  # after training, before the model
+        with pytest.raises(DiffAttnError, match="model: must be written whole"):
+            train(config, data, folder)
+    small_files(resource.RLIM_INFINITY)
+    assert not (folder / "model").exists()
+    assert not (folder / "results.json").exists()
+    train(config, data, folder)
+    assert_same_run(folder, finished / "diff")
+
+
+def test_what_changed_under_an_interrupted_run_is_named(make_run, data, corpus, tmp_path):
+    """Its settings, its policies, its text; the folder stays as it was."""
+    folder, config = tmp_path / "run", make_run("diff")
+    stop(config, data, folder, 7)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    shutil.copytree(corpus, tmp_path / "text")
+    (tmp_path / "text" / "00.txt").write_text("the cat sat on another mat", encoding="utf-8")
+    changed = prepare_data(replace(data.config, source=str(tmp_path / "text")), tmp_path / "data")
+    for other, tokens, named in (
+        (make_run("diff", beta_2=0.99), data, r"train.beta_2 0.99 where 0.95 is recorded"),
+        (replace(config, guard=GuardConfig(spike="skip")), data, "guard .*'spike': 'skip'.* where"),
+        (config, replace(changed, config=data.config), r"data.\w+ .* where .* is recorded"),
+    ):
+        with pytest.raises(CheckpointError, match=f"same settings to be continued, got {named}"):
+            train(other, tokens, folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    with (corpus / "00.txt").open("a", encoding="utf-8") as file:
+        file.write(" and more")
+    try:
+        with pytest.raises(CheckpointError, match=r"'00.txt' has changed"):
+            prepare_data(data.config, data.folder)
+    finally:
+        text = (corpus / "00.txt").read_text(encoding="utf-8")
+        (corpus / "00.txt").write_text(text.removesuffix(" and more"), encoding="utf-8")
+
+
+def test_a_run_killed_before_its_first_step_starts_over(finished, make_run, data, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(finished / "diff" / "run.json", folder)
+    (folder / ".metrics.jsonl.1.tmp").touch()
+    train(make_run("diff"), data, folder)
+    assert_same_run(folder, finished / "diff")

@@ -1,0 +1,335 @@
+"""Whole copies and shards on several processes: the losses of one, continued, and read by one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_distributed import ROUNDING, assert_same_losses, losses
+from torch.distributed.tensor import Shard, init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+from children import launched, values
+from continued_runs import interrupt_at
+from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.files.io import read_json
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.training.distributed import joined
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.ordered_trainer import OrderedTrainer
+from diffattn.lab.training.sharding import require_shardable, require_sharded
+from diffattn.lab.training.trainer import train
+from diffattn.layers.feed_forward import SwiGLU
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+PARALLEL = ("ddp", "fsdp")
+
+
+def sharded(config, **changes):
+    return replace(config, engine=EngineConfig(parallel="fsdp", **changes))
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("parallel", PARALLEL)
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_twenty_steps_on_two_processes_give_the_losses_of_one(
+    attention_type, parallel, make_run, data, tmp_path
+):
+    """Two micro batches per process and step; a last evaluation batch that is not full."""
+    changes = {"num_steps": 20, "log_every": 1, "evaluation_tokens": 32 * 7}
+    train(make_run(attention_type, **changes), data, tmp_path / "one")
+    config = make_run(attention_type, **changes, micro_batch_sequences=1)
+    config = replace(config, engine=EngineConfig(parallel=parallel))
+    results, others = values(launched(2, lambda: train(config, data, tmp_path / "two")))
+    assert results == others
+    assert len(losses(tmp_path / "one")) == 20 * 2 + 6
+    assert_same_losses(tmp_path / "two", tmp_path / "one")
+    one = read_json(tmp_path / "one" / "results.json")
+    assert results["validation_loss"] == pytest.approx(one["validation_loss"], rel=ROUNDING)
+    if one["lam"] is not None:  # Adam enlarges the rounding of small gradients
+        assert results["lam"] == pytest.approx(one["lam"], rel=1e-4)
+    assert RunRecord.read(tmp_path / "two").engine["parallel"] == parallel
+    # One process loads it, and it is the model that was measured.
+    model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "two" / "model")
+    weights = load_file(tmp_path / "two" / "model" / "model.safetensors")
+    whole = load_file(tmp_path / "one" / "model" / "model.safetensors")
+    assert {n: w.shape for n, w in weights.items()} == {n: w.shape for n, w in whole.items()}
+    if one["lambda_init"] is not None:
+        lam = [block.self_attn.lam().item() for block in model.model.layers]
+        assert lam == pytest.approx(results["lam"], rel=ROUNDING)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_two_processes_continue_exactly(parallel, make_run, data, tmp_path):
+    config = replace(make_run("diff"), engine=EngineConfig(parallel=parallel))
+    values(launched(2, lambda: train(config, data, tmp_path / "whole")))
+    first, _ = launched(
+        2, lambda: train(config, data, tmp_path / "run", on_progress=interrupt_at(7))
+    )
+    assert first[1][0][0] == "Interruption"
+    steps = []
+
+    def run():
+        train(config, data, tmp_path / "run", on_progress=lambda step, loss: steps.append(step))
+        return steps
+
+    assert values(launched(2, run)) == [list(range(5, 13)), []]
+    for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
+        ours, theirs = (tmp_path / run / name for run in ("run", "whole"))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+
+
+@pytest.mark.scheduled
+def test_whole_copies_continue_on_another_number_of_processes(make_run, data, finished, tmp_path):
+    config, folder = make_run("diff"), tmp_path / "run"
+    launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
+    train(config, data, folder)
+    assert_same_losses(folder, finished / "diff")
+    assert RunRecord.read(folder).engine["processes"] == 2  # how it was begun
+
+
+SCHEDULED = pytest.mark.scheduled
+
+
+@pytest.mark.parametrize(
+    ("attention_type", "processes", "replicas"),
+    [
+        ("diff", 4, 2),
+        pytest.param("diff", 2, 1, marks=SCHEDULED),
+        pytest.param("softmax", 4, 2, marks=SCHEDULED),
+        pytest.param("diff_v2", 4, 2, marks=SCHEDULED),
+        pytest.param("shared_diff", 4, 2, marks=SCHEDULED),
+    ],
+)
+def test_replicas_of_shards_train_what_one_process_does(
+    attention_type, processes, replicas, make_run, data, tmp_path, monkeypatch
+):
+    """Two replicas of two shards, stopped, and continued on as many or as one replica."""
+    changes = {"batch_tokens": 8 * 32, "log_every": 1}
+    train(make_run(attention_type, **changes), data, tmp_path / "one")
+    config = make_run(attention_type, **changes, micro_batch_sequences=1)
+    folder, held = tmp_path / "run", []
+    training_step = OrderedTrainer.training_step
+
+    def watched(self, model, *args, **kwargs):
+        held.extend(p.to_local().numel() / p.numel() for p in model.model.layers.parameters())
+        return training_step(self, model, *args, **kwargs)
+
+    monkeypatch.setattr(OrderedTrainer, "training_step", watched)
+    two = sharded(config, replicas=2)
+    first, *_ = launched(4, lambda: train(two, data, folder, on_progress=interrupt_at(7)))
+    assert first[1][0][0] == "Interruption", first
+    written = {path.name for path in (folder / "checkpoints" / "checkpoint-4").glob("optimizer*")}
+    assert written == {f"optimizer-0000{shard}-of-00002.safetensors" for shard in (0, 1)}
+
+    def run():
+        train(sharded(config, replicas=replicas), data, folder)
+        return set(held)
+
+    assert values(launched(processes, run)) == [{0.5}] * processes
+    assert_same_losses(folder, tmp_path / "one")
+    assert RunRecord.read(folder).engine["replicas"] == 2  # how it was begun
+
+
+@pytest.mark.scheduled
+def test_replicas_of_shards_continue_exactly(make_run, data, tmp_path):
+    config = sharded(make_run("diff_v2", batch_tokens=8 * 32, micro_batch_sequences=1), replicas=2)
+    values(launched(4, lambda: train(config, data, tmp_path / "whole")))
+    launched(4, lambda: train(config, data, tmp_path / "run", on_progress=interrupt_at(7)))
+    values(launched(4, lambda: train(config, data, tmp_path / "run")))
+    for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
+        ours, theirs = (tmp_path / run / name for run in ("run", "whole"))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("engine", "processes", "message"),
+    [
+        ({"parallel": "fsdp", "replicas": 3}, 4, r"engine\.replicas must divide the 4 devices"),
+        ({"parallel": "fsdp", "replicas": 4}, 4, r"in each of engine\.replicas=4, got one"),
+    ],
+)
+def test_replicas_that_cannot_be_made_are_refused(engine, processes, message, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(ConfigError, match=message):
+        require_shardable(EngineConfig(**engine))
+    with pytest.raises(ConfigError, match="replicas must come with parallel 'fsdp'"):
+        EngineConfig(replicas=2)
+
+
+@pytest.mark.scheduled
+def test_shards_continue_on_the_same_processes_only(make_run, data, tmp_path):
+    folder = tmp_path / "run"
+    config = sharded(make_run("diff"))
+    launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
+    for processes, changed, message in (
+        (
+            4,
+            config,
+            "per replica as wrote checkpoint-4, 2, got 4 (WORLD_SIZE=4, engine.replicas=1)",
+        ),
+        (2, make_run("diff"), "engine.parallel must be 'fsdp', as in checkpoint-4, to continue"),
+    ):
+        outcomes = launched(processes, lambda changed=changed: train(changed, data, folder))
+        assert [kind for kind, _ in outcomes] == ["raised"] * processes
+        for _, (kinds, said, _) in outcomes:
+            assert kinds[0] == "ConfigError"
+            assert message in said
+    assert not (folder / "results.json").exists()
+
+
+def test_one_process_has_nothing_to_shard_over(make_run, data, tmp_path):
+    with pytest.raises(ConfigError, match=r"engine\.parallel 'fsdp' must have several .* got one"):
+        train(sharded(make_run("diff")), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    require_shardable(EngineConfig())
+
+
+def test_a_model_that_is_not_sharded_is_noticed(make_run):
+    model = DiffTransformerForCausalLM(make_run("diff").model)
+    count = len(list(model.parameters()))
+    with pytest.raises(DiffAttnError, match=rf"must be sharded, got {count} whole ones"):
+        require_sharded(model)
+
+
+def test_a_single_whole_parameter_is_noticed():
+    def run():
+        with joined():
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.RMSNorm(4))
+            parallelize_module(model, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel()})
+            assert model[0].weight.placements == (Shard(0),)
+            require_sharded(model)
+
+    for kind, (names, message, _) in launched(2, run):
+        assert (kind, names[0]) == ("raised", "DiffAttnError")
+        assert "got 1 whole ones, the first 1.weight" in message
+
+
+ENGINES = {
+    "checkpointing": {"activation_checkpointing": True},
+    "chunks": {"loss_chunk_tokens": 24},
+    "both": {"activation_checkpointing": True, "loss_chunk_tokens": 24},
+}
+
+
+@pytest.mark.parametrize("engine", [pytest.param("chunks", marks=pytest.mark.scheduled), "both"])
+def test_how_a_run_is_executed_does_not_change_its_losses(
+    engine, make_run, data, finished, tmp_path, monkeypatch
+):
+    computed = []
+    forward = SwiGLU.forward
+
+    def counted(self, x):
+        computed.append(torch.is_grad_enabled())
+        return forward(self, x)
+
+    monkeypatch.setattr(SwiGLU, "forward", counted)
+    config = replace(make_run("diff"), engine=EngineConfig(**ENGINES[engine]))
+    results = train(config, data, tmp_path / "run")
+    assert_same_losses(tmp_path / "run", finished / "diff")
+    expected = read_json(finished / "diff" / "results.json")["validation_loss"]
+    assert results["validation_loss"] == pytest.approx(expected, rel=ROUNDING)
+    # Per step and layer: once, and once more in the backward pass where activations are not kept.
+    assert sum(computed) == 12 * 2 * (2 if engine == "both" else 1)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("parallel", PARALLEL)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_processes_are_executed_in_every_way(
+    engine, parallel, make_run, data, finished, tmp_path
+):
+    config = make_run("diff", micro_batch_sequences=1)
+    config = replace(config, engine=EngineConfig(parallel=parallel, **ENGINES[engine]))
+    values(launched(2, lambda: train(config, data, tmp_path / "run")))
+    assert_same_losses(tmp_path / "run", finished / "diff")
+
+
+def test_no_process_keeps_whole_gradients_or_weights_between_the_passes_of_a_step(
+    make_run, data, tmp_path, monkeypatch
+):
+    """Where reduction waits for the last pass, shards have no gradients until then."""
+    shares = []
+    training_step = OrderedTrainer.training_step
+
+    def watched(self, model, *args, **kwargs):
+        loss = training_step(self, model, *args, **kwargs)
+        kept = [p.grad.to_local().numel() / p.numel() for p in model.parameters()]
+        weights = [(p.to_local().untyped_storage().nbytes(), p.nbytes) for p in model.parameters()]
+        shares.append([*kept, *(held / whole for held, whole in weights)])
+        return loss
+
+    monkeypatch.setattr(OrderedTrainer, "training_step", watched)
+    changes = {"num_steps": 1, "warmup_steps": 0, "evaluate_every": 1, "evaluation_tokens": 32}
+    config = sharded(make_run("diff", **changes, micro_batch_sequences=1))
+
+    def run():
+        train(config, data, tmp_path / "run")
+        return shares
+
+    for passes in values(launched(2, run)):
+        assert len(passes) == 2
+        assert all(share == 0.5 for shares in passes for share in shares)
+
+
+def test_activation_checkpointing_keeps_no_second_copy_of_the_weights(
+    make_run, data, tmp_path, monkeypatch
+):
+    """A bfloat16 copy is made where it is used: in both forward passes of a block."""
+    cached = []
+    forward = SwiGLU.forward
+
+    def watched(self, x):
+        if self.training:
+            cached.append((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled()))
+        return forward(self, x)
+
+    monkeypatch.setattr(SwiGLU, "forward", watched)
+    changes = {"num_steps": 1, "warmup_steps": 0, "evaluate_every": 1, "evaluation_tokens": 32}
+    config = make_run("diff", **changes, precision="bfloat16")
+    engine = EngineConfig(activation_checkpointing=True)
+    train(replace(config, engine=engine), data, tmp_path / "run")
+    assert cached == [(True, False)] * 4  # two layers
+
+
+@pytest.mark.scheduled
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_a_compiled_run_has_the_same_losses(make_run, data, finished, tmp_path):
+    config = replace(make_run("diff"), engine=EngineConfig(compile=True))
+    train(config, data, tmp_path / "run")
+    assert_same_losses(tmp_path / "run", finished / "diff")
+
+
+@pytest.mark.scheduled
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+# Said by torch's own look at the gathered parameters of a block.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_two_processes_compile(parallel, make_run, data, finished, tmp_path):
+    engine = EngineConfig(compile=True, parallel=parallel)
+    config = replace(make_run("diff"), engine=engine)
+
+    def run():
+        torch._inductor.config.compile_threads = 1  # a fork lacks the threads of a pool
+        train(config, data, tmp_path / "run")
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    assert min(values(launched(2, run, seconds=300))) > 0
+    assert_same_losses(tmp_path / "run", finished / "diff")
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_bfloat16_on_two_processes(parallel, make_run, data, tmp_path):
+    """Autocast on both: weights, λ and optimizer state stay float32, sharded or not."""
+    train(make_run("diff", precision="bfloat16"), data, tmp_path / "one")
+    config = make_run("diff", precision="bfloat16")
+    config = replace(config, engine=EngineConfig(parallel=parallel))
+    values(launched(2, lambda: train(config, data, tmp_path / "two")))
+    ours, theirs = losses(tmp_path / "two"), losses(tmp_path / "one")
+    of_loss = {key: value for key, value in theirs.items() if key[1] != "gradient_norm"}
+    assert {key: ours[key] for key in of_loss} == pytest.approx(of_loss, rel=2.0**-10)
+    weights = load_file(tmp_path / "two" / "model" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}

@@ -1,0 +1,374 @@
+"""A run writes what it did, the same every time, and refuses what it cannot or must not do."""
+
+import functools
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Trainer
+
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.data.context_parts import CONTEXT_PARTS, PARTS, QUARTERS, context_parts
+from diffattn.lab.data.tokens import TokenDataset
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.training.callbacks import require_finite
+from diffattn.lab.training.ordered_trainer import OrderedTrainer, training_order
+from diffattn.lab.training.schedule import learning_rate_factor
+from diffattn.lab.training.trainer import train
+from diffattn.models.accounting import parameter_count
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+SAME_EVERY_TIME = ("metrics.jsonl", "results.json", "model/model.safetensors")
+
+
+def bytes_of(folder):
+    return {name: (folder / name).read_bytes() for name in SAME_EVERY_TIME}
+
+
+def snapshot(folder):
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, data):
+    folder, config = finished / attention_type, make_run(attention_type)
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert names == {
+        "run.json", "launches.jsonl", "metrics.jsonl", "costs.json", "results.json",
+        "model/config.json", "model/generation_config.json", "model/model.safetensors",
+        "model/tokenizer.json", "model/tokenizer_config.json", "model/manifest.json",
+        "model/modeling_diff_transformer.py", "model/README.md",
+    }  # fmt: skip
+    hashed = {name.removeprefix("model/") for name in names if name.startswith("model/")}
+    hashed -= {"manifest.json", "README.md"}
+    assert read_json(folder / "model" / "manifest.json")["files"].keys() == hashed
+    rows = read_jsonl(folder / "metrics.jsonl")
+    results = read_json(folder / "results.json")
+    assert rows[0]["validation_loss"] == pytest.approx(math.log(300), abs=0.3)
+    assert results["validation_loss"] < rows[0]["validation_loss"] - 1
+    assert results["tokens"] == 12 * 128
+    ratio = results["validation_bits_per_byte"] / results["validation_loss"]
+    assert ratio == pytest.approx(1 / math.log(2) / data.bytes_per_token)
+    has_lam = attention_type != "softmax"
+    assert (results["lam"] is not None) == has_lam
+    if attention_type in ("diff", "shared_diff"):
+        assert results["lambda_init"] == pytest.approx([0.2, 0.8 - 0.6 * math.exp(-0.3)])
+    else:
+        assert results["lambda_init"] is None
+    if has_lam:
+        assert [row["lam"] for row in rows if "lam" in row][-1] == results["lam"]
+    record = RunRecord.read(folder)
+    assert record.name == config.name
+    assert record.model["parameters"] == parameter_count(config.model)
+    assert record.config["model"] == config.model.settings()
+    assert record.config["data"]["train_hash"] == data.facts()["train_hash"]
+    operator = "softmax_attention" if attention_type == "softmax" else "diff_attention"
+    assert list(record.backends) == [operator]
+    assert (record.device, record.seed) == ("cuda" if torch.cuda.is_available() else "cpu", 0)
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_rows_are_ordered_unique_and_complete(attention_type, finished, make_run):
+    rows = read_jsonl(finished / attention_type / "metrics.jsonl")
+    train_steps = [row["step"] for row in rows if "train_loss" in row]
+    validation_steps = [row["step"] for row in rows if "validation_loss" in row]
+    assert train_steps == [1, 3, 4, 6, 8, 9, 12]  # every third, the first, and at checkpoints
+    assert validation_steps == [0, 4, 8, 12]
+    steps = [row["step"] for row in rows]
+    assert steps == sorted(steps)
+    assert all(row["tokens"] == 128 * row["step"] for row in rows)
+    config = make_run(attention_type).train
+    for row in rows:
+        if "train_loss" in row:
+            rate = config.learning_rate * learning_rate_factor(row["step"] - 1, config)
+            assert row["learning_rate"] == pytest.approx(rate)
+            assert 0 < row["gradient_norm"] < 100
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_the_same_run_gives_the_same_bytes(attention_type, finished, make_run, data, tmp_path):
+    returned = train(make_run(attention_type), data, tmp_path / "again")
+    assert bytes_of(tmp_path / "again") == bytes_of(finished / attention_type)
+    assert returned == read_json(tmp_path / "again" / "results.json")
+    text = "".join((tmp_path / "again" / name).read_text() for name in SAME_EVERY_TIME[:2])
+    assert "seconds" not in text
+    assert "per_second" not in text
+
+
+def test_the_seed_changes_the_weights_and_the_data_seed_the_order(
+    finished, make_run, data, tmp_path
+):
+    for changes in ({"seed": 1}, {"data_seed": 1}):
+        folder = tmp_path / str(changes)
+        train(make_run("diff", **changes), data, folder)
+        assert bytes_of(folder) != bytes_of(finished / "diff")
+    first = [
+        read_jsonl(f / "metrics.jsonl")[0]["validation_loss"] for f in sorted(tmp_path.iterdir())
+    ]
+    assert first[0] == read_jsonl(finished / "diff" / "metrics.jsonl")[0]["validation_loss"]
+    assert first[1] != first[0]  # other initial weights
+
+
+def test_final_loss_reads_every_validation_window_once(finished, data):
+    model = DiffTransformerForCausalLM.from_pretrained(finished / "diff" / "model").eval()
+    windows = TokenDataset(data.validation, 32)
+    with torch.no_grad():
+        losses = [model(**{k: v[None] for k, v in item.items()}).loss.item() for item in windows]
+    expected = sum(losses) / len(losses)
+    assert len(losses) > 8
+    measured = read_json(finished / "diff" / "results.json")["validation_loss"]
+    assert measured == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_one_pass_gives_the_loss_that_transformers_measures(
+    precision, make_run, data, tmp_path, monkeypatch
+):
+    """The loop of ``transformers.Trainer`` is the oracle; ours sees each window once."""
+    ours, pairs = OrderedTrainer.evaluation_loop, []
+
+    def both(self, dataloader, description, prediction_loss_only=None, **rest):
+        loss = f"{rest['metric_key_prefix']}_loss"
+        expected = Trainer.evaluation_loop(self, dataloader, description, True, **rest)
+        passes = []
+        handle = self.model.model.register_forward_pre_hook(
+            lambda module, args, kwargs: passes.append(len(kwargs["input_ids"])), with_kwargs=True
+        )
+        measured = ours(self, dataloader, description, **rest)
+        handle.remove()
+        assert sum(passes) == len(dataloader.dataset)
+        pairs.append((measured.metrics[loss], expected.metrics[loss]))
+        return measured
+
+    monkeypatch.setattr(OrderedTrainer, "evaluation_loop", both)
+    train(make_run("diff", precision=precision, num_steps=4), data, tmp_path / "run")
+    assert len(pairs) == 3  # before the first step, after the last, and on all windows
+    for measured, expected in pairs:
+        assert measured == pytest.approx(expected, rel=1e-6)
+
+
+def test_parts_add_up_to_the_losses(finished, data):
+    rows = [row for row in read_jsonl(finished / "diff" / "metrics.jsonl") if "lam" in row]
+    results = read_json(finished / "diff" / "results.json")
+    windows = np.stack([i["input_ids"].numpy() for i in TokenDataset(data.validation, 32)])
+    counts = {name: int(mask.sum()) for name, mask in context_parts(windows).items()}
+    parts = results["validation_parts"]
+    assert {name: part["tokens"] for name, part in parts.items()} == counts
+    for names in (CONTEXT_PARTS, QUARTERS):
+        total = sum(parts[name]["loss"] * counts[name] for name in names)
+        assert sum(counts[name] for name in names) == windows[:, 1:].size
+        assert total / windows[:, 1:].size == pytest.approx(results["validation_loss"])
+    for row in rows:
+        assert set(row["validation_parts"]) == set(PARTS)
+        losses = [row["validation_parts"][name] for name in CONTEXT_PARTS]
+        assert min(losses) < row["validation_loss"] < max(losses)
+    # 13 words in windows of 32 tokens: what has been read together before is told first.
+    last = rows[-1]["validation_parts"]
+    assert last["repeated_bigram"] < last["first_occurrence"]
+
+
+def test_costs_stand_apart(finished):
+    costs = read_json(finished / "diff" / "costs.json")
+    assert (costs["schema"], costs["run"]) == (1, "diff-tiny")
+    assert costs["wall_seconds"] > 0
+    assert costs["cpu_seconds"] > 12 * costs["step_seconds"] / 2
+    assert costs["tokens_per_second"] == pytest.approx(128 / costs["step_seconds"])
+    assert costs["peak_bytes"] > 10**6
+
+
+def test_nothing_is_printed_and_the_configuration_stays(make_run, data, tmp_path, capfd):
+    config = make_run("diff_v2", num_steps=4)
+    before = config.resolved()
+    train(config, data, tmp_path / "run")
+    assert capfd.readouterr() == ("", "")
+    assert config.resolved() == before
+    # transformers switches the cache off to train; whoever generates wants it.
+    assert DiffTransformerConfig.from_pretrained(tmp_path / "run" / "model").use_cache is True
+
+
+def inputs_seen(config, data, folder, monkeypatch):
+    """Windows of every training forward pass, in order."""
+    seen = []
+    forward = DiffTransformerForCausalLM.forward
+
+    @functools.wraps(forward)
+    def spy(self, *args, **kwargs):
+        if self.training:
+            seen.append(kwargs["input_ids"].cpu())
+        return forward(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiffTransformerForCausalLM, "forward", spy)
+        train(config, data, folder)
+    return torch.cat(seen)
+
+
+def test_every_type_and_every_seed_reads_the_same_tokens(make_run, data, tmp_path, monkeypatch):
+    runs = [make_run(name, num_steps=3, seed=seed) for seed, name in enumerate(ATTENTION_TYPES)]
+    seen = [inputs_seen(run, data, tmp_path / run.name, monkeypatch) for run in runs]
+    order = training_order(TokenDataset(data.train, 32), runs[0].train)
+    expected = torch.stack([item["input_ids"] for item in order])
+    assert len(expected) == 3 * 4
+    for measured in seen:
+        assert torch.equal(measured, expected)
+
+
+def test_each_pass_is_a_new_permutation(make_run):
+    config = make_run(num_steps=25).train  # 100 windows of 30: three passes and a third
+    passes = torch.tensor(training_order(range(30), config).indices).split(30)
+    assert [len(single) for single in passes] == [30, 30, 30, 10]
+    for single in passes[:3]:
+        assert single.sort().values.tolist() == list(range(30))
+    assert passes[0].tolist() != passes[1].tolist() != list(range(30))
+    # All that a process holds of it: a list of Python's integers takes five times as much.
+    assert memoryview(training_order(range(30), config).indices).nbytes == 8 * 100
+    again = training_order(range(30), replace(config, seed=5, learning_rate=1.0))
+    assert again.indices == training_order(range(30), config).indices
+    other = training_order(range(30), replace(config, data_seed=5))
+    assert other.indices != again.indices
+    longer = training_order(range(30), replace(config, num_steps=50))
+    assert longer.indices[:100] == again.indices
+
+
+def test_gradient_accumulation_equals_the_whole_batch(finished, make_run, data, tmp_path):
+    whole = read_jsonl(finished / "diff" / "metrics.jsonl")
+    for micro in (1, 2):
+        folder = tmp_path / str(micro)
+        train(make_run("diff", micro_batch_sequences=micro), data, folder)
+        parts = read_jsonl(folder / "metrics.jsonl")
+        assert [row["step"] for row in parts] == [row["step"] for row in whole]
+        first, second = whole[1], parts[1]  # step 1: nothing yet that Adam could magnify
+        assert second["train_loss"] == pytest.approx(first["train_loss"], rel=1e-6)
+        assert second["gradient_norm"] == pytest.approx(first["gradient_norm"], rel=1e-5)
+        assert parts[-1]["validation_loss"] == pytest.approx(whole[-1]["validation_loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("attention_type", ["diff", "diff_v2"])
+def test_bfloat16_is_autocast_and_leaves_weights_in_float32(
+    attention_type, finished, make_run, data, tmp_path
+):
+    results = train(make_run(attention_type, precision="bfloat16"), data, tmp_path / "run")
+    exact = read_json(finished / attention_type / "results.json")
+    assert results["validation_loss"] == pytest.approx(exact["validation_loss"], rel=0.02)
+    assert results["validation_loss"] != exact["validation_loss"]
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    reloaded = DiffTransformerForCausalLM.from_pretrained(
+        tmp_path / "run" / "model", dtype=torch.bfloat16
+    )
+    dtypes = {
+        name.rsplit(".", 1)[-1]: parameter.dtype
+        for name, parameter in reloaded.named_parameters()
+        if "lambda_q" in name or "lambda_k" in name
+    }
+    assert set(dtypes.values()) <= {torch.float32}
+    assert len(dtypes) == (4 if attention_type == "diff" else 0)
+
+
+@pytest.mark.parametrize(
+    ("attention_type", "learning_rate"), [("diff", 1e9), ("softmax", 1e25), ("diff_v2", 1e25)]
+)
+def test_a_run_that_diverges_stops_with_one_line(
+    attention_type, learning_rate, make_run, data, tmp_path
+):
+    config = make_run(attention_type, learning_rate=learning_rate, max_grad_norm=0.0)
+    with pytest.raises(DiffAttnError, match=r"must stay finite, got .+ at step \d+") as error:
+        train(config, data, tmp_path / "run")
+    assert "A lower train.learning_rate may help" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run" / "results.json").exists()
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize("value", [math.nan, [1.0, math.inf], {"quarter_1": 1.0, "b": -math.inf}])
+def test_every_measured_number_must_be_finite(value):
+    require_finite(7, {"a": 1.0, "b": [1.0, None], "c": {"quarter_1": 2.0}, "d": None})
+    with pytest.raises(DiffAttnError, match=r"validation_\w+ must stay finite, .* at step 7"):
+        require_finite(7, {"validation_numbers": value})
+
+
+def test_a_finished_run_is_not_run_again(finished, make_run, data, tmp_path, monkeypatch):
+    folder = shutil.copytree(finished / "diff", tmp_path / "run")
+    (folder / "checkpoints").mkdir()  # killed between its last two steps
+    monkeypatch.setattr(DiffTransformerForCausalLM, "__init__", None)
+    before = snapshot(folder)
+    assert train(make_run("diff"), data, folder) == read_json(folder / "results.json")
+    assert snapshot(folder) == before
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_finished_run_whose_model_is_damaged_is_not_taken_for_one(
+    finished, make_run, data, tmp_path
+):
+    folder = shutil.copytree(finished / "diff", tmp_path / "run")
+    path = folder / "model" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    before = snapshot(folder)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .* got other content\. To"):
+        train(make_run("diff"), data, folder)
+    assert snapshot(folder) == before
+
+
+def test_a_folder_of_another_run_is_left_alone(finished, make_run, data, tmp_path):
+    folder = shutil.copytree(finished / "diff", tmp_path / "run")
+    before = snapshot(folder)
+    others = [
+        (make_run("diff", learning_rate=2e-2), r"train.learning_rate 0.02 where .* is recorded"),
+        (make_run("diff", seed=1), r"seed 1 where 0 is recorded"),
+        (make_run("diff_v2"), r"model\.\w+ .* where .* is recorded"),
+    ]
+    for config, difference in others:
+        with pytest.raises(CheckpointError, match=rf"must hold run .* got .*{difference}"):
+            train(config, data, folder)
+    assert snapshot(folder) == before
+
+
+def test_foreign_damaged_and_busy_folders_are_left_alone(finished, make_run, data, tmp_path):
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("dear reader")
+    (tmp_path / "file").write_text("dear reader")
+    damaged = shutil.copytree(finished / "diff", tmp_path / "damaged")
+    (damaged / "run.json").write_text("{")
+    busy = shutil.copytree(finished / "diff", tmp_path / "busy")
+    before = snapshot(tmp_path)
+    with sole_writer(busy):
+        for name, message in (
+            ("foreign", "must be empty or hold run .*, got other files"),
+            ("file", "must be a folder, got a file"),
+            ("damaged", "must be JSON"),
+            ("busy", "one process at a time"),
+        ):
+            with pytest.raises(DiffAttnError, match=message):
+                train(make_run("diff"), data, tmp_path / name)
+    assert snapshot(tmp_path) == before
+
+
+def test_data_that_the_run_cannot_read_is_refused_before_anything_is_written(
+    make_run, data, tmp_path
+):
+    long = make_run("diff", seq_len=100_000, batch_tokens=100_000)
+    with pytest.raises(ConfigError, match="seq_len must be between 1 and"):
+        train(long, data, tmp_path / "run")
+    config = make_run("diff")
+    few = replace(config, data=replace(data.config, vocab_size=257))
+    few = replace(few, model=replace_vocabulary(few.model, 257))
+    with pytest.raises(ConfigError, match=r"model.vocab_size must be at least the data's \d+, got"):
+        train(few, data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def replace_vocabulary(model, vocab_size):
+    return type(model)(**model.settings() | {"vocab_size": vocab_size})
