@@ -92,7 +92,8 @@ def test_settings_are_the_configuration_without_hugging_face(row):
 def test_facts_counts_twins_presets_and_recipes_load_without_torch():
     code = """
 import sys
-from diffattn.models import accounting, attention_types, presets, settings, twins
+from diffattn.models import accounting, presets, twins
+from diffattn.models.config import attention_types, settings
 from diffattn.lab.catalog.recipes import catalog, recall
 presets.preset_table()
 catalog.plan("study")

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops import api
+from diffattn.ops import attention as api
 
 NEW = 9
 CACHES = {

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops import api
+from diffattn.ops import attention as api
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs import backends, kernel_support
 from diffattn.ops.inputs.verified_devices import VerifiedDevice

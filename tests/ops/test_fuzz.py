@@ -9,7 +9,7 @@ import torch
 from diffattn.errors import ShapeError
 from diffattn.lab.testing import fuzz
 from diffattn.lab.testing.fuzz_calls import BROKEN, DTYPES, LAYOUTS, VALUES, draw_call, make_inputs
-from diffattn.ops import api
+from diffattn.ops import attention as api
 from diffattn.ops.inputs import backends
 
 

@@ -6,12 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from report.made_up_analysis import write_analysis
-from report.made_up_gradient_flow import write_gradient_flow
-from report.made_up_scaling import write_scaling
-from report.made_up_stability import write_stability
-from report.made_up_study import write_study
-
 from diffattn.lab.records.evaluations import (
     EVAL_SCHEMA_VERSION,
     Comparison,
@@ -24,6 +18,11 @@ from diffattn.lab.report.analysis.page import build_analysis_report
 from diffattn.lab.report.benchmarks.tables import markdown, read_results
 from diffattn.lab.report.build import build_evaluation_report, build_report, markdown_results
 from diffattn.lab.report.study.published import study_summary
+from lab.report.made_up_analysis import write_analysis
+from lab.report.made_up_gradient_flow import write_gradient_flow
+from lab.report.made_up_scaling import write_scaling
+from lab.report.made_up_stability import write_stability
+from lab.report.made_up_study import write_study
 from recall_records import write_recall_study
 from trials.hostile_values import write_record
 

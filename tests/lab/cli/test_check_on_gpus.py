@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffattn.lab.cli import check
-from diffattn.ops import api
+from diffattn.ops import attention as api
 from diffattn.ops.inputs import kernel_support
 from diffattn.ops.inputs.verified_devices import VerifiedDevice
 

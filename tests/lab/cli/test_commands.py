@@ -289,7 +289,7 @@ def test_check_measures_every_backend(cli):
 
 
 def test_check_fails_if_a_backend_is_wrong(cli, monkeypatch):
-    from diffattn.ops import api
+    from diffattn.ops import attention as api
 
     real = api.diff_attention
 

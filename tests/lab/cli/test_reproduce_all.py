@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report.made_up_analysis import make_analysis
-from report.made_up_gradient_flow import write_gradient_flow
-from report.made_up_study import VERDICT, write_study
-from report.page_reader import outline_of, own_part
 
 from diffattn.errors import ConfigError
 from diffattn.lab.cli.whole import reproduce_all
 from diffattn.lab.studies.whole import STUDIES_OF, TITLES, finish, scale_of, stages_of
+from lab.report.made_up_analysis import make_analysis
+from lab.report.made_up_gradient_flow import write_gradient_flow
+from lab.report.made_up_study import VERDICT, write_study
+from lab.report.page_reader import outline_of, own_part
 from record_files import change_record, read_record
 
 

@@ -13,6 +13,7 @@ from diffattn.lab.data import files
 from diffattn.lab.data.corpora import load_corpus
 
 SOURCE = Path(diffattn.__file__).parent
+LAB = ("cli", "data", "evaluation", "inference", "studies", "training")
 DOORS = {"read_text", "read_bytes", "open", "loads", "reader", "DictReader", "fromfile"}
 NO_TEXT_OF_USERS = {
     "lab/cli/app.py": "opens the null device for output that nobody reads",
@@ -46,7 +47,7 @@ def opens(path):
 
 
 def test_no_other_file_opens_text():
-    folders = ("cli", "data", "evaluation", "inference", "probes", "studies", "training")
+    folders = ["probes", *(f"lab/{name}" for name in LAB)]
     paths = [path for folder in folders for path in (SOURCE / folder).rglob("*.py")]
     assert len(paths) > 90
     doors = {path.relative_to(SOURCE).as_posix() for path in paths if list(opens(path))}

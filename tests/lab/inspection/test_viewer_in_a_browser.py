@@ -4,7 +4,16 @@ import json
 
 import pytest
 import torch
-from inspection.viewer_driver import (
+from PIL import Image
+
+from devtools import browser
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.tokenizer import train_tokenizer
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inspection.request import NeedleText, Request
+from diffattn.lab.inspection.session import inspect_models
+from diffattn.probes.attention_rows import attention_rows, segment_shares, segment_sums
+from lab.inspection.viewer_driver import (
     CONTRAST,
     SHOWN_DIGITS,
     card,
@@ -16,15 +25,6 @@ from inspection.viewer_driver import (
     values,
     wait_for,
 )
-from PIL import Image
-
-from devtools import browser
-from diffattn.lab.data.corpora import Document
-from diffattn.lab.data.tokenizer import train_tokenizer
-from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inspection.request import NeedleText, Request
-from diffattn.lab.inspection.session import inspect_models
-from diffattn.probes.attention_rows import attention_rows, segment_shares, segment_sums
 
 pytestmark = pytest.mark.scheduled
 

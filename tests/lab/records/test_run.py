@@ -76,7 +76,7 @@ def checkout(tmp_path, monkeypatch):
         pytest.skip("git is not installed")
     for name, value in COMMIT.items():
         monkeypatch.setenv(name, value)
-    module = tmp_path / "src" / "diffattn" / "records" / "run.py"
+    module = tmp_path / "src" / "diffattn" / "lab" / "records" / "run.py"
     module.parent.mkdir(parents=True)
     shutil.copy(run.__file__, module)
     (tmp_path / "notes.txt").write_text("1")
@@ -103,13 +103,13 @@ def test_git_state_of_a_checkout(checkout):
 
 
 def test_git_state_outside_a_checkout(checkout, tmp_path_factory, monkeypatch):
-    elsewhere = tmp_path_factory.mktemp("installed") / "diffattn" / "records" / "run.py"
+    elsewhere = tmp_path_factory.mktemp("installed") / "diffattn" / "lab" / "records" / "run.py"
     elsewhere.parent.mkdir(parents=True)
     shutil.copy(run.__file__, elsewhere)
     monkeypatch.setattr(run, "__file__", str(elsewhere))
     assert git_state() == (None, None)
     # Installed inside somebody else's checkout: their commit says nothing about us.
-    inside = checkout / ".venv" / "diffattn" / "records" / "run.py"
+    inside = checkout / ".venv" / "diffattn" / "lab" / "records" / "run.py"
     inside.parent.mkdir(parents=True)
     shutil.copy(run.__file__, inside)
     monkeypatch.setattr(run, "__file__", str(inside))

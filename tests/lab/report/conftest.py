@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.made_up_study import write_study
 
 from diffattn.lab.records.results import (
     BenchCase,
@@ -15,6 +14,7 @@ from diffattn.lab.records.results import (
     Spread,
     Verdict,
 )
+from lab.report.made_up_study import write_study
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from statistics import fmean
 
 import plotly.graph_objects as go
 import pytest
-from report.page_reader import figures, outline_of, own_part
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.records.evaluations import (
@@ -24,6 +23,7 @@ from diffattn.lab.report.claims.tables import claims_document, claims_table
 from diffattn.lab.report.claims.verdicts import judged_claims
 from diffattn.lab.report.paper import published_tables
 from diffattn.lab.report.papers.sections import SECTIONS
+from lab.report.page_reader import figures, outline_of, own_part
 from record_files import replace_in_record
 
 ROOT = Path(__file__).parents[3]

@@ -7,12 +7,12 @@ import sys
 
 import plotly.graph_objects as go
 import pytest
-from report.made_up_study import ALL, TYPES, VERDICT
-from report.page_reader import SECTIONS, build, figures, outline_of
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
 from diffattn.lab.report.page.wording import type_name
+from lab.report.made_up_study import ALL, TYPES, VERDICT
+from lab.report.page_reader import SECTIONS, build, figures, outline_of
 from record_files import change_record, read_record, write_record
 
 SUBSETS = [

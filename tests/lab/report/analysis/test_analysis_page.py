@@ -4,14 +4,14 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from report.made_up_analysis import make_analysis, write_analysis
-from report.page_reader import figures, outline_of
 
 from diffattn.errors import CheckpointError
 from diffattn.files.io import write_json
 from diffattn.lab.records.analysis import AnalysisResult
 from diffattn.lab.report.analysis.page import build_analysis_report, is_analysis_folder
 from diffattn.lab.report.analysis.tables import lambda_rows, notes, summary_rows
+from lab.report.made_up_analysis import make_analysis, write_analysis
+from lab.report.page_reader import figures, outline_of
 
 
 @pytest.fixture

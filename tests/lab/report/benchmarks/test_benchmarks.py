@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from report.page_reader import figures
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.records.results import Spread
@@ -13,6 +12,7 @@ from diffattn.lab.report.benchmarks import tables as bench_tables
 from diffattn.lab.report.benchmarks.tables import markdown, read_results, replace_tables
 from diffattn.lab.report.benchmarks.wording import targets_in_words
 from diffattn.lab.report.build import build_report
+from lab.report.page_reader import figures
 
 
 def test_markdown_names_t_tc_run_and_every_miss(bench_result):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report.scaling_claims import scaling
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.records.results import BenchResult
@@ -22,6 +21,7 @@ from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.claims.tables import claims_document, claims_table, committed_claims
 from diffattn.lab.report.claims.verdicts import VERDICTS, judged_claims
 from diffattn.lab.stats.paired import paired_t_test
+from lab.report.scaling_claims import scaling
 from record_files import write_record
 
 ROOT = Path(__file__).parents[4]

@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from report.scaling_claims import scaling
 from scipy.special import stdtr
 
 from diffattn.lab.report.claims.catalog import CLAIMS
 from diffattn.lab.report.claims.from_studies import scaling_ratio
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.claims.verdicts import judged_claims
+from lab.report.scaling_claims import scaling
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 

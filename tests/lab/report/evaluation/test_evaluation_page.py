@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from markupsafe import escape
-from report.page_reader import figures
 
 from diffattn.errors import CheckpointError
 from diffattn.files.io import write_json
@@ -15,6 +14,7 @@ from diffattn.lab.report.evaluation.files import is_evaluation_folder
 from diffattn.lab.report.evaluation.tables import value_with_interval
 from diffattn.lab.report.page.charts import model_colors
 from diffattn.lab.report.page.wording import type_color
+from lab.report.page_reader import figures
 from record_files import read_record, write_record
 
 

@@ -4,13 +4,13 @@ import shutil
 
 import plotly.graph_objects as go
 import pytest
-from report.made_up_gradient_flow import write_gradient_flow
-from report.page_reader import shown
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
 from diffattn.lab.report.gradient_flow.files import read_gradient_flow_study
 from diffattn.lab.report.gradient_flow.page import over_training, over_width
+from lab.report.made_up_gradient_flow import write_gradient_flow
+from lab.report.page_reader import shown
 from record_files import change_record, read_record, write_record
 
 

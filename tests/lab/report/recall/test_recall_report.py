@@ -5,10 +5,10 @@ import shutil
 
 import plotly.graph_objects as go
 import pytest
-from report.page_reader import build, figures, outline_of
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
+from lab.report.page_reader import build, figures, outline_of
 from recall_records import CONTROL, TYPES, WHAT, summary, write_recall_study, write_run
 from record_files import read_record, replace_in_record, write_record
 

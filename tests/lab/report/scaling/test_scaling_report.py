@@ -4,13 +4,13 @@ import shutil
 
 import plotly.graph_objects as go
 import pytest
-from report.made_up_scaling import write_scaling
-from report.page_reader import shown
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
 from diffattn.lab.report.scaling.files import read_scaling_study
 from diffattn.lab.report.scaling.page import over
+from lab.report.made_up_scaling import write_scaling
+from lab.report.page_reader import shown
 from record_files import read_record, write_record
 
 

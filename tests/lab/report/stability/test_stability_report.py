@@ -4,13 +4,13 @@ import shutil
 
 import plotly.graph_objects as go
 import pytest
-from report.made_up_stability import RATES, TYPES, write_stability
-from report.page_reader import shown
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
 from diffattn.lab.report.stability.files import read_stability_study
 from diffattn.lab.report.stability.page import over_rates
+from lab.report.made_up_stability import RATES, TYPES, write_stability
+from lab.report.page_reader import shown
 from record_files import change_record, read_record, write_record
 
 

@@ -4,10 +4,10 @@ import json
 
 import plotly.graph_objects as go
 import pytest
-from report.made_up_study import PARTS, TYPES
-from report.page_reader import build, figures, outline_of
 
 from diffattn.lab.report.page.wording import type_name
+from lab.report.made_up_study import PARTS, TYPES
+from lab.report.page_reader import build, figures, outline_of
 from record_files import change_record, read_record, write_record
 
 

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from report.made_up_study import ALL, TYPES, VERDICT
-from report.page_reader import SECTIONS, build, outline_of
 
 from diffattn.errors import CheckpointError
 from diffattn.files.io import append_jsonl
@@ -15,6 +13,8 @@ from diffattn.lab.report.page.wording import number
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.report.study.published import read_published, study_summary
 from diffattn.lab.report.study.tables import verdict_table
+from lab.report.made_up_study import ALL, TYPES, VERDICT
+from lab.report.page_reader import SECTIONS, build, outline_of
 from record_files import change_record, read_record, write_record
 
 IN_A_SUMMARY = ["results", "models", "costs", "lambda"]

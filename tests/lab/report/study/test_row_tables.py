@@ -2,7 +2,6 @@
 
 import plotly.graph_objects as go
 import pytest
-from report.page_reader import build, figures, outline_of
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import markdown_results
@@ -10,6 +9,7 @@ from diffattn.lab.report.page.wording import type_name
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.report.study.rows import adjusted_table, rows_chart, rows_table
 from diffattn.lab.report.study.tables import other_tables
+from lab.report.page_reader import build, figures, outline_of
 from record_files import change_record, read_record
 
 VARIANTS = ("softmax", "diff", "diff_no_norm", "shared_diff", "none")

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from report.made_up_study import ALL, TYPES, VERDICT
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.page import wording
@@ -21,6 +20,7 @@ from diffattn.lab.report.study.tables import (
     runs_table,
 )
 from diffattn.lab.stats.intervals import Interval
+from lab.report.made_up_study import ALL, TYPES, VERDICT
 from record_files import read_record, write_record
 
 

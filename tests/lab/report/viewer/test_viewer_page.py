@@ -5,20 +5,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from report.page_reader import outline_of
-from report.viewer.viewed_models import (
-    block_bytes,
-    made_up_layer,
-    made_up_model,
-    page_data,
-    read_layer,
-)
 
 from diffattn.errors import ConfigError
 from diffattn.lab.report.page.render import source_hash
 from diffattn.lab.report.viewer.codes import half_step
 from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
 from diffattn.lab.report.viewer.values import Segment, ViewedModel, ViewedText
+from lab.report.page_reader import outline_of
+from lab.report.viewer.viewed_models import (
+    block_bytes,
+    made_up_layer,
+    made_up_model,
+    page_data,
+    read_layer,
+)
 
 HOSTILE = (
     "</script>", "<script>alert(1)</script>", "<!--", "]]>", "'\"`&amp;", "\u2028", "\0", "\ud800",

@@ -3,12 +3,17 @@
 from pathlib import Path
 
 import pytest
-from studies.published_study import as_it_was_run, assert_records_only, clean_records, run_results
 
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.studies.gradient_flow.reproduce import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
+from lab.studies.published_study import (
+    as_it_was_run,
+    assert_records_only,
+    clean_records,
+    run_results,
+)
 
 ROOT = Path(__file__).parents[4]
 STUDY = ROOT / "published" / "gradient_flow"

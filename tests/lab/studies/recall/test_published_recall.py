@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import pytest
-from studies.published_study import as_it_was_run, assert_records_only
 
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.records.run import RunRecord
@@ -14,6 +13,7 @@ from diffattn.lab.studies.recall.reproduce import recall_study
 from diffattn.lab.studies.recall.summary import recall_results
 from diffattn.lab.studies.recall.sweep import choices, wanted_runs
 from diffattn.lab.training.recall import solved_step
+from lab.studies.published_study import as_it_was_run, assert_records_only
 
 STUDY = Path(__file__).parents[4] / "published" / "recall"
 

@@ -3,13 +3,18 @@
 from pathlib import Path
 
 import pytest
-from studies.published_study import as_it_was_run, assert_records_only, clean_records, run_results
 
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.scaling.files import read_scaling_study
 from diffattn.lab.studies.scaling.reproduce import scaling_study
 from diffattn.lab.studies.scaling.summary import scaling_results
+from lab.studies.published_study import (
+    as_it_was_run,
+    assert_records_only,
+    clean_records,
+    run_results,
+)
 
 ROOT = Path(__file__).parents[4]
 STUDY = ROOT / "published" / "scaling"

@@ -3,12 +3,12 @@
 import math
 
 import pytest
-from studies.text.made_up_losses import LOSSES, common_rates, study
 
 from diffattn.lab.report.page import phase
 from diffattn.lab.studies.text.comparison import Sweep
 from diffattn.lab.studies.text.sentence import difference
 from diffattn.lab.studies.variants import SWEPT, VARIANTS
+from lab.studies.text.made_up_losses import LOSSES, common_rates, study
 
 T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
 

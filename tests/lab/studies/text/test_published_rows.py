@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from studies.published_study import as_it_was_run, assert_records_only, clean_records
 
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies.text.reproduce import comparison
 from diffattn.lab.studies.text.summary import study_results
+from lab.studies.published_study import as_it_was_run, assert_records_only, clean_records
 
 ROOT = Path(__file__).parents[4]
 pytestmark = pytest.mark.parametrize("kind", ["ablations", "rank"])

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from studies.published_study import as_it_was_run, assert_records_only
 
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.records.run import RunRecord
@@ -18,6 +17,7 @@ from diffattn.lab.report.study.summary import differences, variants_of
 from diffattn.lab.studies.text.comparison import Sweep, best_rates
 from diffattn.lab.studies.text.reproduce import comparison
 from diffattn.lab.studies.text.summary import study_results
+from lab.studies.published_study import as_it_was_run, assert_records_only
 
 ROOT = Path(__file__).parents[4]
 AS_THEN = {"text": [], "laptop": ["train.evaluation_tokens=16384"]}

@@ -2,11 +2,10 @@
 
 import re
 
-from studies.text.made_up_losses import LOSSES, adjusted, common_rates, study
-
 from diffattn.lab.studies.text.comparison import Sweep
 from diffattn.lab.studies.text.sentence import difference
 from diffattn.lab.studies.variants import SWEPT
+from lab.studies.text.made_up_losses import LOSSES, adjusted, common_rates, study
 
 
 def test_a_verdict_in_words():
