@@ -37,11 +37,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) $(PIP_TORCH_ARGS) torch
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[lab]'
 	touch $(INSTALLED)
 
 $(WITH_EXTRAS): $(INSTALLED)
-	$(PIP_INSTALL) -e '.[test,data,triton,eval,track,docs]'
+	$(PIP_INSTALL) -e '.[lab,test,data,triton,eval,track,docs]'
 	touch $(WITH_EXTRAS)
 
 reproduce: $(INSTALLED)

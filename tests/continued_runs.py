@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 
 SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
 

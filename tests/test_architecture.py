@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from import_graph import imports_of, public_home
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "diffattn"
 TESTS = ROOT / "tests"
+TOOLS = ROOT / "tools"
 
 RUNNERS = {"lab.training", "lab.evaluation", "lab.analysis", "lab.benchmark"}
 LIBRARY = {"ops", "layers", "models", "probes", "files"}
@@ -35,22 +37,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab.catalog": {"models", "lab.data", *RUNNERS},  # of the runners their configs only
     "lab.studies": RUNNERS | BELOW_RUNNERS | {"lab.catalog", "lab.report"},
     "lab.inspection": {"lab.evaluation", "lab.report", *BELOW_RUNNERS},  # maps become a page
-    "lab.report": {"lab.records", "lab.stats", "files"},
+    "lab.report": {"lab.records", "lab.stats", "lab.catalog", "files"},  # of it models alone
     "lab.cli": {
         "lab.studies", "lab.inspection", "lab.catalog", "lab.report", "lab.testing",
         *RUNNERS, *BELOW_RUNNERS,
     },
 }  # fmt: skip
+LAB_PACKAGES = ("accelerate", "scipy", "jinja2", "plotly", "typer", "rich")
 OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tiktoken", "pytest"}
 WINGS = {
     "lab.evaluation": {"perplexity", "lm_tasks", "long_context", "icl", "hallucination", "judge"},
     "lab.report": {
         "analysis",
         "study",
-        "recall",
-        "stability",
-        "scaling",
-        "gradient_flow",
+        "sections",
         "evaluation",
         "benchmarks",
         "claims",
@@ -132,6 +132,8 @@ def package_fault(path, folder, imported):
     top = imported.name.split(".")[0]
     if top in sys.stdlib_module_names:
         return None
+    if top == "tools":
+        return "the tools are not in the wheel"
     if top in OPTIONAL:
         if imported.at_top and not path.startswith(KERNELS):
             return f"{top} is optional: import it inside the function that needs it"
@@ -184,7 +186,7 @@ def test_imports_point_down(path):
         ("lab/training/x.py", "from diffattn.lab.evaluation.config import A",
          "lab.training may not import lab.evaluation"),
         ("lab/catalog/recipes/x.py", "from diffattn.lab.training.config import RunConfig", None),
-        ("lab/catalog/recipes/x.py", "from diffattn.lab.training.trainer import train",
+        ("lab/catalog/recipes/x.py", "from diffattn.lab.training.run import train",
          "recipes import the runners' configs only"),
         ("lab/benchmark/x.py", "from diffattn.lab.testing import inputs", None),
         ("lab/report/x.py", "from diffattn.models import presets",
@@ -200,6 +202,7 @@ def test_imports_point_down(path):
         ("lab/cli/x.py", "from diffattn.lab.studies import reproduce",
          "cli imports inside the command that needs it"),
         ("lab/cli/x.py", "def f():\n    from diffattn.lab.studies import reproduce", None),
+        ("lab/cli/x.py", "def f():\n    from tools import tune", "the tools are not in the wheel"),
         ("helpers/x.py", "from diffattn.ops import attention", "folder helpers is not in the map"),
         ("errors.py", "from diffattn.ops import attention", "top level"),
         ("__main__.py", "from diffattn.lab.cli.app import main", None),
@@ -220,8 +223,8 @@ def test_imports_point_down(path):
         ("lab/evaluation/icl/x.py", "from diffattn.lab.evaluation.judge import prompt",
          "wing icl may not import wing judge"),
         ("lab/evaluation/registry.py", "from diffattn.lab.evaluation.icl import data", None),
-        ("lab/report/study/x.py", "from diffattn.lab.report.recall import files",
-         "wing study may not import wing recall"),
+        ("lab/report/study/x.py", "from diffattn.lab.report.sections import recall",
+         "wing study may not import wing sections"),
         ("lab/report/page/x.py", "from diffattn.lab.report.study import files",
          "page may not import wings"),
     ],
@@ -239,10 +242,16 @@ def test_a_package_holds_no_code(package):
     assert len(tree.body) == 1
 
 
+def test_the_wheel_holds_no_tools():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    assert settings["setuptools"]["packages"]["find"] == {"where": ["src"]}
+    assert {path.parent.name for path in (ROOT / "src").glob("*/__init__.py")} == {"diffattn"}
+
+
 def test_files_are_short():
     """400 lines, Triton kernels 500; the tests too."""
     long = {}
-    for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py")]:
+    for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py"), *TOOLS.rglob("*.py")]:
         name = path.relative_to(ROOT).as_posix()
         num_lines = len(path.read_text(encoding="utf-8").splitlines())
         if num_lines > (500 if any(folder in name for folder in KERNELS) else 400):
@@ -254,7 +263,7 @@ def test_folders_are_small():
     """At most 20 files; a folder that grows beyond becomes wings."""
     sizes = {
         folder.relative_to(ROOT).as_posix(): len(list(folder.glob("*.py")))
-        for folder in [SOURCE, *SOURCE.rglob("*/")]
+        for folder in [SOURCE, *SOURCE.rglob("*/"), TOOLS]
     }
     assert not {name: size for name, size in sizes.items() if size > 20}
 
@@ -263,11 +272,11 @@ def run_blocked(blocked, code):
     """Run ``code`` in a fresh process that cannot import the packages in ``blocked``."""
     prelude = f"""
         import sys
-        class Blocker:
-            def find_spec(self, name, path=None, target=None):
-                if name.split(".")[0] in {set(blocked)!r}:
-                    raise ModuleNotFoundError(f"blocked: {{name}}", name=name)
-        sys.meta_path.insert(0, Blocker())
+        from importlib.machinery import PathFinder
+        find_spec = PathFinder.find_spec
+        def find_unless_blocked(name, path=None, target=None):
+            return None if name in {set(blocked)!r} else find_spec(name, path, target)
+        PathFinder.find_spec = find_unless_blocked
     """
     script = textwrap.dedent(prelude) + textwrap.dedent(code)
     return subprocess.run(
@@ -316,7 +325,30 @@ def test_records_and_report_need_no_torch():
     assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
 
 
+def test_the_library_needs_no_lab(tmp_path):
+    """Every module loads, and every part of the library runs, where the lab is not installed."""
+    done = run_blocked(
+        [*LAB_PACKAGES, "diffattn.lab"],
+        f"""
+        sys.path.insert(0, {str(TESTS)!r})
+        from install.library import use
+        use({str(tmp_path)!r})
+        """,
+    )
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+
+
+def test_the_command_says_how_to_add_the_lab():
+    done = run_blocked(["typer"], "import diffattn.__main__ as command; command.main()")
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr == (
+        "diffattn: the command line and the lab need typer. Run: pip install 'diffattn[lab]'\n"
+    )
+    done = run_blocked(["plotly", "rich"], "import diffattn; diffattn.reproduce")
+    assert done.stderr.endswith("need plotly, rich. Run: pip install 'diffattn[lab]'\n")
+
+
 def test_the_block_blocks():
     done = run_blocked(["torch"], "import diffattn.ops.inputs.masking")
     assert done.returncode != 0
-    assert "blocked: torch" in done.stderr
+    assert "No module named 'torch'" in done.stderr

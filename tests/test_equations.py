@@ -1,4 +1,4 @@
-"""Each row of docs/equations.md names code that exists, says its source, and is tested."""
+"""Each row of docs/reference/equations.md names code that exists, cites its source, has a test."""
 
 from importlib import import_module
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def _rows():
-    lines = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "reference" / "equations.md").read_text(encoding="utf-8").splitlines()
     table = [line for line in lines if line.startswith("| ")][2:]
     for line in table:
         cells = [cell.strip() for cell in line.replace("\\|", "∣").strip("|").split(" | ")]

@@ -75,7 +75,7 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_a_module_never_hides_behind_its_function():
     """``diffattn.reproduce`` is the function; its module is reached by its full name."""
     code = (
-        "import diffattn.lab.studies.text.reproduce, diffattn.ops.attention, diffattn; "
+        "import diffattn.lab.studies.reproduce, diffattn.ops.attention, diffattn; "
         "print(callable(diffattn.reproduce), callable(diffattn.diff_attention), "
         "diffattn.backends.names('diff_attention')[0])"
     )

@@ -28,7 +28,7 @@ _PUBLIC = {
     "DiffTransformerModel": "diffattn.models.modeling_diff_transformer",
     "DiffTransformerForCausalLM": "diffattn.models.modeling_diff_transformer",
     "DiffTransformerForSequenceClassification": "diffattn.models.modeling_diff_transformer",
-    "reproduce": "diffattn.lab.studies.text.reproduce",
+    "reproduce": "diffattn.lab.studies.reproduce",
 }
 
 __all__ = ["__version__", *_PUBLIC]

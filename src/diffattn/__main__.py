@@ -1,6 +1,19 @@
-"""``python -m diffattn``."""
+"""The ``diffattn`` command, and ``python -m diffattn``."""
 
-from diffattn.lab.cli.app import main
+import sys
+
+from diffattn.errors import DiffAttnError
+
+
+def main() -> None:
+    """Run the command line of the lab, or say in one line how to install it and exit with 2."""
+    try:
+        from diffattn.lab.cli.app import main as run
+    except DiffAttnError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 COMMANDS = typer.main.get_command(app)
 IMPORTS_ONLY = {"lm_tasks": "needs tasks of the hub", "scaling_out": "runs in two processes"}
-"""Pages whose blocks need what a test has not: their imports are run."""
+"""Pages whose blocks need data or processes that a test lacks: only their imports run."""
 PLACEHOLDERS = re.compile(r"\[[^]]*\]|…")
 """Of a synopsis such as ``diffattn bench ops [--scale quick]``."""
 
@@ -24,12 +24,11 @@ def blocks(page):
 
 
 def commands(page):
-    """Every line of an indented or fenced block that calls us, without what a shell adds."""
+    """Calls of ``diffattn`` in indented and fenced blocks, without pipes and comments."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    found = re.findall(
-        r"^(?: {4}|)(?:torchrun .*? -m )?(diffattn [^|>#\n]*)", text, flags=re.MULTILINE
-    )
-    lines = (part for line in found for part in line.split("&&"))
+    pattern = r"^(?: {4}|)(?:torchrun .*? -m )?(diffattn [^|>#\n]*)"
+    calls = re.findall(pattern, text, flags=re.MULTILINE)
+    lines = (part for line in calls for part in line.split("&&"))
     return [line.strip() for line in lines if "`" not in line and not line.rstrip().endswith(".")]
 
 
@@ -52,7 +51,7 @@ def test_python_blocks_run_and_print_what_they_promise(page, capsys):
 
 
 def test_there_are_commands():
-    assert sum(len(commands(page)) for page in PAGES) > 100
+    assert sum(len(commands(page)) for page in PAGES) > 50
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from diffattn.files.io import read_json
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "converting.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "converting.md").read_text(encoding="utf-8")
 RECORD = read_json(ROOT / "docs" / "records" / "softmax_start.json")
 ROWS = {
     "diff_v2": "| `diff_v2` |",
@@ -38,6 +38,6 @@ def test_the_table_is_the_records(way):
 def test_the_words_are_the_records():
     assert not RECORD["dirty"]
     for way, is_shown in {"diff_v2": False, "diff_v2_gate": False, "diff_plain": True}.items():
-        of = RECORD["difference"][way]
-        assert (of["low"] > 0 or of["high"] < 0) == is_shown
+        interval = RECORD["difference"][way]
+        assert (interval["low"] > 0 or interval["high"] < 0) == is_shown
     assert {len(runs) for runs in RECORD["ways"].values()} == {3}

@@ -1,6 +1,7 @@
 """Every example runs: small in every push, as printed in its docstring in the scheduled tier."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,14 @@ def example(name):
 
 
 def test_every_example_is_tested():
-    tested = {"nanogpt", "vision_block", "encoder_with_padding", "other_frameworks", "sharded"}
+    tested = {
+        "encoder_with_padding",
+        "nanogpt",
+        "one_file_diff",
+        "other_frameworks",
+        "sharded",
+        "vision_block",
+    }
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -34,6 +42,13 @@ def test_nanogpt_has_the_parameters_of_softmax_attention():
     width = nanogpt.GPTConfig().n_embd
     matrices = sum(p.numel() for p in block.parameters() if p.ndim == 2)
     assert matrices == 4 * width**2 + 2 * 4 * width**2
+
+
+def test_one_file_diff_learns_to_copy(capsys):
+    example("one_file_diff").train_to_copy()
+    losses = re.findall(r"loss (\S+)", capsys.readouterr().out)
+    assert float(losses[0]) > 2
+    assert float(losses[-1]) < 0.1
 
 
 def test_vision_block_trains():

@@ -1,27 +1,28 @@
-"""The wheel alone, without extras and without the sources, trains and reports on a CPU."""
+"""The wheel alone gives the library; with its lab it trains and reports, without the sources."""
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from install.resolution import CONSTRAINTS, ROOT, why_no_index
 
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")
-# Kernels, and what compiles or tunes them, are triton's; nothing that they stand on needs it.
+# Kernels need triton.
 NEED_TRITON = (
     "diffattn.ops.triton",
-    "diffattn.lab.testing.aot",
-    "diffattn.lab.benchmark.tuning.table",
-    "diffattn.lab.benchmark.tuning.tune",
+    "diffattn.ops.hopper",
+    "diffattn.lab.benchmark.tuned_table",
 )
-WITHOUT_EXTRAS = f"""
-import importlib, pkgutil, sys
+WITH_THE_LAB = f"""
+import importlib, pkgutil
 import diffattn
-assert diffattn.__file__.startswith(sys.prefix), diffattn.__file__
 for module in pkgutil.walk_packages(diffattn.__path__, "diffattn."):
     if not module.name.startswith({NEED_TRITON}) and module.name != "diffattn.__main__":
         importlib.import_module(module.name)
@@ -44,7 +45,7 @@ def run(command, cwd, **options):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """A virtual environment with torch and the wheel, and an empty folder to work in."""
+    """Python of an environment with torch and the wheel, pip's arguments for it, a work folder."""
     reason = why_no_index()
     if reason is not None:
         pytest.skip(reason)
@@ -52,13 +53,16 @@ def environment(tmp_path_factory):
     # A copy: setuptools would put files of an earlier build folder into the wheel.
     sources = folder / "sources"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", sources / "src", ignore=ignored)
+    for name in ("src", "tools"):
+        shutil.copytree(ROOT / name, sources / name, ignore=ignored)
     for name in BUILT_FROM:
         shutil.copy(ROOT / name, sources)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, sources], folder)
     shutil.rmtree(sources)
     (wheel,) = folder.glob("*.whl")
+    folders = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
+    assert folders == {"diffattn", "-".join(wheel.name.split("-")[:2]) + ".dist-info"}  # no tools
     run([sys.executable, "-m", "venv", folder / "venv"], folder)
     python = folder / "venv" / "bin" / "python"
     install = [python, *pip[1:], "install", "--quiet", "-c", CONSTRAINTS]
@@ -67,19 +71,33 @@ def environment(tmp_path_factory):
     run([*install, wheel], folder)
     work = folder / "work"
     work.mkdir()
-    return python, work
+    return python, [*install, f"{wheel}[lab]"], work
 
 
 @pytest.mark.scheduled
-def test_everything_imports_without_extras(environment):
-    python, work = environment
+def test_the_wheel_alone_is_the_library(environment):
+    python, _, work = environment
     run([python, "-m", "pip", "check"], work)
-    assert run([python, "-W", "error", "-c", WITHOUT_EXTRAS], work) == "imported\n"
+    where = run([python, "-c", "import diffattn; print(diffattn.__file__)"], work)
+    assert where.startswith(str(python.parents[1]))
+    program = Path(__file__).with_name("library.py")
+    assert run([python, "-W", "error", program, work], work) == "ran\n"
+    packages = json.loads(run([python, "-m", "pip", "list", "--format", "json"], work))
+    assert not {"accelerate", "scipy", "plotly"} & {row["name"] for row in packages}
+    command = [python.parent / "diffattn", "--version"]
+    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("Run: pip install 'diffattn[lab]'\n")
 
 
 @pytest.mark.scheduled
-def test_the_smoke_run_trains_and_reports(environment):
-    python, work = environment
+def test_the_lab_trains_and_reports(environment):
+    python, install_the_lab, work = environment
+    run(install_the_lab, work)
+    run([python, "-m", "pip", "check"], work)
+    assert run([python, "-W", "error", "-c", WITH_THE_LAB], work) == "imported\n"
+    shutil.rmtree(work)
+    work.mkdir()
     run(
         [python.parent / "diffattn", "reproduce", "text", "--scale", "smoke", "--out", "smoke"],
         work,

@@ -102,16 +102,6 @@ def test_maps_do_not_change_the_logits(
     assert plain.attention_maps is None
 
 
-def test_only_what_is_asked_for_is_returned(model, ids):
-    with torch.no_grad():
-        signed = model(ids, output_attentions=True)
-        raw = model(ids, output_attention_maps=True)
-    assert signed.attention_maps is None
-    assert len(signed.attentions) == 2
-    assert raw.attentions is None
-    assert len(raw.attention_maps) == 2
-
-
 @pytest.mark.parametrize("option", ["output_attentions", "output_attention_maps"])
 def test_kernels_without_maps_refuse(model, ids, implementation, option):
     message = "attention maps need attn_implementation 'diffattn' or 'eager', got 'sdpa'"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
+from diffattn.lab.catalog.models import TYPES, VARIANTS
 from diffattn.lab.cli.list_ import _types
-from diffattn.lab.report.page.wording import TYPE_NAMES, VARIANT_NAMES
 from diffattn.models.config.attention_types import (
     ATTENTION,
     ATTENTION_TYPES,
@@ -73,8 +73,8 @@ def test_types_in_words():
 
 
 def test_tables_name_every_type():
-    assert tuple(TYPE_NAMES) == ATTENTION_TYPES
-    assert set(CONTROL_TYPES) <= set(VARIANT_NAMES)
+    assert tuple(TYPES) == ATTENTION_TYPES
+    assert set(CONTROL_TYPES) <= set(VARIANTS)
     assert [row["type"] for row in _types()] == list(ATTENTION)
 
 

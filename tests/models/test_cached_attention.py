@@ -7,7 +7,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 
 from diffattn.errors import ConfigError
 from diffattn.models.attention.cache_layout import in_kernel_layout
-from diffattn.models.attention.masks import KeyMask, key_mask, positions
+from diffattn.models.attention.masks import KeyMask, key_mask
 from diffattn.ops.inputs.masking import AttentionMask
 
 CHUNKS = {"single": [1] * 11, "prefill": [8, 1, 1, 1], "chunks": [3, 5, 1, 2]}
@@ -63,15 +63,6 @@ def test_steps_under_left_padding_equal_the_unpadded_row(
     )
     assert_only_rounding([stepwise[:1, 4:]], model, logits_of(input_ids=ids[:1, 4:]))
     assert_only_rounding([stepwise[1:]], model, logits_of(input_ids=ids[1:]))
-
-
-def test_a_model_makes_its_own_cache(model, ids, assert_only_rounding, logits_of):
-    with torch.no_grad():
-        first = model(ids[:, :6])
-        second = model(ids[:, 6:], past_key_values=first.past_key_values)
-        assert model(ids, use_cache=False).past_key_values is None
-    logits = torch.cat([first.logits, second.logits], dim=1)
-    assert_only_rounding([logits], model, logits_of(input_ids=ids))
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -194,25 +185,6 @@ def test_a_named_backend_takes_no_mask_of_four_axes(make_config, build, ids):
         model(ids, attention_mask=torch.ones(2, 1, 11, 11, dtype=torch.bool))
 
 
-@pytest.mark.sampled(one_of=3)
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
-@pytest.mark.parametrize("added", [False, True], ids=["bool", "added"])
-def test_a_mask_of_four_axes(model, ids, implementation, assert_only_rounding, name, added):
-    """Here a causal mask with the first token hidden."""
-    mask = torch.ones(11, 11, dtype=torch.bool).tril()
-    mask[1:, 0] = False
-    hidden = torch.ones_like(ids)
-    hidden[:, 0] = 0
-    mask = mask[None, None]
-    if added:
-        mask = torch.zeros(1, 1, 11, 11).masked_fill(~mask, torch.finfo(torch.float32).min)
-    with implementation(model, name), torch.no_grad():
-        logits = model(ids, attention_mask=mask).logits[:, 1:]
-    assert_only_rounding(
-        [logits], model, lambda m: [m(ids, attention_mask=hidden).logits[:, 1:].detach()]
-    )
-
-
 @pytest.mark.parametrize("kind", [None, "dynamic", "static"])
 def test_any_mask_of_four_axes_equals_the_eager_definition(model, ids, implementation, kind):
     """In float64, where the two differ by rounding alone; also rows that see nothing."""
@@ -229,16 +201,6 @@ def test_any_mask_of_four_axes_equals_the_eager_definition(model, ids, implement
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-11)
     with torch.no_grad():
         assert (model(ids).logits - results[0]).abs().max() > 0.1
-
-
-def test_maps_under_a_mask_of_four_axes(model, ids):
-    mask = torch.ones(1, 1, 11, 11, dtype=torch.bool).tril()
-    mask[..., 2] = False
-    with torch.no_grad():
-        out = model(ids, attention_mask=mask, output_attention_maps=True)
-        plain = model(ids, attention_mask=mask).logits
-    assert all((raw[..., 2] == 0).all() for raw in out.attention_maps)
-    torch.testing.assert_close(out.logits, plain, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [5, 10, 12])
@@ -269,12 +231,6 @@ class TestKeyMask:
     def test_nothing_to_hide(self):
         assert key_mask(None, None, None, self.embeds) == KeyMask()
         assert key_mask(torch.ones(2, 3), None, None, self.embeds) == KeyMask()
-
-    def test_padding_becomes_boolean(self):
-        mask = torch.tensor([[0, 1, 1], [1, 1, 1]])
-        result = key_mask(mask, None, None, self.embeds)
-        assert result.key_padding_mask.tolist() == [[False, True, True], [True, True, True]]
-        assert result.kv_lengths is None
 
     def test_a_mask_on_the_host_is_looked_at_there(self):
         """No device is waited for: here one that has no values to look at."""
@@ -307,32 +263,3 @@ class TestKeyMask:
             visible.append(mask.visible_keys(num_tokens, num_tokens, device=borders.device))
         assert len(borders) == num_tokens + 1
         assert torch.equal(*visible)
-
-    def test_a_static_cache_hides_its_unwritten_tail(self, make_config):
-        cache = make_cache("static", make_config(), length=7)
-        first = key_mask(None, None, cache, self.embeds)
-        assert first.kv_lengths.tolist() == [3, 3]
-        assert first.kv_lengths.dtype == torch.int32
-        states = torch.zeros(2, 2, 3, 16)
-        for layer_idx in range(2):
-            cache.update(states, states, layer_idx)
-        padded = key_mask(torch.tensor([[0, 1, 1, 1, 1, 1]] * 2), None, cache, self.embeds)
-        assert padded.kv_lengths.tolist() == [6, 6]
-        assert padded.key_padding_mask.tolist() == [[False] + [True] * 6] * 2
-
-    def test_restarting_positions_are_documents(self):
-        row = torch.zeros(1, 5, 4)
-        result = key_mask(None, torch.tensor([[0, 1, 0, 0, 1]]), None, row)
-        assert result.cu_seqlens.tolist() == [0, 2, 3, 5]
-        assert result.cu_seqlens.dtype == torch.int32
-        assert key_mask(None, torch.tensor([[7, 8, 9, 10, 11]]), None, row) == KeyMask()
-
-
-def test_positions_count_from_the_cache_or_the_documents_start(make_config):
-    embeds = torch.zeros(1, 5, 4)
-    assert positions(embeds, None, None).tolist() == [[0, 1, 2, 3, 4]]
-    borders = torch.tensor([0, 2, 5], dtype=torch.int32)
-    assert positions(embeds, None, borders).tolist() == [[0, 1, 0, 1, 2]]
-    cache = DynamicCache(config=make_config())
-    cache.update(torch.zeros(1, 2, 4, 16), torch.zeros(1, 2, 4, 16), 0)
-    assert positions(embeds, cache, None).tolist() == [[4, 5, 6, 7, 8]]

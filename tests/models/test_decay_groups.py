@@ -3,7 +3,7 @@
 import pytest
 from transformers import Trainer, TrainingArguments
 
-from diffattn.lab.training.schedule import parameter_groups
+from diffattn.lab.training.loop.schedule import parameter_groups
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 

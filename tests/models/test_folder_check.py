@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from diffattn.errors import CheckpointError
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
-from diffattn.models.folder_check import check_folder, read_object
+from diffattn.models.folder_check import check_folder
 
 WEIGHTS = "model.safetensors"
 
@@ -111,12 +111,6 @@ def test_a_pipe_is_no_file(folder):
     os.mkfifo(folder / "added_tokens.json")
     with pytest.raises(CheckpointError, match="got no regular file"):
         check(folder)
-
-
-def test_a_byte_order_mark_is_read_over(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
-    assert read_object("x.json", path) == {"a": 1}
 
 
 _LOADS = """

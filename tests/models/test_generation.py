@@ -6,8 +6,6 @@ import pytest
 import torch
 from transformers import (
     CompileConfig,
-    DiffLlamaConfig,
-    DiffLlamaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
 )
@@ -121,25 +119,18 @@ def test_beam_search_needs_no_cache(model, ids, implementation, name):
         )
 
 
-def test_assisted_decoding_is_greedy(model, build, ids, greedy):
-    """With an assistant that is often wrong, and with one that never is."""
-    config = copy.deepcopy(model.config)
-    config.num_hidden_layers = 1
-    for assistant in (build(config, seed=1), build(model.config)):
-        tokens = generate(model, ids[:1], assistant_model=assistant)
-        assert torch.equal(tokens, greedy[:1])
-
-
-def test_prompt_lookup_decoding_is_greedy(model, ids, greedy):
-    """Candidates come from the prompt itself: several tokens a step, some of them refused."""
-    tokens = generate(model, ids[:1], prompt_lookup_num_tokens=3)
-    assert torch.equal(tokens, greedy[:1])
-
-
-def test_a_draft_that_leaves_early_is_greedy(model, ids, greedy):
-    """The first layer alone makes the candidates."""
-    tokens = generate(model, ids[:1], assistant_early_exit=1)
-    assert torch.equal(tokens, greedy[:1])
+@pytest.mark.parametrize(
+    "draft",
+    ["often wrong", "never wrong", {"prompt_lookup_num_tokens": 3}, {"assistant_early_exit": 1}],
+    ids=str,
+)
+def test_assisted_decoding_is_greedy(model, build, ids, greedy, draft):
+    """Candidates come from another model, from the prompt, or from the first layer alone."""
+    if isinstance(draft, str):
+        config = copy.deepcopy(model.config)
+        config.num_hidden_layers = 1 if draft == "often wrong" else 2
+        draft = {"assistant_model": build(config, seed=int(draft == "often wrong"))}
+    assert torch.equal(generate(model, ids[:1], **draft), greedy[:1])
     assert model.config.num_hidden_layers == 2
 
 
@@ -226,29 +217,6 @@ def test_our_operator_is_back_after_an_error(make_config, build, ids, paged, mon
         model.generate_batch([ids[0].tolist()], **paged(NEW))
     assert model.config._attn_implementation == "diffattn"
     assert generate(model, ids).shape == (2, NEW)
-
-
-def test_upstream_diffllama_differs_under_continuous_batching(ids, paged):
-    """Documents a defect of transformers' DiffLlama, not of ours: why we make one call per layer.
-
-    Its layer calls the attention interface twice, and a paged cache keeps one K and V per layer,
-    so the second call overwrites the first one's values.
-    """
-    torch.manual_seed(0)
-    config = DiffLlamaConfig(
-        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=8, num_key_value_heads=4, head_dim=8, initializer_range=0.3,
-        bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    model = DiffLlamaForCausalLM(config).eval()
-    model.set_attn_implementation("sdpa")
-    expected = generate(model, ids[:1])[0].tolist()
-    results = model.generate_batch([ids[0].tolist()], **paged(NEW))
-    got = next(iter(results.values())).generated_tokens
-    if got == expected:
-        pytest.skip("fixed upstream: this version of DiffLlama decodes alike in both ways")
-    assert got[0] == expected[0]  # the prompt's pass has no cache to read from
-    assert got != expected
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

@@ -60,12 +60,6 @@ def test_nothing_flows_between_documents(model, row):
     assert (embeds.grad[:, :5] == 0).all()
 
 
-def test_positions_that_never_restart_are_one_document(model, row):
-    with torch.no_grad():
-        counted = model(row, position_ids=torch.arange(11)[None]).logits
-        assert torch.equal(counted, model(row).logits)
-
-
 def test_training_on_a_packed_row_equals_training_on_its_documents(
     make_config, build, row, assert_only_rounding
 ):
@@ -146,12 +140,6 @@ def test_compiled_training_keeps_documents_apart(
     step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
     found = gradients(step)(model)
     assert_only_rounding(found, model, gradients(None))
-
-
-def test_positions_for_all_rows_mark_documents_in_each(model, ids):
-    with torch.no_grad():
-        logits = model(ids, position_ids=RESTARTS).logits
-        assert torch.equal(logits, model(ids, position_ids=RESTARTS.expand(2, -1)).logits)
 
 
 @pytest.mark.parametrize("name", ["diffattn", "eager"])

@@ -102,17 +102,6 @@ def test_round_trip_restores_heads_and_size(make_config, kind, other):
     assert abs(parameter_count(back) - parameter_count(original)) <= channel
 
 
-def test_a_v2_twin_gives_up_about_an_eighth_of_the_ffn(make_config):
-    """Under MHA its queries cost hidden² more per layer: 8/3 of hidden becomes 7/3."""
-    softmax = make_config(
-        "softmax", hidden_size=768, num_heads=12, num_kv_heads=12, head_dim=64,
-        intermediate_size=2048,
-    )  # fmt: skip
-    twin = softmax.twin("diff_v2").config
-    assert twin.intermediate_size == 1792 == 768 * 7 // 3
-    assert twin.num_heads == 12
-
-
 def test_what_belongs_to_a_type_stays_behind(make_config):
     diff = make_config("diff", lambda_init=[0.1, 0.2], head_norm=False, head_norm_eps=1e-3)
     assert diff.twin("shared_diff").config.lambda_init == [0.1, 0.2]

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from diffattn.errors import ShapeError
-from diffattn.lab.testing import fuzz
-from diffattn.lab.testing.fuzz_calls import BROKEN, DTYPES, LAYOUTS, VALUES, draw_call, make_inputs
 from diffattn.ops import attention as api
 from diffattn.ops.inputs import backends
+from tools import fuzz
+from tools.fuzz_calls import BROKEN, DTYPES, LAYOUTS, VALUES, draw_call, make_inputs
 
 
 def assert_all_right(report):
@@ -109,7 +109,7 @@ def test_a_fault_is_found_and_can_be_repeated(fault, monkeypatch, capsys):
         assert any(f"{dtype}:" in failure for failure in report.failures), dtype
     command = report.failures[0].split(" | ")[1]
     module, *arguments = command.removeprefix("python -m ").split()
-    assert module == "diffattn.lab.testing.fuzz"
+    assert module == "tools.fuzz"
     assert fuzz.main(arguments) == 1
     assert report.failures[0] in capsys.readouterr().out
 

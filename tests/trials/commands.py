@@ -254,7 +254,7 @@ def in_this_process(
 ) -> None:
     """In place of ``run_members``: the points of a worker count with those of its parent."""
     from diffattn.lab.training.prepare import open_data
-    from diffattn.lab.training.trainer import train
+    from diffattn.lab.training.run import train
 
     for member in members:
         name = member.config.name

@@ -94,7 +94,7 @@ def warm():
     """Processes that start with everything loaded."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["diffattn.lab.cli.app", "diffattn.lab.training.trainer", "tokenizers"]
+        ["diffattn.lab.cli.app", "diffattn.lab.training.run", "tokenizers"]
     )
     return context
 

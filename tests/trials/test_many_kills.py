@@ -13,7 +13,7 @@ import time
 import pytest
 
 from children import fork, in_child
-from diffattn.lab.training.ordered_trainer import OrderedTrainer
+from diffattn.lab.training.loop.trainer import RunTrainer
 from tally import trial
 from trials import commands
 from trials.commands import Command, call
@@ -41,7 +41,7 @@ def laptop(home):
 def live(command, log):
     """A child's life: the command, with a line for every step it makes."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    real = OrderedTrainer.training_step
+    real = RunTrainer.training_step
 
     def training_step(self, model, inputs, *rest):
         read = hashlib.sha256(inputs["input_ids"].cpu().numpy().tobytes()).hexdigest()
@@ -50,7 +50,7 @@ def live(command, log):
         os.write(handle, line.encode())
         return loss
 
-    OrderedTrainer.training_step = training_step
+    RunTrainer.training_step = training_step
     return call(command.arguments)
 
 
@@ -132,14 +132,14 @@ def test_sigterm_is_one_line_and_a_status(tmp_path):
     command.start()
 
     def terminated():
-        real = OrderedTrainer.training_step
+        real = RunTrainer.training_step
 
         def training_step(self, *rest):
             if self.state.global_step == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
             return real(self, *rest)
 
-        OrderedTrainer.training_step = training_step
+        RunTrainer.training_step = training_step
         return call(command.arguments)
 
     said = "diffattn: terminated. The checkpoint of step 3 is saved: run the same command again."

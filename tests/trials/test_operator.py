@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from diffattn.errors import DiffAttnError
-from diffattn.lab.testing import fuzz
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 from tally import trial
+from tools import fuzz
 
 from .plain_attention import plain_attention, visible
 

@@ -25,10 +25,6 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 def opened(value: dict[str, Any], where: str) -> dict[str, Any]:
     """The object without its checksum.
 
-    Args:
-        value: As read from a file.
-        where: The file, and the line if it has several objects.
-
     Raises:
         CheckpointError: The checksum is not that of the other fields, or there is none.
     """

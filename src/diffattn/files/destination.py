@@ -43,14 +43,14 @@ def require_folder_destination(path: Path) -> None:
 
 
 def require_replaceable(
-    path: Path, begins: str, what: str, way_out: str = "Name another file, or delete this one."
+    path: Path, begins: str, kind: str, way_out: str = "Name another file, or delete this one."
 ) -> None:
     """Refuse a path where another file lies than one of the kind that will be written.
 
     Args:
         path: A file to write; nothing may be there, or an empty file.
         begins: How every file of that kind does.
-        what: Such a file in words, with its article.
+        kind: Such a file in words, with its article.
         way_out: What the caller may do.
 
     Raises:
@@ -64,7 +64,7 @@ def require_replaceable(
     with path.open("rb") as file:
         if file.read(len(beginning)) != beginning:
             raise ConfigError(
-                f"{path}: must be a new file or {what}, got another file, or one that an older "
+                f"{path}: must be a new file or {kind}, got another file, or one that an older "
                 f"version wrote. {way_out}"
             )
 

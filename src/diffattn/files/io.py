@@ -23,12 +23,10 @@ _MAX_BYTES = 1 << 32
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write ``value`` so that a reader never sees half a file, also if the power fails.
 
-    Args:
-        path: Target file; its parent folder is made if missing.
-        value: Anything ``json`` can write. NaN and infinity are refused: they are not JSON.
+    The parent folder is made if it is missing.
 
     Raises:
-        ValueError: ``value`` holds NaN or infinity.
+        ValueError: ``value`` holds NaN or infinity, which JSON has not.
         OSError: The disk is full or not writable; an existing file is left as it was.
     """
     path = Path(path)
@@ -82,13 +80,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_record(
     path: Path, kind: str, schema: int, make: Callable[[dict[str, Any]], Record]
 ) -> Record:
-    """Read a JSON file that names its kind and schema version.
-
-    Args:
-        path: The file.
-        kind: What it must hold.
-        schema: The version that is read.
-        make: Makes the record of the other fields.
+    """Read a JSON file that names its kind and schema version; ``make`` takes the other fields.
 
     Raises:
         CheckpointError: The file is missing, damaged, of another kind or schema version.
@@ -112,11 +104,7 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row, so that an interrupted run keeps what it had measured.
-
-    Args:
-        path: The file; its folder must exist.
-        row: The row.
+    """Append one row to a file, so that an interrupted run keeps what it had measured.
 
     Raises:
         CheckpointError: The row before is damaged.
@@ -140,10 +128,8 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
 def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Read a JSON-lines file that :func:`write_jsonl` or :func:`append_jsonl` wrote.
 
-    Args:
-        path: The file.
-        recorded: What :func:`log_facts` said of the finished file, from the record beside it.
-            Default: unknown; then rows that are missing at the end go unnoticed.
+    ``recorded`` is the result of :func:`log_facts` for the finished file, from its record.
+    Without it, rows that are missing at the end go unnoticed.
 
     Raises:
         CheckpointError: The file is missing, or a row is damaged or missing.

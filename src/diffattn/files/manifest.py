@@ -13,12 +13,10 @@ _CARD = "README.md"
 
 
 def write_manifest(folder: Path) -> None:
-    """Hash every file of a folder, wait until all lie on the disk, then say so in a manifest.
+    """Hash every file of a folder, wait until all lie on the disk, then write the manifest.
 
-    A model card is not named there, as it is written to be changed.
-
-    Args:
-        folder: A folder without subfolders.
+    The folder has no subfolders. The manifest leaves out a model card, which is written to be
+    changed.
     """
     folder = Path(folder)
     files = {}
@@ -33,13 +31,10 @@ def write_manifest(folder: Path) -> None:
 
 
 def verify_manifest(folder: Path) -> None:
-    """Read every file of a folder again: about a second per gigabyte.
-
-    Args:
-        folder: With a manifest; other files may lie beside those that it names.
+    """Read every file again that a folder's manifest names: about a second per gigabyte.
 
     Raises:
-        CheckpointError: The manifest is missing, or the first file that is not as it was written.
+        CheckpointError: The manifest is missing, or a file is not as it was written.
     """
     folder = Path(folder)
     for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, _files):

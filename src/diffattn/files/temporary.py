@@ -22,12 +22,7 @@ def temporary_file(path: Path) -> Iterator[IO[str]]:
 
 
 def clean_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove the temporary files of processes that have died; those being written stay.
-
-    Args:
-        folder: Where they lie.
-        name: Of the file that they were to become. Default: any.
-    """
+    """Remove temporary files of dead processes, of the file ``name`` or (default) of any file."""
     ours = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL)
     for entry in Path(folder).iterdir():
         if not ours.fullmatch(entry.name) or not entry.is_file():

@@ -47,12 +47,7 @@ def _other_parameters(config: ModelSettings) -> int:
 
 
 def parameter_count(config: ModelSettings, *, embeddings: bool = True) -> int:
-    """Parameters of the whole model; tied embeddings are counted once.
-
-    Args:
-        config: The model.
-        embeddings: Count input and output embeddings too.
-    """
+    """Parameters of the whole model; tied embeddings count once."""
     block = attention_parameters(config) + 3 * config.hidden_size * config.intermediate_size
     count = config.num_hidden_layers * (block + 2 * config.hidden_size) + config.hidden_size
     if embeddings:
@@ -77,11 +72,8 @@ def flops_per_token(
     Args:
         config: The model.
         seq_len: Tokens per sequence. Default: ``max_position_embeddings``.
-        training: Count forward and backward, that is three times forward.
-        composed: Count what the composed backend does, not what the model asks for.
-
-    Returns:
-        FLOPs per token, rounded to the nearest integer.
+        training: Count forward and backward, three times forward.
+        composed: Count the work of the composed backend, not of the definition.
     """
     seq_len = config.max_position_embeddings if seq_len is None else seq_len
     products = _matrix_parameters(config)

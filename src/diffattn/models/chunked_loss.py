@@ -47,18 +47,17 @@ def next_token_losses(
     chunk_tokens: int,
     shift_labels: Tensor | None = None,
 ) -> Tensor:
-    """The loss of predicting each token's successor; see :func:`chunked_token_losses`.
+    """Losses ``[B, T]`` of each token's successor; see :func:`chunked_token_losses`.
+
+    They are 0 before an ignored label, and at the last position of ``labels``.
 
     Args:
         hidden: ``[B, T, hidden_size]``.
-        head: To logits.
+        head: Makes logits.
         labels: int64 ``[B, T]``, unshifted.
         chunk_tokens: Most tokens of a chunk.
-        shift_labels: int64 ``[B, T]``, each token's successor, in place of ``labels``: a part of a
-            row cannot tell that of its last token. Default: as ``labels`` have it.
-
-    Returns:
-        ``[B, T]``; 0 before an ignored label, and at the last position of ``labels``.
+        shift_labels: int64 ``[B, T]``, each token's successor, in place of ``labels``, whose parts
+            lack the successor of their last token.
     """
     following = shift_labels
     if following is None:

@@ -7,7 +7,7 @@ memory that is left; only then does transformers build anything.
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,7 @@ from diffattn.models.accounting import parameter_count
 from diffattn.models.config.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.config.numbers import LARGEST_COUNT
 from diffattn.models.memory import available_bytes
-from diffattn.models.weight_files import Weights, weights_of
-
-Find = Callable[[str], Path | None]
-"""A file of the folder by name, or ``None`` if there is none."""
+from diffattn.models.weight_files import Find, Weights, weights_of
 
 _SETTINGS = (
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -55,14 +52,14 @@ def check_folder(
     """Refuse a model folder that cannot be a model, in time and memory that its files bound.
 
     Args:
-        name: What the user called it, first in messages.
-        folder: What transformers is given: a path, or a name on the hub.
-        find: Its files.
-        in_memory: Whether all weights must fit the memory that is left.
-        revision: Of a name on the hub.
+        name: Name that the user gave, first in messages.
+        folder: Path or hub name for transformers.
+        find: Finds a file of the folder.
+        in_memory: Whether all weights must fit the free memory.
+        revision: Revision of a hub name.
 
     Raises:
-        CheckpointError: A file or field is impossible: it is named.
+        CheckpointError: A file or field is impossible.
     """
     settings: dict[str, Any] = {}
     for file in (*_SETTINGS, *_VOCABULARIES):
@@ -106,13 +103,7 @@ def check_folder(
 def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str, Any]:
     """The object in a JSON file, within limits of size and depth, all numbers finite.
 
-    Args:
-        where: First in messages.
-        path: The file.
-        vocabulary: Whether it may be large.
-
-    Raises:
-        CheckpointError: It is no such file.
+    ``where`` begins the message of a CheckpointError; a ``vocabulary`` may be large.
     """
     most = _MOST_VOCABULARY_BYTES if vocabulary else _MOST_BYTES
     if not path.is_file() or (size := path.stat().st_size) > most:

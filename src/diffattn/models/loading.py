@@ -27,25 +27,22 @@ def load_model(
     device_map: str | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[Any, Any]:
-    """A causal language model, ours or any other, and its tokenizer.
+    """A causal language model, ours or any other, in evaluation mode, and its tokenizer.
 
     Args:
         name_or_path: A run directory (with ``model/``), a model folder, or a hub name.
-        verify: Whether to compare the files with their ``manifest.json``, if there is one: about
-            a second per gigabyte.
-        revision: Commit, branch or tag of a name on the hub. Default: its main branch.
+        verify: Whether to compare the files with ``manifest.json``, if it exists: about a second
+            per gigabyte.
+        revision: Commit, branch or tag of a hub name. Default: its main branch.
         trust_remote_code: Whether to run the code that comes with the model. It can do anything,
             so nothing else of the folder is checked then.
-        device_map: Where its parts go, as accelerate takes it: ``"auto"``, ``"balanced"``, a
+        device_map: Places of its parts, as accelerate takes it: ``"auto"``, ``"balanced"``, a
             device. Default: all on the CPU.
-        dtype: Of the weights. Default: the checkpoint's own.
-
-    Returns:
-        The model in evaluation mode, and the tokenizer.
+        dtype: Of the weights. Default: the checkpoint's.
 
     Raises:
         CheckpointError: Nothing is there, or the files are damaged or of another kind.
-        ConfigError: A revision of what is no name on the hub, or an end of its texts that is no id.
+        ConfigError: A revision of a folder, or an end of its texts that is no token id.
     """
     folder = checkpoint_folder(name_or_path)
     if revision is not None and folder.exists():
@@ -81,21 +78,17 @@ def load_model(
 
 
 def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
-    """Tokens by which a model ends what it writes, in ascending order.
+    """Tokens by which a model ends its texts, in ascending order.
 
-    Chat models end a turn by another token than a text, so several places name one or more: the
+    Chat models end a turn by another token than a text, so several places name some: the
     configuration, ``generation_config`` and the tokenizer.
 
-    Args:
-        model: A causal language model.
-        tokenizer: Its tokenizer. Default: without.
-
     Raises:
-        ConfigError: One of them names something else than ids.
+        ConfigError: A place names something else than ids.
     """
     config = model.config
     places = (config, config.get_text_config(), getattr(model, "generation_config", None))
-    found: set[int] = set()
+    ends: set[int] = set()
     for place in (*places, tokenizer):
         named = getattr(place, "eos_token_id", None)
         ids = named if isinstance(named, list | tuple) else [] if named is None else [named]
@@ -104,8 +97,8 @@ def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
                 f"{type(place).__name__}: eos_token_id must be an id, a list of ids or null, got "
                 f"{shown(named)}."
             )
-        found.update(ids)
-    return sorted(token for token in found if token >= 0)  # -1 stands for none
+        ends.update(ids)
+    return sorted(token for token in ends if token >= 0)  # -1 stands for none
 
 
 def usable_device(name: str | None) -> torch.device:
@@ -165,10 +158,10 @@ def _require_all_weights(name_or_path: str, model: Any, report: Any) -> None:
     unknown = sorted(report["unexpected_keys"])
     if not isinstance(model, DiffTransformerForCausalLM):
         unknown = []  # heads for other tasks, which other models may carry
-    for names, what in ((missing, "no"), (reshaped, "another shape of"), (unknown, "also")):
+    for names, fault in ((missing, "no"), (reshaped, "another shape of"), (unknown, "also")):
         if names:
             raise CheckpointError(
-                f"{name_or_path}: must hold exactly the weights of its config, got {what} "
+                f"{name_or_path}: must hold exactly the weights of its config, got {fault} "
                 f"{names[0]} ({len(names)} such names)."
             )
 

@@ -13,16 +13,12 @@ except ImportError:
 
 
 def require_memory(where: str, parts: Mapping[str, int], *, available: int | None = None) -> None:
-    """Refuse what no memory holds.
+    """Refuse, with a ConfigError, a need that no memory holds.
 
     Args:
-        where: Who asks, first in the message.
-        parts: What is held at the same time, in bytes: lower bounds, so that nothing that fits
-            is refused.
+        where: Caller, first in the message.
+        parts: Lower bounds in bytes of the parts that are held at the same time.
         available: In bytes. Default: :func:`available_bytes`; unknown, nothing is refused.
-
-    Raises:
-        ConfigError: The parts need more than there is; names the largest.
     """
     available = available_bytes() if available is None else available
     needed = sum(parts.values())

@@ -87,12 +87,8 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
         """Our operator unless another implementation is asked for."""
         requested = requested_attention or cached_attention.IMPLEMENTATION
         if "/" not in requested:  # else a kernel of the hub
-            known = (
-                cached_attention.IMPLEMENTATION,
-                "eager",
-                *ALL_ATTENTION_FUNCTIONS.valid_keys(),
-            )
-            # transformers' own words first: programs look for them.
+            known = cached_attention.IMPLEMENTATION, "eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()
+            # Programs look for the words of transformers, which come first.
             where = f'Specified `attn_implementation="{requested}"` is not supported'
             check_known(where, "attn_implementation", requested, dict.fromkeys(known))
         return super().get_correct_attn_implementation(requested, is_init_check)
@@ -136,9 +132,6 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
     """Embedding, blocks and final norm, without an output head.
 
     Source: arXiv:2410.05258v2, section 2.
-
-    Args:
-        config: See :class:`DiffTransformerConfig`.
     """
 
     def __init__(self, config: DiffTransformerConfig) -> None:
@@ -173,26 +166,20 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         """Hidden states of every token.
 
         Args:
-            input_ids: int64 ``[B, T]``; or ``inputs_embeds``.
+            input_ids: int64 ``[B, T]``; or ``inputs_embeds`` ``[B, T, hidden_size]``.
             attention_mask: ``[B, keys]``, non-zero where a token is real; or ``[B or 1, 1, T,
-                keys]``, True where a key is seen or what is added to its score.
-            position_ids: int64 ``[B or 1, T]``, from 0; beyond ``max_position_embeddings`` they
-                extrapolate. Without mask and cache, restarts mark documents of packed rows (flash
-                kernels: of one row, from one position). Default: counted from the cache's length.
-            past_key_values: Cache to read and extend.
-            inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
-            use_cache: Make a cache if none is given.
+                keys]``, True where a key is seen, or added to its score.
+            position_ids: int64 ``[B or 1, T]``, from 0. Without mask and cache, restarts mark
+                documents of packed rows (flash kernels: of one row, from one position). Default:
+                counted from the cache's length.
             **kwargs: ``output_hidden_states``; ``output_attentions`` (per layer A1 − λA2
                 ``[B, H, T, S]``); ``output_attention_maps`` (A1 and A2, ``[B, H, 2, T, S]``);
                 ``cu_seq_lens_q`` of a packed row; arguments of a Hugging Face kernel.
 
-        Returns:
-            Final hidden states, the cache, and what was asked for.
-
         Raises:
-            ConfigError: Not one of ``input_ids`` and ``inputs_embeds``; a mask that does not fit;
-                packed rows or float32 that a flash kernel cannot take.
-            ShapeError: Another shape or dtype; on the CPU also ids or positions that cannot be.
+            ConfigError: A mask that does not fit; packed rows or float32 that a flash kernel cannot
+                take; not either ``input_ids`` or ``inputs_embeds``.
+            ShapeError: Another shape or dtype; on the CPU also impossible ids or positions.
         """
         if (input_ids is None) == (inputs_embeds is None):
             got = "neither" if input_ids is None else "both"
@@ -204,23 +191,9 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         check_embeds(inputs_embeds, self.config.hidden_size)
         check_positions(position_ids, *inputs_embeds.shape[:2])
-        cu_seqlens = kwargs.get("cu_seq_lens_q")
-        uses_our_operator = self.config._attn_implementation == cached_attention.IMPLEMENTATION
-        if uses_our_operator:
-            mask: Any
-            if kwargs.get("cache") is not None:
-                mask = paged_batch(inputs_embeds.shape[1], kwargs)
-            else:
-                mask = key_mask(
-                    attention_mask, position_ids, past_key_values, inputs_embeds, cu_seqlens
-                )
-        if position_ids is None:
-            position_ids = positions(inputs_embeds, past_key_values, cu_seqlens)
-        if not uses_our_operator:
-            mask = kernel_mask(
-                self.config, attention_mask, position_ids, past_key_values, inputs_embeds, kwargs
-            )
-            kwargs["position_ids"] = position_ids  # by which flash kernels tell documents apart
+        mask, position_ids = self._mask_and_positions(
+            attention_mask, position_ids, past_key_values, inputs_embeds, kwargs
+        )
         # After the masks: a packed row's documents are kept apart only without a cache.
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
@@ -242,6 +215,30 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values
         )
 
+    def _mask_and_positions(
+        self,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+        inputs_embeds: Tensor,
+        kwargs: dict[str, Any],
+    ) -> tuple[Any, Tensor]:
+        """The mask of the attention implementation; positions, counted unless they are given."""
+        cu_seqlens = kwargs.get("cu_seq_lens_q")
+        given = position_ids
+        if position_ids is None:
+            position_ids = positions(inputs_embeds, cache, cu_seqlens)
+        if self.config._attn_implementation != cached_attention.IMPLEMENTATION:
+            kwargs["position_ids"] = position_ids  # by which flash kernels tell documents apart
+            mask = kernel_mask(
+                self.config, attention_mask, position_ids, cache, inputs_embeds, kwargs
+            )
+        elif kwargs.get("cache") is not None:
+            mask = paged_batch(inputs_embeds.shape[1], kwargs)
+        else:
+            mask = key_mask(attention_mask, given, cache, inputs_embeds, cu_seqlens)
+        return mask, position_ids
+
 
 class DiffTransformerForCausalLM(
     DiffTransformerPreTrainedModel, BatchesContinuously, GenerationMixin
@@ -249,9 +246,6 @@ class DiffTransformerForCausalLM(
     """Decoder with a language-model head; trains and generates as any Hugging Face model.
 
     Source: arXiv:2410.05258v2, section 2.
-
-    Args:
-        config: See :class:`DiffTransformerConfig`.
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -280,23 +274,14 @@ class DiffTransformerForCausalLM(
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> DiffTransformerCausalLMOutput:
-        """Logits, and the loss if labels are given.
+        """Logits ``[B, T, vocab_size]``; with labels also the mean loss in nats per token.
+
+        Further arguments are those of :meth:`DiffTransformerModel.forward`.
 
         Args:
-            input_ids: int64 ``[B, T]``.
-            attention_mask: ``[B, keys]``, non-zero where a token is real.
-            position_ids: int64 ``[B or 1, T]``.
-            past_key_values: Cache to read and extend.
-            inputs_embeds: ``[B, T, hidden_size]`` in place of ``input_ids``.
-            labels: int64 ``[B, T]``, unshifted; -100 is ignored.
-            use_cache: Make a cache if none is given.
+            labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
             logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
-            **kwargs: As in :meth:`DiffTransformerModel.forward`; beside labels ``shift_labels``
-                ``[B, T]``, each token's successor, and ``num_items_in_batch``.
-
-        Returns:
-            Logits ``[B, T, vocab_size]``; mean cross-entropy in nats per token. With labels and
-            :attr:`loss_chunk_tokens` the losses of all tokens instead of logits.
+            **kwargs: Beside labels ``shift_labels`` ``[B, T]`` and ``num_items_in_batch``.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -307,20 +292,24 @@ class DiffTransformerForCausalLM(
             use_cache=use_cache,
             **kwargs,
         )
-        if isinstance(logits_to_keep, int) and logits_to_keep < 0:
-            raise ShapeError(
-                f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
-            )
-        if labels is not None:
+        if isinstance(logits_to_keep, int):
+            if logits_to_keep < 0:
+                raise ShapeError(
+                    f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
+                )
+            logits_to_keep = slice(-logits_to_keep, None)  # type: ignore[assignment]
+        hidden = outputs.last_hidden_state
+        loss = logits = token_losses = None
+        if labels is None:
+            logits = self.lm_head(hidden[:, logits_to_keep])
+        else:
             for name, ids in (("labels", labels), ("shift_labels", kwargs.get("shift_labels"))):
-                check_ids(name, ids, below=self.config.vocab_size, ignored=True)
-            if self.loss_chunk_tokens is not None:
-                return self._loss_in_chunks(outputs, labels, self.loss_chunk_tokens, **kwargs)
-        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, keep])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+                check_ids(name, ids, below=self.vocab_size, ignored=True)
+            if self.loss_chunk_tokens is None:
+                logits = self.lm_head(hidden[:, logits_to_keep])
+                loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
+            else:
+                loss, token_losses = self._loss_in_chunks(hidden, labels, **kwargs)
         return DiffTransformerCausalLMOutput(
             loss=loss,
             logits=logits,
@@ -328,32 +317,26 @@ class DiffTransformerForCausalLM(
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             attention_maps=outputs.attention_maps,
+            token_losses=token_losses,
         )
 
     def _loss_in_chunks(
         self,
-        outputs: DiffTransformerOutput,
+        hidden: Tensor,
         labels: Tensor,
-        chunk_tokens: int,
         num_items_in_batch: Tensor | int | None = None,
         shift_labels: Tensor | None = None,
         **kwargs: Any,
-    ) -> DiffTransformerCausalLMOutput:
-        """The loss as ``loss_function`` defines it, without logits."""
+    ) -> tuple[Tensor, Tensor]:
+        """The loss as ``loss_function`` defines it, and the loss of every token."""
+        assert self.loss_chunk_tokens is not None
         losses = next_token_losses(
-            outputs.last_hidden_state, self.lm_head, labels, chunk_tokens, shift_labels
+            hidden, self.lm_head, labels, self.loss_chunk_tokens, shift_labels
         )
         if num_items_in_batch is None:
             targets = labels[:, 1:] if shift_labels is None else shift_labels
             num_items_in_batch = (targets != IGNORED).sum()
-        return DiffTransformerCausalLMOutput(
-            loss=losses.sum() / num_items_in_batch,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            attention_maps=outputs.attention_maps,
-            token_losses=losses.detach(),
-        )
+        return losses.sum() / num_items_in_batch, losses.detach()
 
     def _get_static_cache_init_shape(self) -> Any:
         shape = super()._get_static_cache_init_shape()
@@ -375,9 +358,6 @@ class DiffTransformerForSequenceClassification(
     """Decoder with a linear head on its last real token: classifiers and reward models.
 
     Batches of several rows need ``pad_token_id`` in the configuration.
-
-    Args:
-        config: See :class:`DiffTransformerConfig`; ``num_labels`` as in Hugging Face.
     """
 
 

@@ -74,11 +74,7 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
 
     Args:
         name: A name from :func:`preset_table`.
-        attention_type: ``"diff"`` for the size as printed; another type for its twin, see
-            :func:`diffattn.models.twins.twin` with ``match="params"``.
-
-    Returns:
-        A new configuration.
+        attention_type: ``"diff"``, or the type of its :func:`~diffattn.models.twins.twin`.
 
     Raises:
         ConfigError: Unknown name or attention type.

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.config.attention_types import attention_facts
+from diffattn.models.config.attention_types import AttentionType, attention_facts
 from diffattn.models.config.known_names import check_known
 from diffattn.models.config.settings import ModelSettings, kept_backend
 
@@ -48,14 +48,7 @@ def twin(
 
     Source: arXiv:2410.05258v2, section 2.1 (V1); DIFF V2 note (January 2026), baselines.
 
-    Args:
-        config: The original; the twin is of the same class.
-        attention_type: Type of the twin.
-        match: One of :data:`MATCHES`.
-        **changes: Fields of the twin to set, for example ``shared_rank=8``.
-
-    Returns:
-        The configuration and the exact residuals.
+    ``changes`` are fields of the twin to set, for example ``shared_rank=8``.
 
     Raises:
         ConfigError: Unknown type, match or field, or heads that cannot be halved.
@@ -65,38 +58,45 @@ def twin(
     values = deepcopy(config.settings())
     for name in changes:
         check_known("twin", "field", name, values)
-    values["attention_type"] = attention_type
     if attention_type != config.attention_type:
-        divisor = facts.softmax_heads(match)
-        for name in ("num_heads", "num_kv_heads"):
-            softmax_heads = values[name] * config.attention.softmax_heads(match)
-            if softmax_heads % divisor:
-                raise ConfigError(
-                    f"twin: {name} of the {attention_type!r} twin must be whole, got "
-                    f"{softmax_heads} / {divisor}."
-                )
-            values[name] = softmax_heads // divisor
-        # What belongs to the type falls back to the new type's default.
-        values |= {"shared_rank": None, "head_norm": None, "lambda_bias": False}
-        if not facts.lambda_vectors:
-            values["lambda_init"] = None
-        values["attention_backend"] = kept_backend(values["attention_backend"], facts)
+        values |= _converted(config, facts, match)
     result = type(config)(**(values | changes))
     widths_differ = not (facts.matches_softmax and config.attention.matches_softmax)
     widths_differ = widths_differ or not _HEADS.isdisjoint(changes)
+    training_flops = partial(flops_per_token, training=True)
     if "intermediate_size" not in changes:
         if match == "params" and widths_differ:
             result.intermediate_size = _matching_intermediate_size(result, config, parameter_count)
         if match == "flops":
-            count = partial(flops_per_token, training=True)
-            result.intermediate_size = _matching_intermediate_size(result, config, count)
+            result.intermediate_size = _matching_intermediate_size(result, config, training_flops)
     return Twin(
         config=result,
         match=match,
         parameter_difference=parameter_count(result) - parameter_count(config),
-        flops_difference=flops_per_token(result, training=True)
-        - flops_per_token(config, training=True),
+        flops_difference=training_flops(result) - training_flops(config),
     )
+
+
+def _converted(config: ModelSettings, facts: AttentionType, match: str) -> dict[str, Any]:
+    """Settings that another attention type changes; the others keep their values."""
+    # Settings of the old type fall back to the new type's default.
+    values: dict[str, Any] = {"shared_rank": None, "head_norm": None, "lambda_bias": False}
+    values |= {
+        "attention_type": facts.name,
+        "attention_backend": kept_backend(config.attention_backend, facts),
+    }
+    if not facts.lambda_vectors:
+        values["lambda_init"] = None
+    divisor = facts.softmax_heads(match)
+    for name in ("num_heads", "num_kv_heads"):
+        softmax_heads = getattr(config, name) * config.attention.softmax_heads(match)
+        if softmax_heads % divisor:
+            raise ConfigError(
+                f"twin: {name} of the {facts.name!r} twin must be whole, got "
+                f"{softmax_heads} / {divisor}."
+            )
+        values[name] = softmax_heads // divisor
+    return values
 
 
 def _matching_intermediate_size(

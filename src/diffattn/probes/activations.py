@@ -1,16 +1,15 @@
 """How large the numbers inside a running model are."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.packed_rows import window_inputs
-from diffattn.probes.pieces import pieces
+from diffattn.probes.lambdas import lambda_range
+from diffattn.probes.passes import evaluating, pieces, run_windows
 
 _BLOCK_ENTRIES = 2**24
 """Attention logits that are held at a time."""
@@ -47,14 +46,14 @@ def layer_activations(
         ``context_rms`` and ``value_rms``; and where it has a λ ``lam``, its mean over tokens and
         heads, ``lam_min`` and ``lam_max``.
     """
-    found: list[dict[str, float]] = [{} for _ in model.model.layers]
+    sizes: list[dict[str, float]] = [{} for _ in model.model.layers]
     for share, ids, positions in pieces(input_ids, position_ids, at_once):
-        for whole, part in zip(found, _activations(model, ids, positions), strict=True):
+        for whole, part in zip(sizes, _activations(model, ids, positions), strict=True):
             for name, value in part.items():
                 whole[name] = _joined(name, whole.get(name), value, share)
-    for row in found:
+    for row in sizes:
         row |= {name: math.sqrt(row[name]) for name in row if name.endswith("_rms")}
-    return found
+    return sizes
 
 
 def _joined(name: str, whole: float | None, value: float, share: float) -> float:
@@ -84,15 +83,8 @@ def _activations(
                 _wraps_operator(row, input_ids.shape, position_ids), with_kwargs=True
             )
         )
-    inputs = window_inputs(input_ids, position_ids)
-    inputs = {name: x.to(model.device) for name, x in inputs.items()}
-    with _evaluating(model):
-        try:
-            # Logits of all tokens would be the largest tensor of a whole training run.
-            model(**inputs, use_cache=False, logits_to_keep=1)
-        finally:
-            for hook in hooks:
-                hook.remove()
+    with evaluating(model, *hooks):
+        run_windows(model, input_ids, position_ids)
     return rows
 
 
@@ -135,7 +127,7 @@ def _reads_output(row: dict[str, float]) -> Callable[..., None]:
 def _wraps_operator(
     row: dict[str, float], windows: torch.Size, position_ids: Tensor | None
 ) -> Callable[..., Any]:
-    """What a layer is given in place of its operator also measures."""
+    """A hook that puts a measuring operator in place of a layer's operator."""
 
     def hook(
         module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
@@ -148,8 +140,7 @@ def _wraps_operator(
             row["logit_max"] = largest_logit(queries, keys, position_ids)
             row["value_rms"] = _rms(v)
             if lam:
-                row["lam"] = float(lam[0].mean())
-                row["lam_min"], row["lam_max"] = map(float, lam[0].aminmax())
+                row.update(lambda_range(lam[0]))
             out: Tensor = operator(q, k, v, *lam)
             row["context_rms"] = _rms(out)
             return out
@@ -161,13 +152,3 @@ def _wraps_operator(
 
 def _rms(x: Tensor) -> float:
     return float(x.float().square().mean().sqrt())
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

@@ -1,4 +1,4 @@
-"""Attention maps: of a few query rows over a long context, their sums, and of one whole example."""
+"""Attention maps of a few query rows over a long context, and their sums over spans of keys."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,10 +12,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.lambda_param import diff_lambda
 from diffattn.probes.finite import require_finite_logits, require_finite_maps
+from diffattn.probes.lambdas import diffllama_lambda
+from diffattn.probes.passes import at_least_float32
 from diffattn.probes.unwrapped import unwrapped
 
+OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
+"""Options by which a layer asks for more than softmax(QK^T scale + mask) V."""
 _WITH_MAPS = ("diffattn", "eager")
 
 
@@ -31,11 +34,11 @@ class LayerRows:
 
 @torch.no_grad()
 def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None) -> list[LayerRows]:
-    r"""The attention of the last tokens of a sequence, and of no others.
+    r"""The attention of the last tokens of a sequence, one entry per layer.
 
     .. math:: A = A_1 - \lambda A_2
 
-    What comes before is read into a cache first, so that memory grows with rows times keys, never
+    Tokens before them are read into a cache first, so that memory grows with rows times keys, never
     with the square of the length. Models of ours give both maps themselves. DiffLlama gives one
     softmax map per query head: the first half of its heads are A1, the second half A2, and λ is
     that of its layer. Other models give their softmax map; they run as ``"eager"`` meanwhile.
@@ -47,13 +50,10 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
         input_ids: int64 ``[1, T]``, the tokens whose rows are wanted.
         past_key_values: Cache of all tokens before them; it is extended. Default: there are none.
 
-    Returns:
-        One entry per layer, in the model's order; float32 or float64, on its device.
-
     Raises:
         ShapeError: ``input_ids`` is not one row of one token or more.
         ConfigError: The model gives no maps, or not over all keys (a sliding window).
-        DiffAttnError: The model is broken: its maps or logits are not finite.
+        DiffAttnError: The maps or logits of the model are not finite.
     """
     if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
         raise ShapeError(f"attention_rows: input_ids must be [1, T], got {list(input_ids.shape)}.")
@@ -72,25 +72,17 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
             logits_to_keep=1,
             **options,
         )
-    attentions = output.attentions
-    name = type(network).__name__
-    if not attentions or any(x is None for x in attentions):
-        raise ConfigError(f"attention_rows: {name} must return attention maps, got none.")
-    wanted = (input_ids.shape[1], seen + input_ids.shape[1])
-    for x in attentions:
-        if tuple(x.shape[-2:]) != wanted:
-            raise ConfigError(
-                f"attention_rows: maps of {name} must be {list(wanted)} (queries, keys), "
-                f"got {list(x.shape[-2:])}. Sliding windows are not supported."
-            )
+    _require_all_keys(network, output.attentions, (input_ids.shape[1], seen + input_ids.shape[1]))
+    signed = [at_least_float32(x[0]) for x in output.attentions]
     if ours:
-        pairs = zip(output.attention_maps, attentions, strict=True)
-        rows = [LayerRows(maps=_wide(maps[0]), signed=_wide(x[0])) for maps, x in pairs]
+        maps = [at_least_float32(x[0]) for x in output.attention_maps]
+        rows = [LayerRows(maps=x, signed=y) for x, y in zip(maps, signed, strict=True)]
     elif network.config.model_type == "diffllama":
         layers = [layer.self_attn for layer in network.model.layers]
-        rows = [_diffllama(x[0], layer) for x, layer in zip(attentions, layers, strict=True)]
+        rows = [_diffllama(x, layer) for x, layer in zip(signed, layers, strict=True)]
     else:
-        rows = [LayerRows(maps=_wide(x[0])[:, None], signed=_wide(x[0])) for x in attentions]
+        rows = [LayerRows(maps=x[:, None], signed=x) for x in signed]
+    name = type(network).__name__
     for layer in rows:  # λ is in the signed map alone
         require_finite_maps(name, layer.maps, network)
         require_finite_maps(name, layer.signed, network)
@@ -98,18 +90,23 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     return rows
 
 
+def _require_all_keys(network: Any, attentions: Any, shape: tuple[int, int]) -> None:
+    """Refuse a model without maps, or with maps of other (queries, keys)."""
+    name = type(network).__name__
+    if not attentions or any(x is None for x in attentions):
+        raise ConfigError(f"attention_rows: {name} must return attention maps, got none.")
+    for x in attentions:
+        if tuple(x.shape[-2:]) != shape:
+            raise ConfigError(
+                f"attention_rows: maps of {name} must be {list(shape)} (queries, keys), "
+                f"got {list(x.shape[-2:])}. Sliding windows are not supported."
+            )
+
+
 def _diffllama(weights: Tensor, layer: Any) -> LayerRows:
     """Both maps of every pair of heads: head i and head i + H."""
-    maps = torch.stack(_wide(weights).chunk(2, dim=0), dim=1)  # [H, 2, T, S]
-    lam = diff_lambda(
-        layer.lambda_q1, layer.lambda_k1, layer.lambda_q2, layer.lambda_k2, layer.lambda_init
-    )
-    return LayerRows(maps=maps, signed=maps[:, 0] - lam * maps[:, 1])
-
-
-def _wide(x: Tensor) -> Tensor:
-    """float32, or float64 as it is."""
-    return x if x.dtype == torch.float64 else x.float()
+    maps = torch.stack(weights.chunk(2, dim=0), dim=1)  # [H, 2, T, S]
+    return LayerRows(maps=maps, signed=maps[:, 0] - diffllama_lambda(layer) * maps[:, 1])
 
 
 @contextmanager
@@ -209,58 +206,3 @@ def segment_shares(sums: Tensor, whole: int) -> dict[str, list[float]]:
     if not total or not totals.all():
         raise ConfigError("segment_shares: attention must not sum to 0, got a row or mean of 0.")
     return {"global": (mean / total).tolist(), "row": (sums / totals).mean((0, 1)).tolist()}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExampleMaps:
-    """Maps ``[T, T]`` of one head, float32."""
-
-    layer: int
-    head: int
-    map_1: Tensor
-    map_2: Tensor | None
-    """``None`` for softmax attention, likewise ``difference``."""
-    difference: Tensor | None
-
-
-@torch.no_grad()
-def example_maps(
-    model: DiffTransformerForCausalLM, input_ids: Tensor, *, layer: int, head: int
-) -> ExampleMaps:
-    r"""A1, A2 and A1 − λA2 of one head.
-
-    Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        model: A causal language model of ours.
-        input_ids: int64 ``[1, T]``.
-        layer: Counted from 0.
-        head: Output head, counted from 0.
-
-    Raises:
-        ConfigError: The model has no such layer or head.
-        ShapeError: ``input_ids`` is not one row.
-    """
-    for name, index, size in (
-        ("layer", layer, model.config.num_hidden_layers),
-        ("head", head, model.config.num_heads),
-    ):
-        if not 0 <= index < size:
-            raise ConfigError(f"example_maps: {name} must be from 0 to {size - 1}, got {index}.")
-    if input_ids.ndim != 2 or len(input_ids) != 1:
-        raise ShapeError(f"example_maps: input_ids must be [1, T], got {list(input_ids.shape)}.")
-    was_training = model.training
-    try:
-        output = model.eval()(
-            input_ids.to(model.device),
-            use_cache=False,
-            output_attentions=True,
-            output_attention_maps=True,
-        )
-    finally:
-        model.train(was_training)
-    raw = output.attention_maps[layer][0, head].float().cpu()  # [maps, T, T]
-    if len(raw) == 1:
-        return ExampleMaps(layer=layer, head=head, map_1=raw[0], map_2=None, difference=None)
-    difference = output.attentions[layer][0, head].float().cpu()
-    return ExampleMaps(layer=layer, head=head, map_1=raw[0], map_2=raw[1], difference=difference)

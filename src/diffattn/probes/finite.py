@@ -1,8 +1,11 @@
 """Is a model broken? Rows of numbers that say nothing, and the weights that may be why."""
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
-from diffattn.errors import DiffAttnError
+from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.layers.saved_names import saved_name
 
 
@@ -44,14 +47,36 @@ def require_finite_maps(where: str, maps: Tensor, network: nn.Module) -> None:
     _require(where, "attention maps", maps.detach().sum(-1), network)
 
 
-def _require(where: str, what: str, rows: Tensor, network: nn.Module) -> None:
+def require_same_logits(must: str, logits: Tensor, expected: Tensor, network: Any) -> None:
+    """Refuse logits of a model that differ by more than rounding.
+
+    Args:
+        must: Start of the message.
+        logits: ``[..., vocab_size]``.
+        expected: Shape of ``logits``. Entries of −inf are allowed: some models suppress tokens so.
+        network: The model; its dtype and size set the budget.
+
+    Raises:
+        ConfigError: The logits differ.
+    """
+    config = network.config.get_text_config()
+    # Each layer rounds a sum over the hidden size once more or less.
+    budget = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
+    size = float(expected[expected.isfinite()].abs().max()) or 1.0
+    either = expected.isfinite() | logits.isfinite()
+    error = float((logits - expected)[either].abs().max()) / size
+    if not error <= budget:
+        raise ConfigError(f"{must}, got logits that differ by {error:.1e}.")
+
+
+def _require(where: str, quantity: str, rows: Tensor, network: nn.Module) -> None:
     """One number per row, finite where the row is sound."""
     finite = rows.isfinite()
     if bool(finite.all()):
         return
     broken = rows[~finite]
     raise DiffAttnError(
-        f"{where}: {what} must be finite, got {float(broken[0])} in {len(broken)} of "
+        f"{where}: {quantity} must be finite, got {float(broken[0])} in {len(broken)} of "
         f"{rows.numel()} rows{_reason(network)}."
     )
 

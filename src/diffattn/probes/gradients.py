@@ -108,8 +108,8 @@ class GradientProbe:
 
 def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
     """Of one block, by the names above."""
-    found = {name: [getattr(layer.self_attn, f"{name}_proj").weight] for name in MATRICES}
-    return found | {FEED_FORWARD: [p for p in layer.mlp.parameters() if p.ndim == 2]}
+    matrices = {name: [getattr(layer.self_attn, f"{name}_proj").weight] for name in MATRICES}
+    return matrices | {FEED_FORWARD: [p for p in layer.mlp.parameters() if p.ndim == 2]}
 
 
 def _has_two_maps(attention: Any, name: str) -> bool:

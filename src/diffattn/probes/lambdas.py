@@ -1,13 +1,15 @@
-"""λ of every layer of a running model."""
+"""λ of every layer of a running model: its mean, its range, and statistics per head."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from diffattn.layers.lambda_vectors import LAMBDA_NAMES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.packed_rows import window_inputs
-from diffattn.probes.pieces import pieces
+from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.probes.passes import evaluating, pieces, run_windows
 
 
 @torch.no_grad()
@@ -18,7 +20,7 @@ def layer_lambdas(
     *,
     at_once: int | None = None,
 ) -> list[float] | None:
-    """One λ per layer.
+    """One λ per layer, or ``None`` where no λ is learned.
 
     V1 and Shared DIFF: the layer's λ. V2: its mean over the tokens and heads of ``input_ids``.
 
@@ -30,9 +32,6 @@ def layer_lambdas(
         position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
             apart. Default: a window is one document.
         at_once: Windows of one forward pass. Default: all.
-
-    Returns:
-        One number per layer, or ``None`` where no λ is learned.
     """
     layers: list[Any] = [block.self_attn for block in model.model.layers]
     facts = model.config.attention
@@ -46,17 +45,66 @@ def layer_lambdas(
         means.append(float(layers[0].lambda_of(logits).mean()))
 
     hooks = [layer.lambda_proj.register_forward_hook(read) for layer in layers]
-    found = [0.0] * len(layers)
-    was_training = model.training
-    try:
+    totals = [0.0] * len(layers)
+    with evaluating(model, *hooks):
         for share, ids, positions in pieces(input_ids, position_ids, at_once):
-            inputs = {name: x.to(model.device) for name, x in window_inputs(ids, positions).items()}
             means.clear()
-            # Logits of all tokens would be the largest tensor of a whole training run.
-            model.eval()(**inputs, use_cache=False, logits_to_keep=1)
-            found = [total + share * mean for total, mean in zip(found, means, strict=True)]
-    finally:
-        model.train(was_training)
-        for hook in hooks:
-            hook.remove()
-    return found
+            run_windows(model, ids, positions)
+            totals = [total + share * mean for total, mean in zip(totals, means, strict=True)]
+    return totals
+
+
+def lambda_range(lam: Tensor) -> dict[str, float]:
+    """Mean, least and largest λ of one layer in one forward pass."""
+    low, high = map(float, lam.aminmax())
+    return {"lam": float(lam.mean()), "lam_min": low, "lam_max": high}
+
+
+def diffllama_lambda(layer: Any) -> Tensor:
+    """λ of one attention layer of transformers' DiffLlama, ``[]``."""
+    q1, k1, q2, k2 = (getattr(layer, name) for name in LAMBDA_NAMES)
+    return diff_lambda(q1, k1, q2, k2, layer.lambda_init)
+
+
+class LambdaStatistics:
+    """λ of one layer over the tokens of any number of texts, per head.
+
+    Args:
+        num_heads: H.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        self.tokens = 0
+        self.sums = torch.zeros(2, num_heads, dtype=torch.float64)
+        self.least = torch.full((num_heads,), math.inf, dtype=torch.float64)
+        self.most = -self.least
+        self.outside = torch.zeros(2, num_heads, dtype=torch.int64)
+
+    def add(self, lam: Tensor) -> None:
+        """Add λ of some tokens, ``[T, H]``."""
+        lam = lam.double().cpu()
+        self.tokens += len(lam)
+        self.sums += torch.stack([lam.sum(0), lam.square().sum(0)])
+        low, high = lam.aminmax(dim=0)
+        self.least, self.most = torch.minimum(self.least, low), torch.maximum(self.most, high)
+        self.outside += torch.stack([(lam < 0).sum(0), (lam > 1).sum(0)])
+
+    def result(self) -> dict[str, Any]:
+        """Per head ``mean``, ``std`` (over tokens), ``min``, ``max`` and shares of tokens.
+
+        The shares are ``below_0`` and ``above_1``; ``lam`` is the mean over heads and tokens.
+        """
+        mean, square = self.sums / self.tokens
+        spread = (square - mean.square()).clamp(min=0)
+        # A λ that is the same for every token has no spread but that of rounding.
+        spread = spread.masked_fill(spread <= 1e-14 * square, 0)
+        below, above = (self.outside.double() / self.tokens).tolist()
+        return {
+            "lam": float(mean.mean()),
+            "mean": mean.tolist(),
+            "std": spread.sqrt().tolist(),
+            "min": self.least.tolist(),
+            "max": self.most.tolist(),
+            "below_0": below,
+            "above_1": above,
+        }

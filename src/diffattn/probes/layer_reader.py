@@ -16,15 +16,14 @@ from transformers.masking_utils import flash_attention_mask
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.lambda_param import diff_lambda
-from diffattn.probes.attention_rows import registered_attention
-from diffattn.probes.finite import require_finite_logits
+from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
+from diffattn.probes.finite import require_finite_logits, require_same_logits
+from diffattn.probes.lambdas import diffllama_lambda
+from diffattn.probes.passes import at_least_float32
 from diffattn.probes.unwrapped import unwrapped
 
 BLOCK_ENTRIES = 2**22
 """Attention logits of all heads and maps of one layer that are held at a time."""
-_OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
-"""Options by which a layer asks for more than softmax(QK^T scale + mask) V."""
 _NAME = "diffattn_layer_reader"
 
 
@@ -76,16 +75,15 @@ def read_layers(
     together to one differential attention with H heads: head i and head i + H are its two maps.
 
     Args:
-        network: A causal language model that :func:`require_readable` accepts, in evaluation mode.
+        network: A model in evaluation mode that :func:`require_readable` accepts.
         input_ids: int64 ``[1, T]``.
         on_attention: Called for every layer in their order.
         on_hidden: Called after every block.
 
     Raises:
         ShapeError: ``input_ids`` is not one row of one token or more.
-        ConfigError: A layer does not see all tokens before (a sliding window), or has another
-            attention; the model's type is named.
-        DiffAttnError: The model is broken: its logits are not finite.
+        ConfigError: A layer does not see all tokens before it, or has another attention.
+        DiffAttnError: The logits of the model are not finite.
     """
     if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
         raise ShapeError(f"read_layers: input_ids must be [1, T], got {list(input_ids.shape)}.")
@@ -114,15 +112,12 @@ def require_readable(network: Any, num_tokens: int) -> None:
     """Refuse a model whose attention maps cannot be made from what its layers are given.
 
     A short input is run once as the model is and once by :func:`read_layers`: every layer must
-    have handed over its attention, and the logits must agree within rounding.
-
-    Args:
-        network: A causal language model, in evaluation mode.
-        num_tokens: Longest sequence that will be read: no sliding window may be shorter.
+    have handed over its attention, and the logits must agree within rounding. No sliding window
+    may be shorter than ``num_tokens``.
 
     Raises:
-        ConfigError: They do not, or one is; the model's type is named.
-        DiffAttnError: The model is broken: its logits are not finite.
+        ConfigError: The model fails a check.
+        DiffAttnError: The logits of the model are not finite.
     """
     network = unwrapped(network)
     config = network.config.get_text_config()
@@ -153,17 +148,8 @@ def require_readable(network: Any, num_tokens: int) -> None:
             f"analysis: every layer of {kind} must hand over its queries and keys, got "
             f"{len(called)} of {config.num_hidden_layers}."
         )
-    # Each layer rounds a sum over the hidden size once more or less.
-    budget = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
-    finite = expected.isfinite()  # some models suppress a token by −inf
-    found = seen[-1][:, -1:].reshape(expected.shape)
-    size = float(expected[finite].abs().max()) or 1.0
-    error = float((found - expected)[finite].abs().max()) / size
-    if not error <= budget:
-        raise ConfigError(
-            f"analysis: attention of {kind} must be softmax(QK^T scale) V over all tokens before, "
-            f"got logits that differ by {error:.1e}."
-        )
+    must = f"analysis: attention of {kind} must be softmax(QK^T scale) V over all tokens before"
+    require_same_logits(must, seen[-1][:, -1:].reshape(expected.shape), expected, network)
 
 
 def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterator[LogitRows]:
@@ -171,14 +157,10 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
 
     The largest tensor made has ``max(entries, H * maps * T)`` numbers: at least one row of every
     head. In float32 (float64 for float64 queries), from queries and keys as the layer has them.
-
-    Args:
-        inputs: Of one layer.
-        entries: Logits held at a time.
     """
     num_tokens, num_heads, maps, _ = inputs.q.shape
-    queries = _wide(inputs.q) * inputs.scale
-    keys = _wide(inputs.k).repeat_interleave(num_heads // inputs.k.shape[1], dim=1)
+    queries = at_least_float32(inputs.q) * inputs.scale
+    keys = at_least_float32(inputs.k).repeat_interleave(num_heads // inputs.k.shape[1], dim=1)
     keys = keys.permute(1, 2, 3, 0)  # [H, maps or 1, D, T]
     places = torch.arange(num_tokens, device=queries.device)
     rows = max(1, entries // (num_heads * maps * num_tokens))
@@ -236,11 +218,11 @@ class _Interface:
         **options: Any,
     ) -> tuple[Tensor, None]:
         """Softmax attention over ``[B, heads, T, D]``, every token and those before it."""
-        other = [name for name in _OTHER_ATTENTION if options.get(name) is not None]
+        other = [name for name in OTHER_ATTENTION if options.get(name) is not None]
         if other or attention_mask is not None or not getattr(module, "is_causal", True):
-            what = ", ".join(other) or "a mask of its own"
+            reason = ", ".join(other) or "a mask of its own"
             raise ConfigError(
-                f"analysis: attention of {self.kind} must be plain causal softmax, got {what}."
+                f"analysis: attention of {self.kind} must be plain causal softmax, got {reason}."
             )
         _require_whole(self.kind, options.get("sliding_window"), query.shape[2])
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
@@ -267,9 +249,7 @@ def _diffllama(
     q = torch.stack(query[0].chunk(2, dim=0), dim=2)  # [H, T, 2, D]
     k = torch.stack(key[0].chunk(2, dim=0), dim=2)
     v = value[0].chunk(2, dim=0)[0]  # the same values are given to both maps
-    lam = diff_lambda(
-        layer.lambda_q1, layer.lambda_k1, layer.lambda_q2, layer.lambda_k2, layer.lambda_init
-    )
+    lam = diffllama_lambda(layer)
     return AttentionInputs(
         q=q.transpose(0, 1), k=k.transpose(0, 1), v=v.transpose(0, 1),
         lam=lam.expand(q.shape[1], q.shape[0]), scale=scale,
@@ -303,8 +283,3 @@ def _require_whole(kind: str, window: int | None, num_tokens: int) -> None:
 def _kind(network: Any) -> str:
     config = network.config
     return repr(getattr(config, "attention_type", None) or str(config.model_type))
-
-
-def _wide(x: Tensor) -> Tensor:
-    """float32, or float64 as it is."""
-    return x if x.dtype == torch.float64 else x.float()

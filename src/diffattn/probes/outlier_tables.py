@@ -78,8 +78,8 @@ def layer_rows(scan: OutlierScan) -> list[dict[str, Any]]:
     for layer in sorted(scan.hidden):
         maps = {
             (MAP_1, MAP_2)[number]: parts
-            for (of, number), parts in sorted(scan.logits.items())
-            if of == layer
+            for (of_layer, number), parts in sorted(scan.logits.items())
+            if of_layer == layer
         }
         groups = {LOGITS: _together(list(maps.values()))} if maps else {}
         if len(maps) > 1:

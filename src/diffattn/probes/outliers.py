@@ -43,12 +43,7 @@ class Tally:
         self.places = torch.zeros(0, width, dtype=torch.int64)
 
     def add(self, x: Tensor, place_of: Callable[[Tensor], Tensor]) -> None:
-        """Count some numbers.
-
-        Args:
-            x: ``[n]``, float32 or wider.
-            place_of: Indices into ``x``, int64 ``[m]``, to places, int64 ``[m, width]``.
-        """
+        """Count numbers ``[n]``; ``place_of`` turns indices ``[m]`` into places ``[m, width]``."""
         if not x.numel():
             return
         sizes = x.abs()
@@ -102,12 +97,13 @@ class Tally:
         """
         if not self.count:
             return None
-        one, two, three, four = (self.powers / self.count).tolist()
-        variance = two - one**2
+        mean, square, cube, fourth = (self.powers / self.count).tolist()
+        variance = square - mean**2
         # Differences of sums: what is below their rounding is no spread.
-        if variance <= 1e-13 * two:
+        if variance <= 1e-13 * square:
             return None
-        return float((four - 4 * one * three + 6 * one**2 * two - 3 * one**4) / variance**2)
+        central = fourth - 4 * mean * cube + 6 * mean**2 * square - 3 * mean**4
+        return float(central / variance**2)
 
     @property
     def massive(self) -> int:
@@ -185,14 +181,7 @@ class OutlierScan:
     def add_logits(
         self, layer: int, inputs: AttentionInputs, rows: LogitRows, tokens: Tensor, text: int
     ) -> None:
-        """Count the logits of some rows of one layer.
-
-        Args:
-            layer: From 0.
-            inputs: Of the layer.
-            rows: Of :func:`diffattn.probes.layer_reader.logit_rows`.
-            tokens: int64 ``[T]``, on the device of ``rows``.
-            text: Number of the text.
+        """Count the logits of some rows of one layer; tokens are int64 ``[T]`` of text ``text``.
 
         Raises:
             DiffAttnError: A logit is not finite.
@@ -214,13 +203,7 @@ class OutlierScan:
                 parts[of_first].add(x.flatten(), place_of)
 
     def add_hidden(self, layer: int, x: Tensor, tokens: Tensor, text: int) -> None:
-        """Count the residual stream after one block.
-
-        Args:
-            layer: From 0.
-            x: ``[T, hidden_size]``.
-            tokens: int64 ``[T]``, on the device of ``x``.
-            text: Number of the text.
+        """Count the residual stream ``[T, hidden_size]`` after one block.
 
         Raises:
             DiffAttnError: An entry is not finite.
@@ -279,6 +262,6 @@ def _columns(named: list[Any], index: Tensor) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def _require_finite(what: str, x: Tensor) -> None:
+def _require_finite(quantity: str, x: Tensor) -> None:
     if not bool(x.isfinite().all()):
-        raise DiffAttnError(f"outliers: {what} must be finite, got NaN or infinity.")
+        raise DiffAttnError(f"outliers: {quantity} must be finite, got NaN or infinity.")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.passes import evaluating, run_windows
 
 
 @torch.no_grad()
@@ -48,12 +49,6 @@ def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> lis
             ("feed_forward", block.mlp, False),
         )
     ]
-    was_training = model.training
-    try:
-        # Logits of all tokens would be the largest tensor of a whole training run.
-        model.eval()(input_ids.to(model.device), use_cache=False, logits_to_keep=1)
-    finally:
-        model.train(was_training)
-        for hook in hooks:
-            hook.remove()
+    with evaluating(model, *hooks):
+        run_windows(model, input_ids)
     return rows

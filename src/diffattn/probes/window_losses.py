@@ -7,35 +7,25 @@ from torch import Tensor
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.packed_rows import window_inputs
+from diffattn.probes.passes import evaluating
 
 
 @torch.no_grad()
 def window_losses(
     model: DiffTransformerForCausalLM, input_ids: Tensor, position_ids: Tensor | None = None
 ) -> np.ndarray:
-    r"""Losses of tokens given all before them in their window: :math:`-\log p(x_t \mid x_{<t})`.
+    r"""Losses ``[B, T - 1]`` of tokens given their window: :math:`-\log p(x_t \mid x_{<t})`.
 
-    One forward pass under the autocast in force; softmaxes in float32.
-
-    Args:
-        model: A causal language model, on any device; its mode is kept, and so are its chunks.
-        input_ids: int64 ``[B, T]``.
-        position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
-            apart. The loss at position 0, of what no token of the document predicts, is not
-            meant to be read. Default: a window is one document.
-
-    Returns:
-        float64 ``[B, T - 1]`` in nats, of tokens 1 to T - 1.
+    They are float64, in nats, of tokens 1 to T - 1, from one forward pass under the autocast in
+    force; softmaxes in float32. The model's mode and chunks are kept. ``position_ids`` begin again
+    at 0 with each document, to keep documents apart; the loss at position 0 has no meaning.
     """
-    was_training = model.training
-    try:
-        inputs = window_inputs(input_ids, position_ids)
-        if model.loss_chunk_tokens is not None:
-            inputs["labels"] = inputs["input_ids"]
-        inputs = {name: value.to(model.device) for name, value in inputs.items()}
-        output = model.eval()(**inputs, use_cache=False)
-    finally:
-        model.train(was_training)
+    inputs = window_inputs(input_ids, position_ids)
+    if model.loss_chunk_tokens is not None:
+        inputs["labels"] = inputs["input_ids"]
+    inputs = {name: value.to(model.device) for name, value in inputs.items()}
+    with evaluating(model):
+        output = model(**inputs, use_cache=False)
     if "labels" in inputs:
         return output.token_losses.view_as(input_ids)[:, :-1].cpu().double().numpy()
     logits = output.logits

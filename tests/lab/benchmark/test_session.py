@@ -8,10 +8,10 @@ import torch
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.benchmark import contenders, measure, session
-from diffattn.lab.benchmark.config import BenchConfig, Case
+from diffattn.lab.benchmark.config import BenchConfig, Case, result_path
 from diffattn.lab.benchmark.measure import measure as measure_case
 from diffattn.lab.benchmark.memory import Peak
-from diffattn.lab.benchmark.session import describe_run, result_path, run_bench, total_effort
+from diffattn.lab.benchmark.session import describe_run, run_bench, total_effort
 from diffattn.lab.records.results import BenchResult
 from diffattn.ops.attention import diff_attention
 

@@ -103,7 +103,7 @@ def here(monkeypatch):
 
     def run_members(members, data, folder, *, workers, on_progress, short):
         from diffattn.lab.training.prepare import open_data
-        from diffattn.lab.training.trainer import train
+        from diffattn.lab.training.run import train
 
         for member in members:
             name = member.config.name

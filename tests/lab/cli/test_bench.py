@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from diffattn.lab.benchmark import contenders
 from diffattn.ops.attention import diff_attention
@@ -55,6 +54,7 @@ def test_a_wrong_contender_ends_in_one(cli, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
+        (("bench", "tune"), "suite must be in {ops, models"),
         (("bench", "op"), "Did you mean 'ops'?"),
         (("bench", "ops", "--scale", "quik"), "Did you mean 'quick'?"),
         (("bench", "ops", "--dtype", "float23"), "Did you mean 'float32'?"),
@@ -71,27 +71,6 @@ def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert hint in fails(*arguments, code=2)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to tune")
-def test_without_a_gpu_the_command_is_one_line(cli):
-    called = cli("bench", "tune")
-    assert called.code == 2
-    assert called.err.strip() == (
-        "diffattn: bench: device 'cuda' needs a CUDA device, got none on this machine."
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(("--dtype", "float32"), "must be given one --length"),
-     (("--table", "tune.json"), "must be given one --length"),
-     (("--device", "cpu"), "device must be 'cuda', got 'cpu'")],
-)  # fmt: skip
-def test_the_tuner_refuses_what_it_would_ignore(cli, arguments, said):
-    called = cli("bench", "tune", *arguments)
-    assert called.code == 2
-    assert said in called.err
 
 
 def test_paged_decoding_beside_dense(cli, tmp_path):

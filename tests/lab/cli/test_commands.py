@@ -12,9 +12,9 @@ from rich.console import Console
 
 import diffattn
 from diffattn.files.io import read_json
+from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.catalog.recipes.catalog import RECIPES
 from diffattn.lab.cli.screen import tables
-from diffattn.lab.studies.variants import SWEPT
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.loading import load_model
 from diffattn.ops.inputs import backends
@@ -34,8 +34,8 @@ def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
     assert first.code == 0, first
     table = first.out.splitlines()
     assert table[0].startswith("Uninformative about attention types: ")
-    assert table[2].startswith("| Model | Parameters | Validation loss |")
-    assert len([line for line in table if line.startswith("|")]) == (2 + 4) + (2 + 1)
+    assert table[2].startswith("| Model | Parameters, FLOPs per token | ")
+    assert len([line for line in table if line.startswith("|")]) == (2 + 4) + (2 + 1) + (2 + 3)
     assert table[-1] == f"Report: {out / 'report.html'}"
     assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
     lines = first.err.splitlines()

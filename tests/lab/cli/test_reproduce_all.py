@@ -70,12 +70,10 @@ def test_the_page_names_what_has_just_run(tmp_path):
     assert "published/scaling" in content
 
 
-def only(folder, stage, run, scale="laptop"):
+def only(monkeypatch, folder, stage, run, scale="laptop"):
     """One stage alone, by a function that stands for its study."""
-    reproduce_all(
-        scale, folder, [stage], plan=lambda *of, **settings: None, run=run,
-        first_seed=True, dry_run=False, json_=False,
-    )  # fmt: skip
+    monkeypatch.setattr("diffattn.lab.cli.whole.run_with_progress", run)
+    reproduce_all(scale, folder, [stage], {})
 
 
 def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
@@ -91,31 +89,34 @@ def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
     (tmp_path / "recall").mkdir()  # it has begun
     (tmp_path / "throughput").mkdir()
     (tmp_path / "throughput" / "cpu.json").touch()
-    only(tmp_path, "gradient-flow", lambda plan, folder, reuse: write_gradient_flow(folder))
+    only(
+        monkeypatch, tmp_path, "gradient-flow",
+        lambda study, folder, workers, reuse: write_gradient_flow(folder),
+    )  # fmt: skip
     stages = read_record(tmp_path / "results.json")["stages"]
     assert list(stages) == ["text", "gradient-flow", "analysis"]
     assert stages["text"]["sentence"] == VERDICT["sentence"]
     assert shown == [*(f"{name}/report.html" for name in stages), tmp_path / "throughput"]
 
 
-def test_studies_of_two_scales_share_no_page(tmp_path):
+def test_studies_of_two_scales_share_no_page(tmp_path, monkeypatch):
     write_study(tmp_path / "text", num_steps=10)
     change_record(tmp_path / "text" / "study.json", scale="smoke")
     with pytest.raises(ConfigError, match="studies of scale 'laptop', got text of scale 'smoke'"):
-        only(tmp_path, "gradient-flow", None)
+        only(monkeypatch, tmp_path, "gradient-flow", None)
 
 
-def test_a_study_that_has_trained_nothing_gives_no_runs(tmp_path):
+def test_a_study_that_has_trained_nothing_gives_no_runs(tmp_path, monkeypatch):
     write_study(tmp_path / "text", num_steps=10, scale="study")
     shutil.copytree(tmp_path / "text", tmp_path / "ablations", ignore=lambda *of: ["runs"])
     reused = []
 
-    def run(plan, folder, reuse):
+    def run(study, folder, workers, reuse):
         reused.extend(reuse)
         raise KeyboardInterrupt  # more is not asked here
 
     with pytest.raises(KeyboardInterrupt):
-        only(tmp_path, "rank", run, scale="study")
+        only(monkeypatch, tmp_path, "rank", run, scale="study")
     assert reused == [tmp_path / "text"]
 
 

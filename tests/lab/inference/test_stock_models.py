@@ -13,9 +13,12 @@ _OFTEN = ("GPT2", "Mamba", "Rwkv")
 
 def documented():
     """Cells of the page by architecture."""
-    text = PAGE.read_text("utf-8").partition("## Architectures")[2]
-    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", text, re.MULTILINE)
-    return {name: dict(zip(COLUMNS, cells.split(" | "), strict=True)) for name, cells in rows}
+    lists = re.findall(r"^- (Yes|Refused): (.+(?:\n  .+)*)", PAGE.read_text("utf-8"), re.MULTILINE)
+    return {
+        name: dict.fromkeys(COLUMNS, answer.lower())
+        for answer, names in lists
+        for name in re.findall(r"`([^`]+)`", names)
+    }
 
 
 def test_the_page_names_every_architecture():

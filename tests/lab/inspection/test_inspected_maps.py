@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.inspection import maps
 from diffattn.lab.inspection.maps import viewed_layers
 from diffattn.lab.report.viewer.codes import half_step, to_weights
-from diffattn.probes.attention_rows import LayerRows, attention_rows, example_maps, segment_sums
+from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_sums
 
 IDS = [0, 40, 41, 42, 43, 44, 40, 41, 260]
 LENGTH = len(IDS)
@@ -53,13 +53,13 @@ def test_bytes_and_lambda_give_the_models_maps(models, kind, fine, monkeypatch):
         assert (off <= steps[:, 0] + np.abs(lam) * steps[:, 1] + LAMBDA_ROUNDING).all()
 
 
-def test_the_difference_is_that_of_example_maps(models):
+def test_the_difference_is_that_of_the_rows(models):
     model = models["diff"]
     layer = viewed_layers(model, IDS, layers=(1,))[0]
     weights, steps = to_weights(layer.codes, layer.scales), half_step(layer.codes, layer.scales)
+    rows = attention_rows(model.network, torch.tensor([IDS]))[1]
     for head in range(len(weights)):
-        example = example_maps(model.network, torch.tensor([IDS]), layer=1, head=head)
-        difference = example.difference.double().numpy()[ROWS, COLUMNS]
+        difference = rows.signed[head].double().numpy()[ROWS, COLUMNS]
         off = np.abs(weights[head, 0] - layer.lam[0, 0] * weights[head, 1] - difference)
         assert (off <= steps[head, 0] + layer.lam[0, 0] * steps[head, 1] + LAMBDA_ROUNDING).all()
 

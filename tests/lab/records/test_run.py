@@ -121,7 +121,7 @@ def test_git_state_outside_a_checkout(checkout, tmp_path_factory, monkeypatch):
 def test_records_and_reports_work_without_torch():
     code = """
 import sys
-for name in ("torch", "transformers", "accelerate"):
+for name in ("torch", "transformers"):
     sys.modules[name] = None
 import diffattn, diffattn.files.io, diffattn.lab.records.run, diffattn.lab.report.build
 from diffattn import CheckpointError

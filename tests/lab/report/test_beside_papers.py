@@ -161,7 +161,7 @@ def test_parts_of_a_protocol_are_of_one_model(tmp_path):
 
 
 def test_committed_results_of_two_versions_are_refused(tmp_path):
-    """Neither ``docs/claims.md`` nor the page of a study may mix them."""
+    """Neither ``docs/findings/claims.md`` nor the page of a study may mix them."""
     evaluation(tmp_path / EVALUATIONS / "a", "softmax-seed0")
     assert len(read_claim_records(tmp_path).evaluations) == 1
     evaluation(tmp_path / EVALUATIONS / "b", "diff-seed0", version=1)

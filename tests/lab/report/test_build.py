@@ -54,7 +54,7 @@ def test_the_verdict_stands_first(make_study):
 def test_an_uninformative_study_says_why(make_study):
     bad = {"informative": False, "sentence": "Uninformative: <b>.", "reasons": ["one", "<two>"]}
     page = build(make_study(verdict=bad))
-    assert '<div class="verdict uninformative">\n<p>Uninformative: &lt;b&gt;.</p>' in page
+    assert '<p class="verdict uninformative">Uninformative: &lt;b&gt;.</p>' in page
     assert "<ul><li>one</li><li>&lt;two&gt;</li></ul>" in page
     assert "uninformative" not in build(make_study("good")).split("<main>")[1]
 
@@ -218,14 +218,6 @@ def test_one_seed_has_no_interval(make_study):
     assert "softmax-seed5" in page
 
 
-def test_contradicting_summary_is_named(make_study):
-    study = make_study()
-    path = study / "runs/diff-seed0/results.json"
-    value = read_record(path)
-    write_record(path, value | {"validation_loss": 9.75})
-    assert re.search(r"for diff-seed0, but the run&#39;s own file gives 9\.75", build(study))
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -263,15 +255,10 @@ def at_best(value):
         ("maps.json", lambda v: v["layers"].update(diff=None)),
         ("results.json", lambda v: at_best(v).pop("validation_loss")),
         ("results.json", lambda v: at_best(v)["runs"].pop()),
-        ("results.json", lambda v: at_best(v)["phase_steps"].pop()),
-        ("results.json", lambda v: at_best(v)["validation_loss"].update(low="x")),
         ("results.json", lambda v: v["variants"]["diff"].pop("role")),
         ("results.json", lambda v: v["verdict"].pop("sentence")),
         ("results.json", lambda v: v["rates"]["variants"]["diff"].update(tried=[{}])),
-        ("results.json", lambda v: v["count_models"]["bigram"].update(loss="x")),
         ("results.json", lambda v: v["differences"][0].pop("mean")),
-        ("results.json", lambda v: v["differences"][0].update(runs=[["a", "b", "c"]])),
-        ("results.json", lambda v: v["differences"][0].update(at="x")),
     ],
 )
 def test_incomplete_fields_are_refused(make_study, name, change):

@@ -12,7 +12,7 @@ import diffattn.lab.report
 
 REPORT = Path(diffattn.lab.report.__file__).parent
 WINGS = {
-    "study", "recall", "stability", "scaling", "gradient_flow", "evaluation", "benchmarks",
+    "study", "sections", "evaluation", "benchmarks",
     "claims", "papers", "viewer", "analysis",
 }  # fmt: skip
 FILES = sorted(path.relative_to(REPORT).as_posix() for path in REPORT.rglob("*.py"))

@@ -1,6 +1,6 @@
 """How often the intervals hold the truth: simulated, and printed in the docs.
 
-``python tests/lab/stats/test_coverage.py`` prints the table of ``docs/protocols.md``.
+``python tests/lab/stats/test_coverage.py`` prints the table of ``docs/records/coverage.md``.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from diffattn.lab.stats.contrasts import paired_contrast
 from diffattn.lab.stats.proportions import mean_of_shares, share_interval
 
 REPEATS = 2_000
-DOCS = Path(__file__).parents[3] / "docs" / "protocols.md"
+DOCS = Path(__file__).parents[3] / "docs" / "records" / "coverage.md"
 
 
 def losses(rng, num_clusters):

@@ -8,7 +8,6 @@ import pytest
 import diffattn
 from diffattn.lab.studies import workers as workers_module
 from diffattn.lab.training.prepare import open_data
-from diffattn.lab.training.trainer import train
 from small_corpus import corpus
 
 __all__ = ["corpus"]
@@ -42,8 +41,7 @@ def heard():
 def run_in_this_process(members, data, folder, *, workers, on_progress, short):
     """What worker processes do, without the start-up of one per run."""
     folder.mkdir(parents=True, exist_ok=True)
-    here = partial(train, data=open_data(data))
-    workers_module.run_here(members, folder, here, on_progress=on_progress)
+    workers_module.run_here(members, open_data(data), folder, on_progress=on_progress)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from diffattn.errors import DiffAttnError
+from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.text.reproduce import reproduce
-from diffattn.lab.studies.variants import SWEPT
+from diffattn.lab.studies.reproduce import reproduce
 
 pytestmark = pytest.mark.scheduled
 NAMES = [f"{name}-seed0" for name in SWEPT]

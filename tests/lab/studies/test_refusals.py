@@ -7,7 +7,7 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.text.reproduce import reproduce
+from diffattn.lab.studies.reproduce import reproduce
 
 
 def snapshot(folder):

@@ -1,7 +1,9 @@
 """Worker processes: how many run, what their parent hears, and that none outlives it."""
 
+import base64
 import importlib
 import json
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -13,7 +15,7 @@ import pytest
 
 from diffattn.errors import DiffAttnError
 from diffattn.lab.studies import worker, workers
-from diffattn.lab.studies.text.reproduce import comparison
+from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.workers import is_done, run_members, unfinished
 from diffattn.lab.training.config import GuardConfig, InitConfig
 from diffattn.lab.training.engine import EngineConfig
@@ -73,9 +75,10 @@ def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
             {"done": 1},
         ]
         job = json.loads((tmp_path / "runs" / name / "job.json").read_text())
-        assert job["config"] == member.config.resolved()
-        assert job["facts"] == member.facts
-        assert job["records_divergence"] is member.records_divergence is True
+        sent = pickle.loads(base64.b64decode(job["member"]))
+        assert sent.config.resolved() == member.config.resolved()
+        assert sent.facts == member.facts
+        assert sent.records_divergence is member.records_divergence is True
         assert job["data"] == str(tmp_path / "data")
         assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
 
@@ -296,12 +299,10 @@ def test_a_worker_trains_the_very_run_of_its_job(members, tmp_path, monkeypatch)
     trained = []
     importlib.import_module("diffattn.lab.training.stability")  # else it would keep the stand-in
     monkeypatch.setattr("diffattn.lab.training.prepare.open_data", lambda folder: "data")
-    monkeypatch.setattr(
-        "diffattn.lab.training.trainer.train", lambda *run, **also: trained.append(run)
-    )
-    for run_config in (config, members[1].config):
-        order = json.loads(worker.job(run_config, {}, tmp_path / "data", tmp_path / "run"))
-        worker._train_on_text(order)
+    monkeypatch.setattr("diffattn.lab.training.run.train", lambda *run, **also: trained.append(run))
+    for member in (replace(members[0], config=config), members[1]):
+        member = replace(member, records_divergence=False)
+        worker.train_member(json.loads(worker.job(member, tmp_path / "data", tmp_path / "run")))
     assert [(run.resolved(), run.engine, run.init) for run, _, _ in trained] == [
         (run.resolved(), run.engine, run.init) for run in (config, members[1].config)
     ]

@@ -26,7 +26,7 @@ from diffattn.lab.training.distributed import (
     together,
 )
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 
 ROUNDING = 1e-6  # relative; sums over processes are taken in another order
 

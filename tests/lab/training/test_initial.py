@@ -17,7 +17,7 @@ from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.initial import initial_model, initial_weights
 from diffattn.lab.training.prepare import prepare_data
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

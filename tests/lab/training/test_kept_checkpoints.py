@@ -11,7 +11,7 @@ from diffattn.errors import ConfigError
 from diffattn.files.manifest import write_manifest
 from diffattn.lab.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

@@ -15,13 +15,13 @@ from continued_runs import assert_same_run, stop, stop_and_continue
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.records.launches import LAUNCHES
-from diffattn.lab.training import trainer
+from diffattn.lab.training import run
 from diffattn.lab.training.checkpoints import last_checkpoint
 from diffattn.lab.training.config import GuardConfig
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.ordered_trainer import OrderedTrainer
+from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import write_record
@@ -64,7 +64,7 @@ def test_twice_in_different_places(finished, make_run, data, tmp_path):
 def test_a_tied_head_is_not_missed_in_a_checkpoint(tied, make_run, monkeypatch):
     said = []
     monkeypatch.setattr("transformers.trainer.logger.warning", said.append)
-    trainer = OrderedTrainer.__new__(OrderedTrainer)
+    trainer = RunTrainer.__new__(RunTrainer)
     config = deepcopy(make_run().model)
     config.tie_word_embeddings = tied
     trainer.model = model = DiffTransformerForCausalLM(config)
@@ -168,7 +168,7 @@ def test_after_the_last_step_only_the_end_is_repeated(
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "write_json", full)  # results.json
+        patch.setattr(run, "write_json", full)  # results.json
         with pytest.raises(OSError, match="No space left"):
             train(make_run("diff"), data, folder)
     earlier = read_json(folder / "costs.json")
@@ -229,14 +229,14 @@ def test_a_model_that_does_not_fit_is_written_by_the_next_call(
     finished, make_run, data, tmp_path, small_files
 ):
     folder, config = tmp_path / "run", make_run("diff")
-    real = trainer.require_finite
+    real = run.require_finite
 
     def last_check(step, values):
         small_files(60_000)
         real(step, values)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "require_finite", last_check)  # after training, before the model
+        patch.setattr(run, "require_finite", last_check)  # after training, before the model
         with pytest.raises(DiffAttnError, match="model: must be written whole"):
             train(config, data, folder)
     small_files(resource.RLIM_INFINITY)

@@ -5,8 +5,8 @@ import pytest
 from continued_runs import stop
 from diffattn.errors import ConfigError
 from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.run import train
 from diffattn.lab.training.sharding import require_same_parts
-from diffattn.lab.training.trainer import train
 
 
 def test_shards_of_two_are_refused_by_one_and_by_three(make_run, data, tmp_path, monkeypatch):

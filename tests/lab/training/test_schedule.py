@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.schedule import (
+from diffattn.lab.training.loop.schedule import (
     learning_rate_factor,
     optimizer_and_scheduler,
     parameter_groups,

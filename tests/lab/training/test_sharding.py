@@ -16,9 +16,9 @@ from diffattn.files.io import read_json
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.distributed import joined
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.ordered_trainer import OrderedTrainer
+from diffattn.lab.training.loop.trainer import RunTrainer
+from diffattn.lab.training.run import train
 from diffattn.lab.training.sharding import require_shardable, require_sharded
-from diffattn.lab.training.trainer import train
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -111,13 +111,13 @@ def test_replicas_of_shards_train_what_one_process_does(
     train(make_run(attention_type, **changes), data, tmp_path / "one")
     config = make_run(attention_type, **changes, micro_batch_sequences=1)
     folder, held = tmp_path / "run", []
-    training_step = OrderedTrainer.training_step
+    training_step = RunTrainer.training_step
 
     def watched(self, model, *args, **kwargs):
         held.extend(p.to_local().numel() / p.numel() for p in model.model.layers.parameters())
         return training_step(self, model, *args, **kwargs)
 
-    monkeypatch.setattr(OrderedTrainer, "training_step", watched)
+    monkeypatch.setattr(RunTrainer, "training_step", watched)
     two = sharded(config, replicas=2)
     first, *_ = launched(4, lambda: train(two, data, folder, on_progress=interrupt_at(7)))
     assert first[1][0][0] == "Interruption", first
@@ -252,7 +252,7 @@ def test_no_process_keeps_whole_gradients_or_weights_between_the_passes_of_a_ste
 ):
     """Where reduction waits for the last pass, shards have no gradients until then."""
     shares = []
-    training_step = OrderedTrainer.training_step
+    training_step = RunTrainer.training_step
 
     def watched(self, model, *args, **kwargs):
         loss = training_step(self, model, *args, **kwargs)
@@ -261,7 +261,7 @@ def test_no_process_keeps_whole_gradients_or_weights_between_the_passes_of_a_ste
         shares.append([*kept, *(held / whole for held, whole in weights)])
         return loss
 
-    monkeypatch.setattr(OrderedTrainer, "training_step", watched)
+    monkeypatch.setattr(RunTrainer, "training_step", watched)
     changes = {"num_steps": 1, "warmup_steps": 0, "evaluate_every": 1, "evaluation_tokens": 32}
     config = sharded(make_run("diff", **changes, micro_batch_sequences=1))
 

@@ -19,9 +19,10 @@ from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.callbacks import require_finite
-from diffattn.lab.training.ordered_trainer import OrderedTrainer, training_order
-from diffattn.lab.training.schedule import learning_rate_factor
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.loop.data_order import training_order
+from diffattn.lab.training.loop.schedule import learning_rate_factor
+from diffattn.lab.training.loop.trainer import RunTrainer
+from diffattn.lab.training.run import train
 from diffattn.models.accounting import parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
@@ -135,7 +136,7 @@ def test_one_pass_gives_the_loss_that_transformers_measures(
     precision, make_run, data, tmp_path, monkeypatch
 ):
     """The loop of ``transformers.Trainer`` is the oracle; ours sees each window once."""
-    ours, pairs = OrderedTrainer.evaluation_loop, []
+    ours, pairs = RunTrainer.evaluation_loop, []
 
     def both(self, dataloader, description, prediction_loss_only=None, **rest):
         loss = f"{rest['metric_key_prefix']}_loss"
@@ -150,7 +151,7 @@ def test_one_pass_gives_the_loss_that_transformers_measures(
         pairs.append((measured.metrics[loss], expected.metrics[loss]))
         return measured
 
-    monkeypatch.setattr(OrderedTrainer, "evaluation_loop", both)
+    monkeypatch.setattr(RunTrainer, "evaluation_loop", both)
     train(make_run("diff", precision=precision, num_steps=4), data, tmp_path / "run")
     assert len(pairs) == 3  # before the first step, after the last, and on all windows
     for measured, expected in pairs:

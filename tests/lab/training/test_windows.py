@@ -15,15 +15,11 @@ from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.config import DataConfig, GuardConfig, RunConfig
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.ordered_trainer import (
-    OrderedTrainer,
-    first_windows,
-    training_order,
-    training_windows,
-)
+from diffattn.lab.training.loop.data_order import first_windows, training_order, training_windows
+from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
+from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
-from diffattn.lab.training.trainer import train
 from diffattn.lab.training.windows import WindowConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -117,7 +113,7 @@ def test_a_post_mortem_computes_the_step_of_the_run(apart, data, tmp_path, monke
     """Of documents apart, in micro batches of unequal counts: not the mean of their losses."""
     config, folder = apart("diff")
     first = next(row for row in read_jsonl(folder / "metrics.jsonl") if "train_loss" in row)
-    monkeypatch.setattr(OrderedTrainer, "compute_loss", broken(OrderedTrainer.compute_loss))
+    monkeypatch.setattr(RunTrainer, "compute_loss", broken(RunTrainer.compute_loss))
     with pytest.raises(DivergenceError, match="the loss must stay finite, got nan at step 1"):
         train(replace(config, guard=GuardConfig(spike="stop")), data, tmp_path / "run")
     norms = read_json(tmp_path / "run" / "postmortem.json")["gradient_norms"]

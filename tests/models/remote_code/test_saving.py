@@ -14,8 +14,7 @@ from diffattn.models.config.configuration_diff_transformer import DiffTransforme
 from diffattn.models.conversion.convert import convert
 from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.remote_code.auto_map import AUTO_MAP, FILE_NAME
-from diffattn.models.remote_code.single_file import single_file
+from diffattn.models.remote_code.saving import AUTO_MAP, FILE_NAME, MODEL_FILE
 
 TRAP = "raise SystemExit('code of a folder was run')\n"
 
@@ -79,7 +78,7 @@ def test_a_converted_model_has_its_code(make_config, build, tmp_path):
     build(make_config("softmax")).save_pretrained(tmp_path / "softmax", remote_code=False)
     convert(str(tmp_path / "softmax"), "diff_v2", tmp_path / "out")
     assert settings(tmp_path / "out")["auto_map"] == AUTO_MAP
-    assert (tmp_path / "out" / FILE_NAME).read_text(encoding="utf-8") == single_file()
+    assert (tmp_path / "out" / FILE_NAME).read_bytes() == MODEL_FILE.read_bytes()
 
 
 def test_code_in_a_folder_is_never_run_by_the_package(folder):

@@ -1,4 +1,4 @@
-"""vLLM generates what ``generate`` does. It needs its own environment, see docs/serving.md.
+"""vLLM generates what ``generate`` does. It needs its own environment, see docs/guides/serving.md.
 
 ``DIFFATTN_VLLM_PYTHON`` is a Python with vLLM and an installed diffattn.
 """

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from diffattn.errors import BackendError
-from diffattn.lab.testing import aot
+from tools import aot
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-TESTS = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PYTHONS = [sys.executable, *filter(None, os.environ.get("DIFFATTN_AOT_PYTHONS", "").split(":"))]
 """Interpreters of the full matrix: this one, and those that have other versions of Triton."""
 CASES = {
@@ -26,8 +26,8 @@ def fresh(arguments, cache, python=sys.executable):
     """Run Python without the interpreter of Triton, which is chosen when a kernel is defined."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(cache)}
-    paths = [str(TESTS.parent / "src"), str(TESTS), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    folders = [str(ROOT / "src"), str(ROOT), str(ROOT / "tests"), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     return subprocess.run(
         [python, *arguments], env=environment, capture_output=True, text=True, check=False
     )
@@ -36,7 +36,7 @@ def fresh(arguments, cache, python=sys.executable):
 @pytest.mark.parametrize("capability", CASES)
 def test_chosen_kernels_keep_the_limits(capability, tmp_path):
     code = f"""
-from diffattn.lab.testing import aot
+from tools import aot
 cases = {{case.name: case for case in aot.registered_cases({capability})}}
 for name in {CASES[capability]}:
     report = aot.compile_case(cases[name], {capability})
@@ -109,7 +109,7 @@ def test_the_gate_refuses_what_cannot_run(tmp_path):
         "must not contain a trap",
     }
     code = f"""
-from diffattn.lab.testing import aot
+from tools import aot
 from ops.triton import unfit_kernels
 for name, capability in {[("FITTING", 90), *unfit]}:
     report = aot.compile_case(getattr(unfit_kernels, name), capability)
@@ -130,7 +130,7 @@ for name, capability in {[("FITTING", 90), *unfit]}:
 
 @pytest.mark.scheduled
 def test_the_command_prints_a_table(tmp_path):
-    done = fresh(["-m", "diffattn.lab.testing.aot", "90", "--match", "combine"], tmp_path)
+    done = fresh(["-m", "tools.aot", "90", "--match", "combine"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "decode-combine-dv256" in done.stdout
     assert done.stdout.endswith("0 failed\n")
@@ -140,7 +140,7 @@ def test_the_command_prints_a_table(tmp_path):
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("capability", aot.SHARED_BYTES)
 def test_all_kernels_keep_the_limits(capability, python, tmp_path):
-    done = fresh(["-m", "diffattn.lab.testing.aot", str(capability)], tmp_path, python)
+    done = fresh(["-m", "tools.aot", str(capability)], tmp_path, python)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

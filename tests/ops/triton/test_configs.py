@@ -15,8 +15,6 @@ from diffattn.ops.triton import (
     decode,
     forward,
     launch,
-    softmax,
-    softmax_backward,
 )
 
 
@@ -169,10 +167,6 @@ def test_no_launch_leaves_the_rounding_to_a_default(monkeypatch):
     mask, lse = launch.KeyMask(causal=True), torch.zeros(1, 1, 2, 3)
     forward.forward(q, k, v, lam, scale=1.0, mask=mask)
     backward.backward(out, q, k, v, lam, out, out, lse, scale=1.0, mask=mask)
-    softmax.forward(q[..., 0, :], k[..., 0, :], v, scale=1.0, mask=mask)
-    softmax_backward.backward(
-        out, q[..., 0, :], k[..., 0, :], v, out, lse[:, :, 0], scale=1.0, mask=mask
-    )
     decode.decode(q, k, v, lam, scale=1.0)
-    assert len({name for name, _ in launches}) == 10
+    assert len({name for name, _ in launches}) == 6
     assert all(fused is True for _, fused in launches), launches

@@ -35,7 +35,7 @@ def positional(case, op, device):
     """The arguments of the operator itself."""
     tensors, options = arguments(case, device)
     if op == "softmax":
-        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+        tensors = [tensors[0].detach()[:, :, :, :1].requires_grad_(), *tensors[1:3], None]
     names = ("window", "key_padding_mask", "kv_lengths", "cu_seqlens")
     return (*tensors, options["scale"], True, *(options.get(name) for name in names))
 
@@ -46,20 +46,23 @@ def positional(case, op, device):
     ids=["cache", "packed", "softmax"],
 )
 def test_operators_pass_opcheck(op, case, kernel_device):
-    operator = getattr(torch.ops.diffattn, f"triton_{op}_attention").default
+    operator = torch.ops.diffattn.triton_diff_attention.default
     torch.library.opcheck(operator, positional(case, op, kernel_device))
 
 
-@pytest.mark.parametrize("op", ["diff", "softmax"])
-@pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
+@pytest.mark.parametrize(
+    ("op", "case"),
+    [("diff", CASE), ("diff", PACKED), ("softmax", PACKED)],
+    ids=["cache", "packed", "softmax"],
+)
 def test_inference_operators_give_the_output_alone(op, case, kernel_device):
     inputs = [
         x.detach() if isinstance(x, torch.Tensor) else x
         for x in positional(case, op, kernel_device)
     ]
-    operator = getattr(torch.ops.diffattn, f"triton_{op}_attention_inference").default
+    operator = torch.ops.diffattn.triton_diff_attention_inference.default
     torch.library.opcheck(operator, inputs)
-    with_sums = getattr(torch.ops.diffattn, f"triton_{op}_attention").default(*inputs)
+    with_sums = torch.ops.diffattn.triton_diff_attention.default(*inputs)
     assert torch.equal(operator(*inputs), with_sums[0])
 
 
@@ -81,10 +84,12 @@ def test_what_serves_gradients_is_written_only_for_them(op, kernel_device):
         return getattr(custom_op, op)(*tensors, scale=scale, mask=AttentionMask(**options))
 
     detached = [x.detach() for x in tensors]
-    assert operators_called(lambda: run(tensors)) == {f"diffattn::triton_{op}"}
-    assert operators_called(lambda: run(detached)) == {f"diffattn::triton_{op}_inference"}
+    assert operators_called(lambda: run(tensors)) == {"diffattn::triton_diff_attention"}
+    assert operators_called(lambda: run(detached)) == {"diffattn::triton_diff_attention_inference"}
     with torch.no_grad():
-        assert operators_called(lambda: run(tensors)) == {f"diffattn::triton_{op}_inference"}
+        assert operators_called(lambda: run(tensors)) == {
+            "diffattn::triton_diff_attention_inference"
+        }
         assert torch.equal(run(tensors), run(detached))
 
 
@@ -95,12 +100,11 @@ def test_backward_operators_pass_opcheck(op, kernel_device):
         x.detach() if isinstance(x, torch.Tensor) else x
         for x in positional(PACKED, op, kernel_device)
     ]
-    forward = getattr(torch.ops.diffattn, f"triton_{op}_attention").default
-    operator = getattr(torch.ops.diffattn, f"triton_{op}_attention_backward").default
-    num_tensors = 4 if op == "diff" else 3
+    forward = torch.ops.diffattn.triton_diff_attention.default
+    operator = torch.ops.diffattn.triton_diff_attention_backward.default
     outputs = forward(*inputs)
-    saved = (*inputs[:num_tensors], *outputs)
-    torch.library.opcheck(operator, (torch.ones_like(outputs[0]), *saved, *inputs[num_tensors:]))
+    saved = (*inputs[:4], *outputs)
+    torch.library.opcheck(operator, (torch.ones_like(outputs[0]), *saved, *inputs[4:]))
 
 
 def gradients(function, tensors, options):
@@ -178,7 +182,7 @@ def test_a_second_derivative_is_refused_by_name(op, kernel_device):
     out = getattr(custom_op, op)(*tensors, scale=scale, mask=AttentionMask(**options))
     (first,) = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)
     with raises(
-        f"{op}: backend 'triton' gives gradients of first order, got a second differentiation. "
+        "attention: backend 'triton' gives gradients of first order, got a second differentiation. "
         "Use backend 'reference'."
     ):
         first.square().sum().backward()

@@ -37,10 +37,7 @@ EVERY_PUSH = (
     "place in the page ignored",
 )  # fmt: skip
 """Errors by name, of whichever kernel; the others are planted in the scheduled tier."""
-MODULES = (
-    "tiles", "launch", "softmax", "forward", "backward_keys", "backward", "softmax_backward",
-    "decode",
-)  # fmt: skip
+MODULES = ("tiles", "launch", "forward", "backward_keys", "backward", "decode")
 """What is copied, each after what it imports."""
 
 

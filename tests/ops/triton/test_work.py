@@ -1,4 +1,4 @@
-"""The counted work is what the kernels multiply, and what docs/numerics.md says."""
+"""The counted work is what the kernels multiply, and what docs/records/counted_work.md says."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_one_kernel_keeps_to_eight_products_against_seven(capability, head_dim):
 
 
 def test_numerics_has_the_table():
-    numerics = Path(__file__).parents[3] / "docs" / "numerics.md"
+    numerics = Path(__file__).parents[3] / "docs" / "records" / "counted_work.md"
     assert work.table() in numerics.read_text(encoding="utf-8"), (
         "python -m diffattn.ops.triton.work prints the table as it should be"
     )

@@ -1,64 +1,14 @@
-"""λ of a model over tokens and heads, and over the training of a run."""
+"""λ over the training of a run, and where it leaves [0, 1]."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from diffattn.errors import CheckpointError, short
 from diffattn.files.io import read_jsonl
 from diffattn.lab.records.run import RunRecord
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.ops.inputs.lambda_param import lambda_init
-
-
-class LambdaStatistics:
-    """λ of one layer over the tokens of any number of texts, per head.
-
-    Args:
-        num_heads: H.
-    """
-
-    def __init__(self, num_heads: int) -> None:
-        self.tokens = 0
-        self.sums = torch.zeros(2, num_heads, dtype=torch.float64)
-        self.least = torch.full((num_heads,), math.inf, dtype=torch.float64)
-        self.most = -self.least
-        self.outside = torch.zeros(2, num_heads, dtype=torch.int64)
-
-    def add(self, lam: Tensor) -> None:
-        """Add λ of some tokens, ``[T, H]``."""
-        lam = lam.double().cpu()
-        self.tokens += len(lam)
-        self.sums += torch.stack([lam.sum(0), lam.square().sum(0)])
-        low, high = lam.aminmax(dim=0)
-        self.least, self.most = torch.minimum(self.least, low), torch.maximum(self.most, high)
-        self.outside += torch.stack([(lam < 0).sum(0), (lam > 1).sum(0)])
-
-    def result(self) -> dict[str, Any]:
-        """Statistics over tokens.
-
-        Returns:
-            Per head ``mean``, ``std`` (over tokens, of the population), ``min``, ``max``, and
-            ``below_0`` and ``above_1``, shares of tokens; ``lam``, the mean over heads and tokens.
-        """
-        mean, square = self.sums / self.tokens
-        spread = (square - mean.square()).clamp(min=0)
-        # A λ that is the same for every token has no spread but that of rounding.
-        spread = spread.masked_fill(spread <= 1e-14 * square, 0)
-        below, above = (self.outside.double() / self.tokens).tolist()
-        return {
-            "lam": float(mean.mean()),
-            "mean": mean.tolist(),
-            "std": spread.sqrt().tolist(),
-            "min": self.least.tolist(),
-            "max": self.most.tolist(),
-            "below_0": below,
-            "above_1": above,
-        }
 
 
 def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
@@ -68,7 +18,7 @@ def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
     than 0. Nothing clamps λ (arXiv:2410.05258v2, Eq. (2)).
 
     Args:
-        layers: Of :meth:`LambdaStatistics.result`.
+        layers: Of :meth:`diffattn.probes.lambdas.LambdaStatistics.result`.
     """
     flags = []
     for number, layer in enumerate(layers):

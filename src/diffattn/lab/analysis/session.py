@@ -12,7 +12,6 @@ from torch import Tensor
 from diffattn.errors import ConfigError
 from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
 from diffattn.lab.analysis.lambdas import (
-    LambdaStatistics,
     initial_lambdas,
     lambda_flags,
     lambda_log,
@@ -22,6 +21,7 @@ from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.gutenberg import strip_gutenberg
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.analysis import AnalysisResult, LambdaLogRecord, MassRecord, ModelAnalysis
+from diffattn.probes.lambdas import LambdaStatistics
 from diffattn.probes.layer_reader import (
     BLOCK_ENTRIES,
     AttentionInputs,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     import torch
 
 SUITES = ("ops", "models", "decode", "paged", "generation")
-TUNE = "tune"
-"""No suite: it compares the launches of one kernel, and makes a record of its own."""
 SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
@@ -35,7 +34,7 @@ def check_names(
     Raises:
         ConfigError: One of them is unknown.
     """
-    check_known("bench", "suite", suite, (*SUITES, TUNE))
+    check_known("bench", "suite", suite, SUITES)
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
         raise ConfigError(f"bench: scale 'cut' must be of suite 'models', got {suite!r}.")
@@ -66,6 +65,20 @@ def require_cuda() -> None:
 
     if not torch.cuda.is_available():
         raise ConfigError("bench: device 'cuda' needs a CUDA device, got none on this machine.")
+
+
+def default_device() -> str:
+    """``"cuda"`` where there is a CUDA device, else ``"cpu"``."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def result_path(out: Path | None, device: str) -> Path:
+    """The result file: ``out``, ``DEVICE.json`` in it, or the default in ``runs/bench``."""
+    if out is None:
+        return Path("runs") / "bench" / f"{device}.json"
+    return out if out.suffix == ".json" and not out.is_dir() else out / f"{device}.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,16 +23,9 @@ from diffattn.ops.inputs.kernel_support import OPT_IN
 
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[int], None]
-_TIMED_FOLDERS = ("ops", "layers", "models", "benchmark", "testing")
+_TIMED_FOLDERS = ("ops", "layers", "models", "lab/benchmark", "lab/testing")
 _TIMED_FILES = (".py", ".json")
 """With the record of the devices on which ``auto`` takes a kernel."""
-
-
-def result_path(out: Path | None, device: str) -> Path:
-    """The result file: ``out``, ``DEVICE.json`` in it, or the default in ``runs/bench``."""
-    if out is None:
-        return Path("runs") / "bench" / f"{device}.json"
-    return out if out.suffix == ".json" and not out.is_dir() else out / f"{device}.json"
 
 
 def run_bench(
@@ -51,7 +44,7 @@ def run_bench(
 
     Args:
         config: What to measure.
-        out: Result file; see :func:`result_path`.
+        out: Result file; see :func:`~diffattn.lab.benchmark.config.result_path`.
         fresh: Forget what the file holds.
         on_message: Given one line per case.
         on_progress: Given the effort done so far, out of :func:`total_effort`.
@@ -142,7 +135,7 @@ def describe_run(config: Described) -> BenchRun:
 
 def source_hash() -> str:
     """First 16 hex digits of the SHA-256 of the source that can change a measurement."""
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for folder in _TIMED_FOLDERS:
         for path in sorted(p for p in (package / folder).rglob("*") if p.suffix in _TIMED_FILES):

@@ -1,8 +1,8 @@
 """The performance targets, in one table, and how a measured case stands to them.
 
 Sources: the ratios were found feasible on a CPU by prototypes measured in the same way, and for
-GPUs follow from counts of matrix products (``docs/numerics.md``); the papers' own figures are a
-loss of 9 to 12 % in training.
+GPUs follow from counts of matrix products (``docs/reference/numerics.md``);
+the papers' own figures are a loss of 9 to 12 % in training.
 """
 
 from collections.abc import Callable, Sequence

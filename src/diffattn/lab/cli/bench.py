@@ -2,108 +2,97 @@
 
 import json
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+Suite = Annotated[
+    str,
+    typer.Argument(
+        help="ops, models, decode and paged (of the operator, against a cache) or generation "
+        "(of models)"
+    ),
+]
+Scale = Annotated[
+    str,
+    typer.Option(help="quick (a minute), full or, of models, cut (few layers of large sizes)"),
+]
+Device = Annotated[
+    str | None, typer.Option(help="cpu (one thread, processor time) or cuda [cuda if there]")
+]
+Dtype = Annotated[
+    str | None, typer.Option(help="comma-separated, e.g. float32,bfloat16 [of the scale]")
+]
+Length = Annotated[
+    str | None,
+    typer.Option(
+        help="comma-separated tokens; decode, paged, generation: cached tokens [of the scale]"
+    ),
+]
+Only = Annotated[
+    str | None, typer.Option(help="comma-separated contenders besides the baseline [all]")
+]
+Attention = Annotated[str, typer.Option(help="shapes of the operator: v1 or v2")]
+Rounds = Annotated[int, typer.Option(help="rounds of every shape, at least")]
+Seconds = Annotated[float, typer.Option(help="time after which a shape starts no further round")]
+Out = Annotated[Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="forget what the result file holds")]
+Table = Annotated[
+    Path | None,
+    typer.Option(help="record of 'python -m tools.tune': launch by its tiles [the package's]"),
+]
+Json = Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")]
+
 
 def bench(
-    suite: Annotated[
-        str,
-        typer.Argument(
-            help="ops, models, decode and paged (of the operator, against a cache), generation "
-            "(of models) or tune (launches)"
-        ),
-    ],
-    scale: Annotated[
-        str,
-        typer.Option(help="quick (a minute), full or, of models, cut (few layers of large sizes)"),
-    ] = "full",
-    device: Annotated[
-        str | None, typer.Option(help="cpu (one thread, processor time) or cuda [cuda if there]")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="comma-separated, e.g. float32,bfloat16 [of the scale]")
-    ] = None,
-    length: Annotated[
-        str | None,
-        typer.Option(
-            help="comma-separated tokens; decode, paged, generation: cached tokens [of the scale]"
-        ),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="comma-separated contenders besides the baseline [all]")
-    ] = None,
-    attention: Annotated[str, typer.Option(help="shapes of the operator: v1 or v2")] = "v1",
-    rounds: Annotated[int, typer.Option(help="rounds of every shape, at least")] = 3,
-    seconds: Annotated[
-        float, typer.Option(help="time after which a shape starts no further round")
-    ] = 10.0,
-    out: Annotated[
-        Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="forget what the result file holds")
-    ] = False,
-    table: Annotated[
-        Path | None,
-        typer.Option(help="record of tune, whose lines are launched in place of the package's"),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")] = False,
+    suite: Suite,
+    scale: Scale = "full",
+    device: Device = None,
+    dtype: Dtype = None,
+    length: Length = None,
+    only: Only = None,
+    attention: Attention = "v1",
+    rounds: Rounds = 3,
+    seconds: Seconds = 10.0,
+    out: Out = None,
+    fresh: Fresh = False,
+    table: Table = None,
+    json_: Json = False,
 ) -> None:
     """Check and time attention, decoding, models or their generation.
 
     Every differential backend against T, PyTorch's softmax attention, and TC, softmax attention
     by our own technique. Contenders run interleaved; a wrong one gets no number. The same command
     again skips what the result file holds from the same code, versions, machine and settings.
-
-    tune searches, on a CUDA device and in bfloat16, the tiles of every kernel's launches: each is
-    checked, the right ones are timed. It takes --length, --rounds, --seconds and --out, writes
-    its own record and beside it the lines for the table of launches, and changes nothing else.
     """
-    from diffattn.lab.benchmark.config import TUNE, BenchConfig, check_names
+    from diffattn.files.destination import require_file_destination
+    from diffattn.lab.benchmark.config import BenchConfig, check_names, default_device, result_path
     from diffattn.lab.cli.options import whole_numbers
 
     lengths = () if length is None else whole_numbers("--length", length)
-    check_names(suite, scale, device, attention, _words(dtype), _words(only))
-
-    if suite == TUNE:
-        others = (dtype, only, table, scale, attention)
-        _tune(device, lengths, rounds, seconds, out, others=others)
-        return
-
-    import torch  # after every name is known to be right
-
-    from diffattn.files.destination import require_file_destination
-    from diffattn.lab.benchmark.session import result_path, run_bench, total_effort
-    from diffattn.lab.cli.screen.progress import RunsProgress
-
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    tuned = None if table is None else _tuned_table(table, chosen)
+    dtypes, contenders = _words(dtype), _words(only)
+    check_names(suite, scale, device, attention, dtypes, contenders)  # before torch is loaded
+    device = device or default_device()
+    tuned = None if table is None else _tuned_table(table, device)
     config = BenchConfig(
         suite=suite,
         scale=scale,
-        device=chosen,
-        dtypes=_words(dtype),
+        device=device,
+        dtypes=dtypes,
         lengths=lengths,
-        only=_words(only),
+        only=contenders,
         attention=attention,
         rounds=rounds,
         seconds=seconds,
-        table=None if tuned is None else tuned.digest,
+        table=tuned.digest if tuned else None,
     )
-    effort = total_effort(config)
-    path = result_path(out, chosen)
+    path = result_path(out, device)
     require_file_destination(path)
-    launched = nullcontext() if tuned is None else tuned.in_force()
-    with launched, RunsProgress(effort, 0, lambda _: effort) as progress:
-        _, cases = run_bench(
-            config, path, fresh=fresh, on_message=progress.on_message,
-            on_progress=lambda done: progress.on_progress(f"bench {suite}", {"step": done}),
-        )  # fmt: skip
+    with tuned.in_force() if tuned else nullcontext():
+        cases = _run(config, path, fresh)
     if json_:
         typer.echo(json.dumps([asdict(case) for case in cases], indent=2, ensure_ascii=False))
     else:
@@ -113,60 +102,34 @@ def bench(
 
 
 def _tuned_table(path: Path, device: str) -> Any:
-    """Lines for a GPU's kernels: nowhere else are any launched by the table."""
-    from diffattn.errors import ConfigError
+    """The tiles of a record: only a GPU's kernels are launched by them."""
+    from diffattn.errors import BackendError, ConfigError
     from diffattn.lab.benchmark.config import require_cuda
 
     if device != "cuda":
         raise ConfigError(f"bench: --table needs device 'cuda', got {device!r}.")
     require_cuda()
-    _require_triton("bench: --table")
-    from diffattn.lab.benchmark.tuning.table import read_table
+    if find_spec("triton") is None:
+        raise BackendError("bench: --table needs triton, which is not installed here.")
+    from diffattn.lab.benchmark.tuned_table import read_table
 
     return read_table(path, device)
 
 
-def _require_triton(where: str) -> None:
-    from diffattn.errors import BackendError
+def _run(config: Any, path: Path, fresh: bool) -> list[Any]:
+    from diffattn.lab.benchmark.session import run_bench, total_effort
+    from diffattn.lab.cli.screen.progress import RunsProgress
 
-    if find_spec("triton") is None:
-        raise BackendError(f"{where} needs triton, which is not installed here.")
-
-
-def _tune(
-    device: str | None,
-    lengths: tuple[int, ...],
-    rounds: int,
-    seconds: float,
-    out: Path | None,
-    others: tuple[object, ...],
-) -> None:
-    from diffattn.errors import ConfigError
-    from diffattn.files.destination import require_file_destination
-    from diffattn.lab.benchmark.config import require_cuda
-
-    if device == "cpu":
-        raise ConfigError("bench tune: device must be 'cuda', got 'cpu', on which no kernel runs.")
-    if len(lengths) > 1 or others != (None, None, None, "full", "v1"):
-        raise ConfigError(
-            "bench tune: must be given one --length, --rounds, --seconds and --out alone: it runs "
-            "in bfloat16, for V1 and V2."
+    effort = total_effort(config)
+    with RunsProgress(effort, 0, lambda _: effort) as progress:
+        _, cases = run_bench(
+            config,
+            path,
+            fresh=fresh,
+            on_message=progress.on_message,
+            on_progress=lambda done: progress.on_progress(f"bench {config.suite}", {"step": done}),
         )
-    require_cuda()
-    _require_triton("bench tune:")
-    path = out or Path("runs") / "bench" / "tune.json"
-    path = path if path.suffix == ".json" else path / "tune.json"
-    require_file_destination(path)
-
-    from diffattn.lab.benchmark.timing import timer_of
-    from diffattn.lab.benchmark.tuning.table import lines_path, lines_text
-    from diffattn.lab.benchmark.tuning.tune import TuneConfig, tune
-
-    config = TuneConfig(rounds=rounds, seconds=seconds)
-    config = replace(config, length=lengths[0]) if lengths else config
-    record = tune(config, path, timer=timer_of("cuda"), on_message=typer.echo)
-    typer.echo(lines_text(record["row"], record["lines"]))
-    typer.echo(f"Record: {path}, lines of the table: {lines_path(path)}")
+    return cases
 
 
 def _show(cases: list[Any], path: Path) -> None:

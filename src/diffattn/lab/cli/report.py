@@ -36,10 +36,9 @@ def report(
     from diffattn.errors import CheckpointError, ConfigError
     from diffattn.files.destination import require_replaceable
     from diffattn.lab.report.analysis.page import build_analysis_report, is_analysis_folder
-    from diffattn.lab.report.build import build_evaluation_report, build_report, markdown_results
+    from diffattn.lab.report.build import build_evaluation_report, markdown_results
     from diffattn.lab.report.evaluation.files import is_evaluation_folder
     from diffattn.lab.report.page.render import GENERATOR, beginning
-    from diffattn.lab.report.page.runs import study_kind
 
     def replaceable(page: Path) -> Path:
         require_replaceable(page, beginning(GENERATOR), f"a page of '{GENERATOR}'")
@@ -74,21 +73,9 @@ def report(
     if markdown:
         typer.echo(markdown_results(study), nl=False)
         return
-    from diffattn.lab.report.claims.tables import committed_claims
-    from diffattn.lab.studies.text.reproduce import committed_benchmarks, published_beside
+    from diffattn.lab.studies.page import build_study_page
 
-    if study_kind(study) != "text":
-        typer.echo(build_report(study, out, benchmarks=bench or ()))
-        return
-    typer.echo(
-        build_report(
-            study,
-            out,
-            published=published_beside(study),
-            benchmarks=committed_benchmarks() if bench is None else bench,
-            claims=committed_claims(),
-        )
-    )
+    typer.echo(build_study_page(study, out, benchmarks=bench))
 
 
 def _beside_papers(folders: list[Path], out: Path) -> None:

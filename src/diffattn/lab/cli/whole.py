@@ -1,7 +1,7 @@
 """``diffattn reproduce all``: every study of a scale, then one page."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ def reproduce_all(
     scale: str,
     folder: Path,
     only: Sequence[str],
+    options: dict[str, Any],
+    workers: int | None = None,
     *,
-    plan: Callable[..., Any],
-    run: Callable[..., Path],
-    first_seed: bool,
-    dry_run: bool,
-    json_: bool,
+    dry_run: bool = False,
+    json_: bool = False,
 ) -> None:
     """Run what a scale affords, and write the page of all of it.
 
@@ -25,54 +24,94 @@ def reproduce_all(
         scale: ``"smoke"``, ``"laptop"``, ``"study"`` or ``"workstation"``.
         folder: Holds one folder per stage, ``results.json`` and ``report.html``.
         only: Names of stages. Default: all.
-        plan: Of a study and its scale, with its seeds.
-        run: Runs a plan in a folder.
-        first_seed: Whether no seeds were asked for, so that few-minute scales take the first alone.
+        options: ``seeds``, ``settings`` and ``match`` of the studies.
+        workers: Processes side by side.
         dry_run: Print the resolved configurations and stop.
         json_: Print ``results.json`` at the end.
     """
-    from diffattn.errors import ConfigError
-    from diffattn.lab.cli.screen.progress import ItemProgress, RunsProgress
-    from diffattn.lab.studies.variants import MEMBERS
-    from diffattn.lab.studies.whole import ANALYSIS, THROUGHPUT, is_long, scale_of, stages_of
+    from diffattn.lab.studies.whole import TITLES, finish, require_scale, stages_of
 
     stages = stages_of(scale, only)
-    studies = [name for name in stages if name not in (ANALYSIS, THROUGHPUT)]
-    if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
-        raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")
-    seeds = {"seeds": (0,)} if first_seed and not is_long(scale) else {}
-    plans = {name: plan(name, scale_of(name, scale), **seeds) for name in studies}
+    studies = _studies_of(stages, scale, folder, options)
     if dry_run:
-        resolved = {name: of.config.resolved() for name, of in plans.items()}
+        resolved = {name: study.resolved() for name, study in studies.items()}
         typer.echo(json.dumps(resolved, indent=2, ensure_ascii=False))
         return
-    from diffattn.lab.studies.reuse import is_reusable
-    from diffattn.lab.studies.whole import (
-        TITLES,
-        analyse_models,
-        finish,
-        require_scale,
-        time_models,
-    )
-
     require_scale(folder, scale)
-
     for number, name in enumerate(stages, 1):
         typer.echo(f"{number}/{len(stages)} {name}: {TITLES[name]}", err=True)
-        if name in plans:
-            others = [folder / x for x in MEMBERS if name in MEMBERS and x != name]
-            reuse = [other for other in others if is_reusable(other)]
-            run(plans[name], folder / name, reuse=reuse)
-        elif name == ANALYSIS:
-            with ItemProgress(4) as items:
-                analyse_models(
-                    folder, scale, on_start=items.on_start, on_progress=items.on_progress
-                )
+        if name in studies:
+            run_with_progress(studies[name], folder / name, workers, _reusable(name, folder))
         else:
-            with RunsProgress(1, 0, lambda _: 1) as progress:
-                time_models(folder, scale, on_message=progress.on_message)
+            _measure(name, folder, scale)
     page = finish(folder, scale)
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
         typer.echo(f"Report: {page}")
+
+
+def _studies_of(
+    stages: Sequence[str], scale: str, folder: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The studies among stages; scales of few minutes take the first seed alone."""
+    from diffattn.errors import ConfigError
+    from diffattn.lab.studies.reproduce import make_study
+    from diffattn.lab.studies.whole import ANALYSIS, THROUGHPUT, is_long, scale_of
+
+    if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
+        raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")
+    if options.get("seeds") is None and not is_long(scale):
+        options = options | {"seeds": (0,)}
+    of_recall = options | {"settings": ()}
+    return {
+        name: make_study(
+            name, scale_of(name, scale), **(of_recall if name == "recall" else options)
+        )
+        for name in stages
+        if name not in (ANALYSIS, THROUGHPUT)
+    }
+
+
+def _reusable(name: str, folder: Path) -> list[Path]:
+    """Studies of the same folder whose runs may be runs of this one too."""
+    from diffattn.lab.catalog.models import MEMBERS
+    from diffattn.lab.studies.reuse import is_reusable
+
+    others = [folder / other for other in MEMBERS if name in MEMBERS and other != name]
+    return [other for other in others if is_reusable(other)]
+
+
+def _measure(stage: str, folder: Path, scale: str) -> None:
+    """Analyse the models trained on text, or time whole models."""
+    from diffattn.lab.cli.screen.progress import ItemProgress, RunsProgress
+    from diffattn.lab.studies.whole import ANALYSIS, analyse_models, time_models
+
+    if stage == ANALYSIS:
+        with ItemProgress(4) as items:
+            analyse_models(folder, scale, on_start=items.on_start, on_progress=items.on_progress)
+    else:
+        with RunsProgress(1, 0, lambda _: 1) as progress:
+            time_models(folder, scale, on_message=progress.on_message)
+
+
+def run_with_progress(
+    study: Any, folder: Path, workers: int | None, reuse: Sequence[Path] = ()
+) -> Path:
+    """Run one study, with its progress; the path of its page."""
+    from diffattn.lab.cli.screen.progress import RunsProgress
+    from diffattn.lab.studies.reproduce import judge
+    from diffattn.lab.studies.run import run_study
+
+    steps_of = study.steps_by_run()
+    done = sum(steps_of(path.parent.name) for path in (folder / "runs").glob("*/results.json"))
+    with RunsProgress(study.total_steps, done, steps_of) as progress:
+        return run_study(
+            study,
+            folder,
+            judge,
+            reuse=reuse,
+            workers=workers,
+            on_message=progress.on_message,
+            on_progress=progress.on_progress,
+        )

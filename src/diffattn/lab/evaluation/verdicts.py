@@ -12,7 +12,7 @@ from diffattn.lab.stats.proportions import wilson_interval
 CEILING = 0.99
 """Shares from here on are as good as all right."""
 SEEDS = 3
-"""Fewest seeds that show anything of a kind of model, as in ``docs/claims.md``."""
+"""Fewest seeds that show anything of a kind of model, as in ``docs/findings/claims.md``."""
 ABOVE = 0.01
 """What a model must surely score beyond guessing to be above it."""
 

@@ -9,19 +9,15 @@ from diffattn.lab.report.benchmarks.section import bench_section
 from diffattn.lab.report.benchmarks.tables import read_results
 from diffattn.lab.report.claims.folders import SortedFolders, sort_folders
 from diffattn.lab.report.claims.tables import findings_of
-from diffattn.lab.report.gradient_flow.files import read_gradient_flow_study
-from diffattn.lab.report.gradient_flow.page import over_width
-from diffattn.lab.report.gradient_flow.tables import judgement_table
 from diffattn.lab.report.page.charts import Chart
 from diffattn.lab.report.page.render import write_page
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.papers.page import CHAPTERS, TITLE, papers_page
-from diffattn.lab.report.recall.files import read_recall_study
-from diffattn.lab.report.scaling.files import read_scaling_study
-from diffattn.lab.report.scaling.page import over
-from diffattn.lab.report.scaling.tables import axes_of
-from diffattn.lab.report.stability.files import read_stability_study
-from diffattn.lab.report.stability.page import over_rates
+from diffattn.lab.report.sections.gradient_flow import over_width, read_gradient_flow_study
+from diffattn.lab.report.sections.gradient_flow_tables import judgement_table
+from diffattn.lab.report.sections.recall import read_recall_study
+from diffattn.lab.report.sections.scaling import loss_chart, read_scaling_study
+from diffattn.lab.report.sections.stability import over_rates, read_stability_study
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.report.study.rows import rows_table
 from diffattn.lab.report.study.tables import verdict_table
@@ -90,7 +86,7 @@ def build_papers_report(
         _provenance(found, studies),
     )
     timed = [*found.records.benchmarks, *read_results(own_benchmarks)]
-    measured = [bench_section(result, f"bench-{index}") for index, result in enumerate(timed)]
+    measured = bench_section(timed)
     present = {"own": bool(own), "benchmarks": bool(measured)}
     chapters = {key: title for key, title in CHAPTERS.items() if present.get(key, True)}
     return write_page(
@@ -117,7 +113,7 @@ def _own(studies: dict[str, Any]) -> tuple[dict[str, list[Chart]], dict[str, lis
     scaling, stability = studies.get("scaling"), studies.get("stability")
     if scaling is not None and scaling.results is not None:
         for axis, section in (("parameters", "size"), ("tokens", "tokens")):
-            charts[section] = [over(axes_of(scaling)[axis], axis)]
+            charts[section] = [loss_chart(scaling.results["axes"][axis], axis)]
     if stability is not None and stability.results is not None:
         charts["v2"] = [over_rates(stability, "gradient_spike_share", "chart-gradient-spikes")]
     flow = studies.get("gradient-flow")

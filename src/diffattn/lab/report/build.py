@@ -10,52 +10,30 @@ from diffattn.lab.report.claims.evaluated import evaluation_claims, published_va
 from diffattn.lab.report.claims.tables import claims_table
 from diffattn.lab.report.evaluation.files import read_evaluation
 from diffattn.lab.report.evaluation.page import evaluation_page
-from diffattn.lab.report.gradient_flow.files import read_gradient_flow_study
-from diffattn.lab.report.gradient_flow.page import CHAPTERS as GRADIENT_FLOW_CHAPTERS
-from diffattn.lab.report.gradient_flow.page import gradient_flow_page
-from diffattn.lab.report.gradient_flow.tables import gradient_flow_markdown
-from diffattn.lab.report.page.render import write_page
-from diffattn.lab.report.page.runs import study_kind
-from diffattn.lab.report.recall.files import read_recall_study
-from diffattn.lab.report.recall.page import CHAPTERS as RECALL_CHAPTERS
-from diffattn.lab.report.recall.page import recall_page
-from diffattn.lab.report.recall.tables import recall_markdown
-from diffattn.lab.report.scaling.files import read_scaling_study
-from diffattn.lab.report.scaling.page import CHAPTERS as SCALING_CHAPTERS
-from diffattn.lab.report.scaling.page import scaling_page
-from diffattn.lab.report.scaling.tables import scaling_markdown
-from diffattn.lab.report.stability.files import read_stability_study
-from diffattn.lab.report.stability.page import CHAPTERS as STABILITY_CHAPTERS
-from diffattn.lab.report.stability.page import stability_page
-from diffattn.lab.report.stability.tables import stability_markdown
+from diffattn.lab.report.page.elements import Document
+from diffattn.lab.report.page.render import write_document, write_page
+from diffattn.lab.report.page.runs import showing, study_kind
+from diffattn.lab.report.page.tables import table_markdown
+from diffattn.lab.report.sections import gradient_flow, recall, scaling, stability
 from diffattn.lab.report.study.files import ROW_KINDS, read_study
-from diffattn.lab.report.study.markdown import study_markdown
-from diffattn.lab.report.study.page import CHAPTERS as STUDY_CHAPTERS
-from diffattn.lab.report.study.page import OPTIONAL, published_study, study_page
+from diffattn.lab.report.study.page import text_document, text_markdown
 from diffattn.lab.report.study.published import read_published
 
 
 class _Kind(NamedTuple):
-    """How a study that is not of models on text is read and shown."""
+    """Reader of the records of a kind of study, and the builder of its page."""
 
     read: Callable[[Path], Any]
-    page: Callable[[Any], dict[str, Any]]
-    chapters: dict[str, str]
-    markdown: Callable[[Path], str]
+    document: Callable[[Any], Document]
 
 
 _KINDS = {
-    "recall": _Kind(read_recall_study, recall_page, RECALL_CHAPTERS, recall_markdown),
-    "stability": _Kind(
-        read_stability_study, stability_page, STABILITY_CHAPTERS, stability_markdown
-    ),
+    "recall": _Kind(recall.read_recall_study, recall.recall_document),
+    "stability": _Kind(stability.read_stability_study, stability.stability_document),
     "gradient-flow": _Kind(
-        read_gradient_flow_study,
-        gradient_flow_page,
-        GRADIENT_FLOW_CHAPTERS,
-        gradient_flow_markdown,
+        gradient_flow.read_gradient_flow_study, gradient_flow.gradient_flow_document
     ),
-    "scaling": _Kind(read_scaling_study, scaling_page, SCALING_CHAPTERS, scaling_markdown),
+    "scaling": _Kind(scaling.read_scaling_study, scaling.scaling_document),
 }
 
 
@@ -89,39 +67,19 @@ def build_report(
     """
     study = Path(study)
     out = study / "report.html" if out is None else Path(out)
-    records = read_results(benchmarks)
-    measured = [bench_section(result, f"bench-{index}") for index, result in enumerate(records)]
-    kind = study_kind(study)
+    measured, kind = bench_section(read_results(benchmarks)), study_kind(study)
     if kind in _KINDS:
-        of = _KINDS[kind]
-        recorded = of.read(study)
-        return write_page(
-            out,
-            f"{kind}.html.j2",
-            title=f"Differential attention: {kind} study “{recorded.info.get('scale')}”",
-            chapters=_present(of.chapters, benchmarks=bool(measured)),
-            study=of.page(recorded),
-            benchmarks=measured,
+        with showing(study):
+            document = _KINDS[kind].document(_KINDS[kind].read(study))
+            return write_document(out, document, measured)
+    with showing(*filter(None, (study, published))):
+        document = text_document(
+            read_study(study),
+            ROW_KINDS.get(kind, "study"),
+            published=None if published is None else read_published(published),
+            claims=None if claims is None else claims_table(claims),
         )
-    text = read_study(study)
-    page = study_page(text)
-    beside = None if published is None else published_study(text, read_published(published))
-    return write_page(
-        out,
-        "study.html.j2",
-        title=f"Differential attention: {ROW_KINDS.get(kind, 'study')} “{text.info.get('scale')}”",
-        chapters=_present(
-            STUDY_CHAPTERS,
-            **{name: page[name] is not None for name in OPTIONAL},
-            published=beside is not None,
-            claims=claims is not None,
-            benchmarks=bool(measured),
-        ),
-        study=page,
-        published=beside,
-        claims=None if claims is None else claims_table(claims),
-        benchmarks=measured,
-    )
+        return write_document(out, document, measured)
 
 
 def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
@@ -154,7 +112,7 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
 
 
 def markdown_results(study: Path) -> str:
-    """Results of a study of any kind as a Markdown table.
+    """The main table of a study of any kind, in Markdown. Empty while it has not finished.
 
     Args:
         study: Study folder.
@@ -163,9 +121,8 @@ def markdown_results(study: Path) -> str:
         CheckpointError: A file of the study is damaged or foreign.
     """
     kind = study_kind(study)
-    return _KINDS[kind].markdown(study) if kind in _KINDS else study_markdown(study)
-
-
-def _present(chapters: dict[str, str], **present: bool) -> dict[str, str]:
-    """The chapters without those that the page does not have."""
-    return {key: title for key, title in chapters.items() if present.get(key, True)}
+    with showing(study):
+        if kind not in _KINDS:
+            return text_markdown(read_study(study))
+        summary = _KINDS[kind].document(_KINDS[kind].read(study)).summary
+    return "" if summary is None else table_markdown(summary)

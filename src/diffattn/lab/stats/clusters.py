@@ -54,7 +54,7 @@ def cluster_ratio(
 
     over G clusters, :math:`r_{-g}` the ratio without cluster g. With equal weights and one value
     per cluster it is Student's interval, so it holds from two clusters on where values are about
-    normal; a percentile bootstrap covers 75 to 89 % there (``docs/protocols.md``).
+    normal; a percentile bootstrap covers 75 to 89 % there (``docs/records/coverage.md``).
 
     Source: J. W. Tukey, Ann. Math. Stat. 29 (1958), 614; R. M. Bell, D. F. McCaffrey, Surv.
     Methodol. 28 (2002), 169 (few clusters).

@@ -9,24 +9,25 @@ from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.files.manifest import verify_manifest
 from diffattn.lab.records.run import RunRecord, config_hash, require_schema
-from diffattn.lab.studies.workers import Member, is_done
+from diffattn.lab.records.stored_runs import runs_folder
+from diffattn.lab.studies.study import Member
+from diffattn.lab.studies.workers import is_done
 from diffattn.lab.training.callbacks import METRICS
-from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.trainer import RESULTS
+from diffattn.lab.training.run import RESULTS
 
 
 def require_studies(folders: Iterable[Path]) -> None:
     """Refuse what is no folder of a study before anything is done.
 
     Raises:
-        ConfigError: One holds no ``study.json`` or no ``runs/``.
+        ConfigError: One holds no ``study.json`` or no runs.
         CheckpointError: One is damaged or of another schema version.
     """
     for folder in folders:
         if not is_reusable(folder):
             raise ConfigError(
-                "reproduce: reuse must name folders of studies (study.json and runs/), "
-                f"got {folder}."
+                "reproduce: reuse must name folders of studies (study.json, and runs/ or "
+                f"runs.jsonl.gz), got {folder}."
             )
         path = folder / "study.json"
         require_schema(read_json(path), path)
@@ -34,11 +35,11 @@ def require_studies(folders: Iterable[Path]) -> None:
 
 def is_reusable(folder: Path) -> bool:
     """Whether a folder holds a study that has begun to train."""
-    return (folder / "study.json").exists() and (folder / "runs").is_dir()
+    return (folder / "study.json").exists() and runs_folder(folder).is_dir()
 
 
 def reuse_runs(
-    members: Sequence[Member[RunConfig]],
+    members: Sequence[Member],
     data_facts: dict[str, Any],
     runs: Path,
     studies: Iterable[Path],
@@ -63,7 +64,7 @@ def reuse_runs(
     waiting = [m.config for m in members if not (runs / m.config.name).exists()]
     found: dict[str, Path] = {}
     for study in studies if waiting else ():
-        for run in sorted((Path(study) / "runs").glob("[!.]*")):  # not what a copy was cut off at
+        for run in sorted(runs_folder(Path(study)).glob("[!.]*")):  # not what a copy was cut off at
             if is_done(run):
                 found.setdefault(config_hash(RunRecord.read(run).config), run)
     copied = []

@@ -9,6 +9,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.run import config_hash, require_schema
+from diffattn.lab.records.stored_runs import RUNS, TABLE, unpack_runs
 
 _MARKER = "study.json"
 
@@ -17,6 +18,8 @@ def recorded_study(
     folder: Path, resolved: dict[str, Any], *, besides: str | None = None
 ) -> dict[str, Any] | None:
     """``study.json`` of a folder that holds this very study; ``None`` for a free folder.
+
+    A committed study gets its run folders back from its table, so that it can go on.
 
     Args:
         folder: Study folder; need not exist.
@@ -39,6 +42,8 @@ def recorded_study(
         )
     if not isinstance(recorded.get("data", {}), dict):
         raise CheckpointError(f"{path}: data must be a dict, got {recorded['data']!r}.")
+    if (folder / TABLE).exists() and not (folder / RUNS).exists():
+        unpack_runs(folder / TABLE, folder / RUNS)
     return dict(recorded)
 
 

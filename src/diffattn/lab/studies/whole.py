@@ -169,8 +169,8 @@ def time_models(
         scale: A long one has all cases, a short one the quick ones. ``"workstation"`` is of a GPU.
         on_message: Given one line per case.
     """
-    from diffattn.lab.benchmark.config import BenchConfig
-    from diffattn.lab.benchmark.session import result_path, run_bench
+    from diffattn.lab.benchmark.config import BenchConfig, result_path
+    from diffattn.lab.benchmark.session import run_bench
 
     config = BenchConfig(
         suite="models",

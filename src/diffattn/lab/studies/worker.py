@@ -4,39 +4,32 @@ Reads jobs, a line each, from standard input and writes one JSON line per event 
 Ends when its standard input does, even within a run: then nobody waits for it.
 """
 
+import base64
 import json
 import os
+import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import DiffAttnError
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.training.config import RunConfig
+
+if TYPE_CHECKING:  # it loads torch, which an idle worker does not need
+    from diffattn.lab.studies.study import Member
 
 
-def job(
-    config: Any,
-    facts: dict[str, Any],
-    data: Path | None,
-    folder: Path,
-    *,
-    records_divergence: bool = False,
-) -> str:
-    """Everything a worker needs to know, as one JSON document; without ``data`` a recall task."""
+def job(member: "Member", data: Path | None, folder: Path) -> str:
+    """Everything a worker needs to know, as one line of JSON; without ``data`` a recall task."""
     return json.dumps(
         {
-            "name": config.name,
-            "config": config.resolved(),
-            "engine": asdict(config.engine) if isinstance(config, RunConfig) else None,
-            "init": asdict(config.init) if isinstance(config, RunConfig) and config.init else None,
-            "facts": facts,
-            "records_divergence": records_divergence,
+            "name": member.config.name,
+            "num_steps": member.config.train.num_steps,
+            "member": base64.b64encode(pickle.dumps(member)).decode(),
             "data": None if data is None else str(data),
             "folder": str(folder),
         }
@@ -77,54 +70,23 @@ def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
 
     def on_progress(step: int, loss: float | None) -> None:
         nonlocal last
-        if time.monotonic() - last > 0.5 or step == order["config"]["train"]["num_steps"]:
+        if time.monotonic() - last > 0.5 or step == order["num_steps"]:
             last = time.monotonic()
             send(step=step, loss=loss)
-
-    def on_message(line: str) -> None:
-        send(message=line)
 
     # A worker whose parent was killed ends at once, but perhaps a moment after this one began.
     with sole_writer(Path(order["folder"]), wait=True):
         pass
-    run = _train_on_task if order["data"] is None else _train_on_text
-    run(order, on_progress=on_progress, on_message=on_message)
+    train_member(order, on_progress=on_progress, on_message=lambda line: send(message=line))
 
 
-def _train_on_text(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
-    from diffattn.lab.training.config import DataConfig, GuardConfig, InitConfig, TrainConfig
-    from diffattn.lab.training.engine import EngineConfig
+def train_member(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
+    """Train the run of one job."""
     from diffattn.lab.training.prepare import open_data
-    from diffattn.lab.training.stability import RECORDED, StabilityRun, train_recorded
-    from diffattn.lab.training.trainer import train
-    from diffattn.lab.training.windows import WindowConfig
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
-    settings = order["config"]
-    of_stability = settings.get("divergence") == RECORDED
-    config = (StabilityRun if of_stability else RunConfig)(
-        name=order["name"],
-        model=DiffTransformerConfig(**settings["model"]),
-        train=TrainConfig(**settings["train"]),
-        data=DataConfig(**settings["data"]),
-        guard=GuardConfig(**settings.get("guard", {})),
-        engine=EngineConfig(**order["engine"]),
-        windows=WindowConfig(**settings.get("windows", {})),
-        init=InitConfig(**order["init"]) if order["init"] else None,
-        gradient_steps=tuple(settings.get("gradient_steps", ())),
-    )
-    data = open_data(Path(order["data"]))
-    may_diverge = of_stability or order["records_divergence"]
-    run: Callable[..., Any] = train_recorded if may_diverge else train
-    run(config, data, Path(order["folder"]), facts=order["facts"], **callbacks)
-
-
-def _train_on_task(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
-    from diffattn.lab.training.recall import train_recall
-    from diffattn.lab.training.recall_config import RecallConfig
-
-    config = RecallConfig.from_resolved(order["name"], order["config"])
-    train_recall(config, Path(order["folder"]), facts=order["facts"], **callbacks)
+    member: Member = pickle.loads(base64.b64decode(order["member"]))
+    data = None if order["data"] is None else open_data(Path(order["data"]))
+    member.train(data, Path(order["folder"]), **callbacks)
 
 
 def _take_orders(orders: "SimpleQueue[dict[str, Any] | None]", idle: threading.Event) -> None:

@@ -7,55 +7,23 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.records.lock import LOCK
+from diffattn.lab.studies.study import Member, OnProgress
 from diffattn.lab.studies.worker import job
-from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.monitoring.termination import ended_by_sigterm
-from diffattn.lab.training.recall_config import RecallConfig
-from diffattn.models.twins import Twin
+from diffattn.lab.training.prepare import PreparedData
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 """glibc keeps what a step frees for the next one: to touch fresh pages takes a tenth of a step."""
-OnMessage = Callable[[str], None]
-OnProgress = Callable[[str, dict[str, Any]], None]
-"""Called with a run's name and its event: ``step`` and ``loss``, ``message``, ``done`` or
-``error``; or ``total``, the steps of all runs."""
-
-
-Config = TypeVar("Config", RunConfig, RecallConfig)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Member(Generic[Config]):
-    """One run of a study."""
-
-    config: Config
-    facts: dict[str, Any]
-    """Exact differences to the softmax base: parameters, training FLOPs per token."""
-    records_divergence: bool = False
-    """Whether a run on text whose numbers leave the range of floats ends with results, without a
-    loss. Else it fails."""
-
-    @classmethod
-    def of(
-        cls, config: Config, twin: Twin, *, records_divergence: bool = False
-    ) -> "Member[Config]":
-        """The run of a twin."""
-        facts = ("parameter_difference", "flops_difference")
-        return cls(
-            config=config,
-            facts={name: getattr(twin, name) for name in facts},
-            records_divergence=records_divergence,
-        )
 
 
 def worker_count(workers: int | None) -> int:
@@ -82,7 +50,7 @@ def visible_devices() -> list[str]:
     return (named.split(",") if named else [str(idx) for idx in range(count)])[:count]
 
 
-def unfinished(members: Sequence[Member[Config]], folder: Path) -> list[Member[Config]]:
+def unfinished(members: Sequence[Member], folder: Path) -> list[Member]:
     """The members that are not done."""
     return [m for m in members if not is_done(folder / m.config.name)]
 
@@ -94,7 +62,7 @@ def is_done(run: Path) -> bool:
 
 
 def run_members(
-    members: Sequence[Member[Config]],
+    members: Sequence[Member],
     data: Path | None,
     folder: Path,
     *,
@@ -159,7 +127,7 @@ def run_members(
         raise DiffAttnError(failures[0])
 
 
-def _longest_first(members: Sequence[Member[Config]]) -> list[Member[Config]]:
+def _longest_first(members: Sequence[Member]) -> list[Member]:
     """Within a seed the most arithmetic first, so that no core waits for another at the end."""
     return [
         member
@@ -169,9 +137,9 @@ def _longest_first(members: Sequence[Member[Config]]) -> list[Member[Config]]:
 
 
 def run_here(
-    members: Sequence[Member[Config]],
+    members: Sequence[Member],
+    data: PreparedData | None,
     folder: Path,
-    train: Callable[..., Any],
     *,
     on_progress: OnProgress,
 ) -> None:
@@ -181,13 +149,13 @@ def run_here(
 
     Args:
         members: The runs.
+        data: Their tokens; ``None`` for recall tasks.
         folder: Where the run directories lie, one per member.
-        train: Called as ``train(config, folder=..., facts=..., on_progress=...)``.
         on_progress: Given the name of a run and each of its events.
     """
     import torch
 
-    def tell(run: str, step: int, loss: float | None) -> None:
+    def show_step(run: str, step: int, loss: float | None) -> None:
         on_progress(run, {"step": step, "loss": loss})
 
     threads = torch.get_num_threads()
@@ -195,10 +163,7 @@ def run_here(
     try:
         for member in members:
             run = member.config.name
-            train(
-                member.config, folder=folder / run, facts=member.facts,
-                on_progress=partial(tell, run),
-            )  # fmt: skip
+            member.train(data, folder / run, on_progress=partial(show_step, run))
             on_progress(run, {"done": True})
     finally:
         torch.set_num_threads(threads)
@@ -252,16 +217,12 @@ class _Worker:
         threading.Thread(target=listen, daemon=True).start()
         return worker
 
-    def give(self, member: Member[Any], data: Path | None, folder: Path) -> None:
+    def give(self, member: Member, data: Path | None, folder: Path) -> None:
         """Its next run. Standard input stays open: its end says that nobody waits any more."""
         self.run = member.config.name
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died already: its exit says so
-            order = job(
-                member.config, member.facts, data, folder / self.run,
-                records_divergence=member.records_divergence,
-            )  # fmt: skip
-            self.process.stdin.write(order + "\n")
+            self.process.stdin.write(job(member, data, folder / self.run) + "\n")
             self.process.stdin.flush()
 
     def hang_up(self) -> None:

@@ -1,4 +1,4 @@
-"""How far rounding moves a result: what every tolerance is made of, see docs/numerics.md."""
+"""Bound how far rounding moves a result: all tolerances follow, see docs/reference/numerics.md."""
 
 from typing import Any
 

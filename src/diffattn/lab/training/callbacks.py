@@ -132,10 +132,10 @@ class DivergenceError(DiffAttnError):
         self.step = step
 
 
-def diverged(what: str, got: object, step: int) -> DivergenceError:
-    """The error of such a run, in words."""
+def diverged(name: str, got: object, step: int) -> DivergenceError:
+    """The error of a diverged run: ``name`` is the quantity that was not finite."""
     message = (
-        f"training: {what} must stay finite, got {str(got).rstrip('.')} at step {step}. "
+        f"training: {name} must stay finite, got {str(got).rstrip('.')} at step {step}. "
         "A lower train.learning_rate may help."
     )
     return DivergenceError(message, step)

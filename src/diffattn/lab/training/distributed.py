@@ -90,18 +90,18 @@ def take_gpu() -> None:
     torch.cuda.set_device(local)
 
 
-def require_one_process(what: str) -> None:
+def require_one_process(activity: str) -> None:
     """Refuse a distributed launch of what cannot be shared out.
 
     Args:
-        what: In words.
+        activity: In words.
 
     Raises:
         ConfigError: Several processes were launched.
     """
     if num_processes() > 1:
         raise ConfigError(
-            f"training: {what} must have one process, got WORLD_SIZE={num_processes()}."
+            f"training: {activity} must have one process, got WORLD_SIZE={num_processes()}."
         )
 
 
@@ -179,11 +179,11 @@ def from_first(make: Callable[[], Made]) -> Made:
             made = make()
         except (DiffAttnError, OSError) as error:
             failure = error
-    sent = [(made, None if failure is None else _told(failure))]
+    sent = [(made, None if failure is None else _sendable(failure))]
     dist.broadcast_object_list(sent, src=0, group=_talk)
-    made, told = sent[0]
-    if told is not None:
-        raise failure or told
+    made, sent_failure = sent[0]
+    if sent_failure is not None:
+        raise failure or sent_failure
     return made
 
 
@@ -204,9 +204,9 @@ def together() -> Iterator[None]:
         failure = error
     if _talk is None:
         return
-    told: list[DiffAttnError | None] = [None] * num_processes()
-    dist.all_gather_object(told, None if failure is None else _told(failure), group=_talk)
-    if failure := failure or next((error for error in told if error is not None), None):
+    failures: list[DiffAttnError | None] = [None] * num_processes()
+    dist.all_gather_object(failures, None if failure is None else _sendable(failure), group=_talk)
+    if failure := failure or next((error for error in failures if error is not None), None):
         raise failure
 
 
@@ -232,7 +232,7 @@ def wait_for_files(folder: Path, names: Iterable[str]) -> None:
         time.sleep(_SEEN_SECONDS / 100)
 
 
-def _told(failure: Exception) -> DiffAttnError:
+def _sendable(failure: Exception) -> DiffAttnError:
     """What the other processes say: an error of the same family, which can be sent."""
     known = (ConfigError, CheckpointError)
     kind = next((kind for kind in known if isinstance(failure, kind)), DiffAttnError)

@@ -25,7 +25,7 @@ _FREE = (
     "rope_parameters", "max_position_embeddings", "initializer_range", "depth_scaled_init",
     "attention_backend", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
 )  # fmt: skip
-"""Settings of a model that its next stage may change. Every other one says what weights mean."""
+"""Settings of a model that its next stage may change. The others give the weights their meaning."""
 
 
 def initial_weights(
@@ -50,10 +50,10 @@ def initial_weights(
         verify_manifest(place)
     _require_ours(folder, place)
     check_folder(str(folder), str(place), lambda name: _file(place, name))
-    theirs = DiffTransformerConfig.from_pretrained(place)
+    initial = DiffTransformerConfig.from_pretrained(place)
     for key in (*model.settings(), *OPTIONS):
-        value, must = getattr(model, key), getattr(theirs, key)
-        if key not in _FREE and _meaning(model, key) != _meaning(theirs, key):
+        value, must = getattr(model, key), getattr(initial, key)
+        if key not in _FREE and _meaning(model, key) != _meaning(initial, key):
             raise ConfigError(
                 f"train: model.{key} must be {must!r} to start from the weights in "
                 f"{folder}, got {value!r}."

@@ -30,11 +30,11 @@ from diffattn.lab.training.checkpoints import (
 )
 from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.ordered_trainer import OrderedTrainer, training_arguments
+from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
+from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
 from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.run import finish
 from diffattn.lab.training.run_records import record, record_launch
-from diffattn.lab.training.schedule import optimizer_and_scheduler
-from diffattn.lab.training.trainer import finish
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.residual_stream import residual_writes
@@ -237,7 +237,7 @@ def _run(
     checkpoint = last_checkpoint(folder / "checkpoints", on_message)
     record_launch(folder, checkpoint, EngineConfig(), on_message)
     batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)
-    trainer = OrderedTrainer(
+    trainer = RunTrainer(
         model=model,
         args=_arguments(config, folder / "checkpoints"),
         train_dataset=batches,

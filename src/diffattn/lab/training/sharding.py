@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
@@ -232,85 +232,53 @@ def written_by_all(folder: Path) -> Iterator[None]:
         raise not_whole(folder, error) from error
 
 
-class ShardedState(Trainer):
-    """transformers.Trainer that also writes and continues the state of a sharded model.
-
-    It refuses to by itself: of a model sharded while it was read, it saves the weights only.
-    """
-
-    def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
-        if self.model.config.distributed_config.dp_replicate_size > 1:
-            # Gradients are shared out at once, and averaged over replicas in the last pass.
-            context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
-            return context
-        # Until the last pass of a step each device would hold whole float32 gradients.
-        return nullcontext()
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if output_dir is not None and is_sharded(self.model):
-            save_model(self.model, Path(output_dir))
-        else:
-            super()._save(output_dir, state_dict)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        if not is_sharded(self.model):
-            return
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        self._save_rng_state(str(folder))
-        shard, shards = self._shard_of_all()
-        if process_index() < shards:  # all replicas hold the same
-            save_file(self._shards(), folder / _shard_name(shard, shards))
-        if is_first():
-            torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not is_sharded(self.model):  # else its weights were read from there
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is None or not is_sharded(self.model):
-            super()._load_optimizer_and_scheduler(checkpoint)
-            return
-        folder = Path(checkpoint)
-        scheduler = torch.load(folder / SCHEDULER_NAME, weights_only=True)
-        self.lr_scheduler.load_state_dict(scheduler)
-        states: dict[int, dict[str, torch.Tensor]] = {}
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        for key, value in load_file(folder / _shard_name(*self._shard_of_all())).items():
-            index, name = key.split(".")
-            like = parameters[int(index)]
-            states.setdefault(int(index), {})[name] = (
-                value if value.ndim == 0 else _shard(value, like)
-            )
-        groups = self.optimizer.state_dict()["param_groups"]
-        for group, rate in zip(groups, scheduler["_last_lr"], strict=True):
-            group["lr"] = rate
-        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
-
-    def require_parts(self, folder: Path) -> None:
-        """Wait until the first process sees what all of them have written of a checkpoint."""
-        shards = self._shard_of_all()[1] if is_sharded(self.model) else 0
-        parts = [_shard_name(shard, shards) for shard in range(shards)]
-        if num_processes() > 1:
-            parts += [f"rng_state_{index}.pth" for index in range(num_processes())]
-        from_first(lambda: wait_for_files(folder, parts))
-
-    def _shard_of_all(self) -> tuple[int, int]:
-        """The number of this process's shard, and how many there are."""
-        shards = int(self.model.config.distributed_config.fsdp_size)
-        return process_index() % shards, shards
-
-    def _shards(self) -> dict[str, torch.Tensor]:
-        """This process's part of the optimizer's state: index and name to tensor."""
-        return {
+def save_optimizer_shard(trainer: Trainer, folder: Path) -> None:
+    """Add to a checkpoint the optimizer's state and the schedule, which transformers leaves out
+    for a sharded model."""
+    shard, shards = _shard_of_all(trainer.model)
+    if process_index() < shards:  # all replicas hold the same
+        state = {
             f"{index}.{name}": (value.to_local() if isinstance(value, DTensor) else value)
             .detach()
             .cpu()
             .contiguous()
-            for index, state in self.optimizer.state_dict()["state"].items()
-            for name, value in state.items()
+            for index, values in trainer.optimizer.state_dict()["state"].items()
+            for name, value in values.items()
         }
+        save_file(state, folder / _shard_name(shard, shards))
+    if is_first():
+        torch.save(trainer.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
+
+
+def load_optimizer_shard(trainer: Trainer, folder: Path) -> None:
+    """Continue from the state that :func:`save_optimizer_shard` wrote."""
+    scheduler = torch.load(folder / SCHEDULER_NAME, weights_only=True)
+    trainer.lr_scheduler.load_state_dict(scheduler)
+    states: dict[int, dict[str, torch.Tensor]] = {}
+    parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
+    for key, value in load_file(folder / _shard_name(*_shard_of_all(trainer.model))).items():
+        index, name = key.split(".")
+        like = parameters[int(index)]
+        states.setdefault(int(index), {})[name] = value if value.ndim == 0 else _shard(value, like)
+    groups = trainer.optimizer.state_dict()["param_groups"]
+    for group, rate in zip(groups, scheduler["_last_lr"], strict=True):
+        group["lr"] = rate
+    trainer.optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def require_parts(model: Any, folder: Path) -> None:
+    """Wait until the first process sees every file that the processes wrote to a checkpoint."""
+    shards = _shard_of_all(model)[1] if is_sharded(model) else 0
+    parts = [_shard_name(shard, shards) for shard in range(shards)]
+    if num_processes() > 1:
+        parts += [f"rng_state_{index}.pth" for index in range(num_processes())]
+    from_first(lambda: wait_for_files(folder, parts))
+
+
+def _shard_of_all(model: Any) -> tuple[int, int]:
+    """The number of this process's shard, and the count of shards."""
+    shards = int(model.config.distributed_config.fsdp_size)
+    return process_index() % shards, shards
 
 
 def _shard_name(shard: int, shards: int) -> str:

@@ -12,7 +12,7 @@ from diffattn.lab.training.callbacks import METRICS, DivergenceError
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.prepare import PreparedData
-from diffattn.lab.training.trainer import RESULTS, train
+from diffattn.lab.training.run import RESULTS, train
 
 RECORDED = "recorded"
 
@@ -34,7 +34,7 @@ def train_recorded(
     facts: dict[str, Any] | None = None,
     **callbacks: Callable[..., None],
 ) -> dict[str, Any]:
-    """Train one model as :func:`diffattn.lab.training.trainer.train` does; record it if it
+    """Train one model as :func:`diffattn.lab.training.run.train` does; record it if it
     diverges.
 
     Args:

@@ -6,22 +6,13 @@ from transformers.cache_utils import Cache
 
 
 def update(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-    """Append to a cache and read all of it.
+    """Append keys ``[B, T, Hkv, (maps,) D]`` and values ``[B, T, Hkv, Dv]``; read all, likewise.
 
     The keys of both maps lie in one head, ``[B, Hkv, S, 2D]``, as wide as a value: both are read
-    as views, once. A cache that somebody else made by ``num_key_value_heads`` and ``head_dim`` of
-    the configuration (an exporter that allocates it first, a learned prefix) holds what Hugging
-    Face's kernels are called with, ``[k1, k2, k1, k2]`` and ``[left, left, right, right]``: a
-    static one is kept so, at twice the memory; a dynamic one is made compact.
-
-    Args:
-        cache: To extend.
-        k: New keys, ``[B, T, Hkv, maps, D]`` or ``[B, T, Hkv, D]``.
-        v: New values, ``[B, T, Hkv, Dv]``.
-        layer_idx: Of the layer.
-
-    Returns:
-        All keys and values, in the layout of ``k`` and ``v``.
+    as views, once. A cache that an exporter or a learned prefix made by ``num_key_value_heads``
+    holds the layout of Hugging Face's kernels, ``[k1, k2, k1, k2]`` and
+    ``[left, left, right, right]``. A static cache is kept so, at twice the memory; a dynamic one
+    is made compact.
     """
     if k.ndim == 4:
         k, v = cache.update(k.transpose(1, 2), v.transpose(1, 2), layer_idx)
@@ -40,12 +31,7 @@ def update(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, 
 
 
 def in_kernel_layout(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of V1 for kernels of one width, ``[B, 4 Hkv, S, D]``.
-
-    Args:
-        k: ``[B, S, Hkv, 2, D]``.
-        v: ``[B, S, Hkv, 2D]``.
-    """
+    """Keys ``[B, S, Hkv, 2, D]`` and values ``[B, S, Hkv, 2D]`` of V1 as ``[B, 4 Hkv, S, D]``."""
     k = torch.cat([*k.unbind(3)] * 2, dim=2)
     left, right = v.chunk(2, dim=-1)
     v = torch.cat([left, left, right, right], dim=2)

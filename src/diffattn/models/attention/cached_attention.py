@@ -43,6 +43,8 @@ from diffattn.ops.inputs import backends, kernel_support
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 
 IMPLEMENTATION = "diffattn"
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""q, k, v and λ."""
 
 
 def bind(
@@ -55,20 +57,17 @@ def bind(
     recorder: AttentionMapRecorder | None,
     **kwargs: Any,
 ) -> Callable[..., Tensor]:
-    """The ``attend`` of one layer in one forward pass.
+    """The ``attend(q, k, v, lam=None)`` of one layer in one forward pass.
 
     Args:
         layer: An attention layer of ours.
-        kernel: The layer's call of Hugging Face's interface.
-        config: The model's configuration.
-        mask: A :class:`KeyMask` under ``"diffattn"``, or a :class:`PagedBatch` in continuous
-            batching; else what Hugging Face's kernel takes.
+        kernel: Its call of Hugging Face's interface.
+        config: Configuration of the model.
+        mask: A :class:`KeyMask` under ``"diffattn"``, a :class:`PagedBatch` in continuous
+            batching, else the mask of Hugging Face's kernel.
         past_key_values: Cache to read and extend, or ``None``.
         recorder: Given when maps are wanted.
-        **kwargs: Passed to Hugging Face's kernel, for example a paged cache.
-
-    Returns:
-        A function ``attend(q, k, v, lam=None)`` with the operator's shapes.
+        **kwargs: Arguments of Hugging Face's kernel, for example a paged cache.
     """
 
     acting_map = layer.acting_map if config.attention.map_norm else None
@@ -77,7 +76,7 @@ def bind(
         if past_key_values is not None:
             k, v = update(past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != IMPLEMENTATION:
-            return _hugging_face(kernel, config, mask, recorder, kwargs, q, k, v, lam)
+            return _hugging_face(kernel, config, mask, recorder, kwargs, (q, k, v, lam))
         if isinstance(mask, PagedBatch):
             assert lam is not None  # see paged_cache.reads_pages
             if recorder is not None:
@@ -85,7 +84,7 @@ def bind(
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
         ours = KeyMask() if mask is None else mask
         if ours.scores is not None:
-            return _by_scores(kernel, config, ours.scores, acting_map, recorder, q, k, v, lam)
+            return _by_scores(kernel, config, ours.scores, acting_map, recorder, (q, k, v, lam))
         batch, num_tokens = q.shape[:2]
         rows = batch if ours.cu_seqlens is not None else 1  # laid end to end
         if rows > 1:
@@ -116,20 +115,16 @@ def chosen_backend(
     elsewhere: bool = False,
     tested: bool = True,
 ) -> str:
-    """The backend that ``"diffattn"`` trains with on ``[batch, num_tokens]``.
+    """The backend that ``"diffattn"`` trains with on ``[batch, num_tokens]`` queries of ``dtype``.
 
     Args:
-        config: The model's configuration.
+        config: Configuration of the model.
         device: Device type.
         dtype: Of the queries.
         batch: Rows.
-        num_tokens: Per row.
+        num_tokens: Tokens of a row.
         elsewhere: Whether another machine is meant, whose device runs every backend.
-        tested: Of another machine, whether it has passed the kernels' tests: if not, ``"auto"``
-            leaves them alone.
-
-    Returns:
-        A name from ``backends.names(config.attention_op)``.
+        tested: Whether that machine has passed the kernels' tests; else ``"auto"`` avoids them.
 
     Raises:
         BackendError: The configured backend cannot run these inputs.
@@ -189,10 +184,7 @@ def _by_scores(
     scores: Tensor,
     acting_map: Callable[[Tensor], Tensor] | None,
     recorder: AttentionMapRecorder | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor | None,
+    inputs: Inputs,
 ) -> Tensor:
     """A mask that says for each score whether it counts, which no backend of ours takes.
 
@@ -204,9 +196,9 @@ def _by_scores(
             f"got {config.attention_backend!r}."
         )
     if recorder is not None or config.attention.map_norm:
-        return through_maps(q, k, v, lam, scores, acting_map=acting_map, recorder=recorder)
-    scores = scores if scores.dtype == torch.bool else scores.to(q.dtype)
-    return by_kernel("sdpa", kernel, q, k, v, lam, scores, {})
+        return through_maps(*inputs, scores, acting_map=acting_map, recorder=recorder)
+    scores = scores if scores.dtype == torch.bool else scores.to(inputs[0].dtype)
+    return by_kernel("sdpa", kernel, *inputs, scores, {})
 
 
 def _hugging_face(
@@ -215,10 +207,7 @@ def _hugging_face(
     mask: Any,
     recorder: AttentionMapRecorder | None,
     kwargs: dict[str, Any],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor | None,
+    inputs: Inputs,
 ) -> Tensor:
     """The implementation that is asked for; see the table above."""
     implementation = config._attn_implementation
@@ -230,27 +219,21 @@ def _hugging_face(
     if implementation == "eager":  # adds its mask, one of bools, too
         is_bool = mask is not None and mask.dtype == torch.bool
         if recorder is not None or is_bool:
-            return through_maps(q, k, v, lam, mask, acting_map=None, recorder=recorder)
+            return through_maps(*inputs, mask, acting_map=None, recorder=recorder)
     if recorder is not None:
         raise ConfigError(
             "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
             f"got {implementation!r}."
         )
-    _check_flash_dtype(config, q)
-    return by_kernel(implementation, kernel, q, k, v, lam, mask, kwargs)
-
-
-def _check_flash_dtype(config: DiffTransformerConfig, q: Tensor) -> None:
-    """transformers looks for the dtype in place of float32 in a linear layer of the kernel's
-    module, and ours has none."""
-    if q.dtype != torch.float32 or not is_flash_attention_requested(config):
-        return
-    told = torch.is_autocast_enabled(q.device.type) or hasattr(config, "_is_quantized")
-    if not told:
+    q = inputs[0]
+    # In place of float32 transformers takes the dtype of a linear layer, which our module lacks.
+    narrows = torch.is_autocast_enabled(q.device.type) or hasattr(config, "_is_quantized")
+    if q.dtype == torch.float32 and is_flash_attention_requested(config) and not narrows:
         raise ConfigError(
-            f"DiffTransformer: attn_implementation {config._attn_implementation!r} needs float16 "
-            "or bfloat16, got float32. Load the model with dtype=torch.bfloat16, or use autocast."
+            f"DiffTransformer: attn_implementation {implementation!r} needs float16 or bfloat16, "
+            "got float32. Load the model with dtype=torch.bfloat16, or use autocast."
         )
+    return by_kernel(implementation, kernel, *inputs, mask, kwargs)
 
 
 def only_through_our_models(*args: Any, **kwargs: Any) -> Any:

@@ -30,13 +30,9 @@ def reads_pages(config: DiffTransformerConfig) -> bool:
 
 
 class OneCopyManager(ContinuousBatchingManager):
-    """Hugging Face's manager with a cache of our layout, read by our operator.
+    """Hugging Face's manager for a model under ``"diffattn"``; our operator reads its cache.
 
-    Args:
-        model: A model of ours under ``"diffattn"``; see :func:`reads_pages`.
-        generation_config: As ``init_continuous_batching`` takes it. Default: the model's.
-        continuous_batching_config: Likewise. Default: Hugging Face's.
-        workload_hints: Likewise.
+    Arguments have the defaults of ``init_continuous_batching``; see :func:`reads_pages`.
     """
 
     def __init__(

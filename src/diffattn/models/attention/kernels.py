@@ -26,10 +26,6 @@ class KernelCall(nn.Module):
 
     A module of its own, one per layer, with the call in its ``forward``: vLLM reads the sources of
     all modules for it and gives each that has one a part of the cache.
-
-    Args:
-        config: The model's configuration; it names the implementation.
-        layer_idx: Counted from 0.
     """
 
     is_causal = True
@@ -73,13 +69,13 @@ def by_kernel(
 
     Args:
         implementation: A name of Hugging Face's interface.
-        kernel: The layer's.
+        kernel: Module of the layer.
         q: ``[B, T, H, 2, D]``, or ``[B, T, H, D]`` of softmax attention.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``; ``None`` for softmax attention.
         mask: As the kernel takes it.
-        kwargs: For the kernel, for example a paged cache.
+        kwargs: Further arguments of the kernel.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
@@ -117,21 +113,14 @@ def through_maps(
 ) -> Tensor:
     """Attention as it is defined: the maps, their difference, its product with V.
 
-    What the recorder is given lies on the way to the output, so gradients can be read there.
+    The recorder lies on the way to the output, so gradients can be read there. Tensors are as for
+    :func:`by_kernel`. The softmax is in float32 (float64 for float64); a query that sees no key
+    gets 0.
 
     Args:
-        q: As for :func:`by_kernel`.
-        k: As for :func:`by_kernel`.
-        v: As for :func:`by_kernel`.
-        lam: As for :func:`by_kernel`.
-        mask: ``[B or 1, 1, T, S]``, True where a key is seen, or what is added to the scores; or
-            ``None``.
-        acting_map: What a layer that normalises the difference of its maps makes of it.
+        mask: ``[B or 1, 1, T, S]``, True where a key is seen, or a number to add to the score.
+        acting_map: Norm of the difference of the maps, if the layer has one.
         recorder: Given when maps are wanted.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
-        query that sees no key gets 0.
     """
     num_heads, dtype = q.shape[2], q.dtype
     q = q if q.ndim == 5 else q[:, :, :, None]

@@ -47,13 +47,10 @@ def key_mask(
     Args:
         attention_mask: ``[B, keys]``, non-zero where a token is real; ``[B or 1, 1, T, keys]``,
             bool or to be added to the scores; or ``None``.
-        position_ids: The caller's own ``[B or 1, T]``; restarts mark documents of packed rows.
+        position_ids: ``[B or 1, T]`` of the caller; restarts mark documents of packed rows.
         past_key_values: Cache before this pass, or ``None``.
         inputs_embeds: ``[B, T, hidden_size]``.
         cu_seqlens: int32 ``[num_docs + 1]`` of a packed row, or ``None``.
-
-    Returns:
-        The options that are needed; the others are ``None``.
 
     Raises:
         ConfigError: A mask of another shape or dtype, or ``cu_seqlens`` for several rows.
@@ -112,17 +109,10 @@ def kernel_mask(
     Flash kernels get none that tells documents apart. Unless they are given all borders, they read
     restarts off ``position_ids`` instead, but transformers does so for one row alone and would mix
     the documents of several; and a document begins for it wherever the least position stands.
-
-    Args:
-        config: The model's; it names the kernel.
-        attention_mask: As for :func:`key_mask`.
-        position_ids: ``[B or 1, T]``, the caller's or counted.
-        past_key_values: Cache before this pass, or ``None``.
-        inputs_embeds: ``[B, T, hidden_size]``.
-        kwargs: For the kernel, for example the borders of documents.
+    Arguments are as for :func:`key_mask`; ``kwargs`` may hold the borders.
 
     Raises:
-        ConfigError: Several packed rows for a kernel without a mask, or one whose documents begin
+        ConfigError: Several packed rows for a kernel without a mask, or a row whose documents begin
             at other than the least position. Compiled code cannot look.
     """
     mask = create_causal_mask(
@@ -138,13 +128,9 @@ def kernel_mask(
 
 
 def padded_to_cache(attention_mask: Tensor | None, cache: Cache | None) -> Tensor | None:
-    """A mask that does not grow with the tokens in a preallocated cache, ``[B, its length]``.
+    """A mask ``[B, keys]`` that does not grow in a preallocated cache: ``[B, its length]``.
 
     A compiled step would be compiled anew for every length.
-
-    Args:
-        attention_mask: ``[B, keys]``, or ``None``.
-        cache: Of the pass it is for, or ``None``.
     """
     if attention_mask is None or cache is None or not cache.is_compileable:
         return attention_mask
@@ -156,15 +142,9 @@ def padded_to_cache(attention_mask: Tensor | None, cache: Cache | None) -> Tenso
 def positions(
     inputs_embeds: Tensor, past_key_values: Cache | None, cu_seqlens: Tensor | None
 ) -> Tensor:
-    """Positions of the new tokens, counted from the cache's length or from each document's start.
+    """Positions of new tokens, int64 ``[1, T]``, from the cache's length or each document's start.
 
-    Args:
-        inputs_embeds: ``[B, T, hidden_size]``.
-        past_key_values: Cache before this pass, or ``None``.
-        cu_seqlens: int32 ``[num_docs + 1]`` of a packed row, or ``None``.
-
-    Returns:
-        int64 ``[1, T]``.
+    ``cu_seqlens`` is int32 ``[num_docs + 1]`` of a packed row, or ``None``.
     """
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     index = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)
@@ -203,8 +183,8 @@ def _check_restarts(
             "use 'diffattn'."
         )
     # Engines with a cache of their own know their sequences: by borders, or without such masks.
-    told = all(kwargs.get(name) is not None for name in _BORDERS)
-    if told or implementation not in ALL_MASK_ATTENTION_FUNCTIONS:
+    knows_borders = all(kwargs.get(name) is not None for name in _BORDERS)
+    if knows_borders or implementation not in ALL_MASK_ATTENTION_FUNCTIONS:
         return
     starts = position_ids[0, nn.functional.pad(restarts[0], (1, 0), value=True)]
     least, most = (int(x) for x in starts.aminmax())

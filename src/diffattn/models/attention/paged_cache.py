@@ -61,18 +61,10 @@ class PagedBatch:
     def attend(
         self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, backend: str
     ) -> Tensor:
-        """Store the new keys and values of one layer and attend to all that its queries see.
+        """Store new keys and values of one layer; attend to all that its queries see.
 
-        Args:
-            layer_idx: Of the layer.
-            q: ``[1, N, H, 2, D]``.
-            k: ``[1, N, Hkv, 2, D]`` or ``[1, N, Hkv, D]``.
-            v: ``[1, N, Hkv, Dv]``.
-            lam: λ, broadcastable to ``[1, N, H]``.
-            backend: Of ``diff_attention``, on gathered pages; ``"auto"``: of ``paged_decode``.
-
-        Returns:
-            ``[1, N, H, Dv]``.
+        Tensors are the operator's, with one row of N tokens. ``backend`` runs on gathered pages;
+        ``"auto"`` is the backend of ``paged_decode``. Returns ``[1, N, H, Dv]``.
         """
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
@@ -80,12 +72,12 @@ class PagedBatch:
         num_tokens, num_heads = q.shape[1:3]
         lam = lam.expand(1, num_tokens, num_heads)
         out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # the last for no token
-        for one in self.many:
+        for sequence in self.many:
             keys, values = (
-                gathered_pages(x, one.table)[:, : one.length] for x in (k_pages, v_pages)
+                gathered_pages(x, sequence.table)[:, : sequence.length] for x in (k_pages, v_pages)
             )
-            out[one.tokens] = diff_attention(
-                q[:, one.tokens], keys, values, lam[:, one.tokens], backend=backend
+            out[sequence.tokens] = diff_attention(
+                q[:, sequence.tokens], keys, values, lam[:, sequence.tokens], backend=backend
             )[0]
         if self.few is not None:
             few, taken = self.few, self.few.tokens.clamp(max=num_tokens - 1)
@@ -117,14 +109,10 @@ class PagedBatch:
 
 @torch.compiler.disable
 def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
-    """What Hugging Face's manager says of a pass, once for all layers.
+    """Read a pass of N tokens off the arguments of Hugging Face's manager, once for all layers.
 
     Where a sequence that has keys of earlier passes has more than 16 queries (a prompt read in
     parts), the lengths are read on the host, which waits for the device once per pass.
-
-    Args:
-        num_tokens: N, padding included.
-        kwargs: Arguments of the model's forward pass, as Hugging Face's kernels take them.
 
     Raises:
         ConfigError: The pass would have to wait for the device while it is captured.

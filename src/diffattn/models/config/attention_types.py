@@ -198,15 +198,7 @@ CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
 
 
 def attention_facts(where: str, name: str) -> AttentionType:
-    """The row of a type.
-
-    Args:
-        where: Who asks, first in the message.
-        name: For example ``"diff"``.
-
-    Raises:
-        ConfigError: No such type.
-    """
+    """The row of a type, for example ``"diff"``; ``where`` begins the message of a ConfigError."""
     check_known(where, "attention_type", name, ATTENTION)
     return ATTENTION[name]
 

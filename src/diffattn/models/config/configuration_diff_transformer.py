@@ -242,12 +242,9 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         """Checked with the other settings; Hugging Face only warns."""
 
     def layer_lambda_init(self, layer_idx: int) -> float:
-        """λ_init of one layer of V1 or Shared DIFF.
+        """λ_init of one layer of V1 or Shared DIFF; ``layer_idx`` counts from 0.
 
         Source: arXiv:2410.05258v2, after Eq. (2).
-
-        Args:
-            layer_idx: Counted from 0.
         """
         if self.lambda_init is None:
             return scheduled_lambda_init(layer_idx)

@@ -8,16 +8,16 @@ from diffattn.models.chunked_loss import IGNORED
 
 
 def check_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = False) -> None:
-    """Refuse ids that are no row of the embedding.
+    """Refuse ids that are no rows of the embedding.
 
     Args:
-        name: Of the argument.
+        name: Name of the argument.
         ids: int ``[B, T]``, or ``None``.
         below: ``vocab_size``.
-        ignored: Whether :data:`~diffattn.models.chunked_loss.IGNORED` is allowed as well.
+        ignored: Whether :data:`~diffattn.models.chunked_loss.IGNORED` is allowed. Default: no.
 
     Raises:
-        ShapeError: They are of another shape or dtype, or, on the CPU, out of range.
+        ShapeError: Another shape or dtype; on the CPU also an id out of range.
     """
     if ids is None:
         return
@@ -27,25 +27,15 @@ def check_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = Fals
 
 
 def check_embeds(embeds: Tensor, hidden_size: int) -> None:
-    """Refuse embeddings of another width.
-
-    Raises:
-        ShapeError: They are not ``[B, T, hidden_size]``.
-    """
+    """Refuse embeddings that are not ``[B, T, hidden_size]``."""
     if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
         _refuse("inputs_embeds", f"[B, T, {hidden_size}]", embeds)
 
 
 def check_positions(positions: Tensor | None, batch: int, num_tokens: int) -> None:
-    """Refuse positions that no token can have; those beyond the trained context extrapolate.
+    """Refuse positions that are not int ``[batch or 1, num_tokens]``, or negative (CPU alone).
 
-    Args:
-        positions: int ``[B or 1, T]``, or ``None``.
-        batch: B.
-        num_tokens: T.
-
-    Raises:
-        ShapeError: They are of another shape or dtype, or, on the CPU, negative.
+    Positions beyond the trained context extrapolate.
     """
     if positions is None:
         return

@@ -5,18 +5,18 @@ from collections.abc import Iterable
 from diffattn.errors import ConfigError, did_you_mean, short
 
 
-def check_known(where: str, what: str, name: str, known: Iterable[str]) -> None:
-    """Raise ConfigError with the known names, and the nearest one, unless ``name`` is known.
+def check_known(where: str, kind: str, name: str, known: Iterable[str]) -> None:
+    """Raise a ConfigError with the known names, and the nearest, unless ``name`` is known.
 
     Args:
-        where: Who asks, first in the message.
-        what: What kind of name it is.
-        name: The caller's.
-        known: All that exist.
+        where: Caller, first in the message.
+        kind: Kind of the name.
+        name: Name that the caller gave.
+        known: All names that exist.
     """
     known = tuple(known)
     if name not in known:
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
         raise ConfigError(
-            f"{where}: {what} must be in {{{', '.join(known)}}}, got {short(name)}.{hint}"
+            f"{where}: {kind} must be in {{{', '.join(known)}}}, got {short(name)}.{hint}"
         )

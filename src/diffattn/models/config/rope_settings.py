@@ -46,17 +46,14 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None:
-    """Refuse rotary parameters that are incomplete, unknown or of impossible values.
+    """Refuse rotary parameters that are incomplete, unknown or impossible, with a ConfigError.
 
-    Transformers only logs most of it, or fails later.
+    Transformers only logs most of the faults, or fails later.
 
     Args:
-        where: Who asks, first in the message.
-        parameters: As in Hugging Face; ``None`` for the default.
+        where: Caller, first in the message.
+        parameters: Parameters as in Hugging Face; ``None`` for the default.
         head_dim: Width of a head, in channels.
-
-    Raises:
-        ConfigError: They are; names the field.
     """
     if parameters is None or parameters == {}:
         return
@@ -86,34 +83,28 @@ def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None
 
 
 def steady_positions(config: Any) -> tuple[str, int] | None:
-    """Up to how many tokens a model's rotary frequencies are the same for every text.
+    """Type and length up to which rotary frequencies are the same for every text; ``None``: any.
 
-    ``"longrope"`` and ``"dynamic"`` choose them by the longest text of a forward pass: beyond the
-    length that they began with, keys that were read before no longer fit, and a row depends on
-    what runs beside it.
-
-    Args:
-        config: Of any model of transformers. Its rotary parameters may be per type of layer.
-
-    Returns:
-        The type and the largest number of tokens, the least of all layers; ``None``: any.
+    ``"longrope"`` and ``"dynamic"`` choose frequencies by the longest text of a forward pass.
+    Beyond the original length, cached keys no longer fit and a row depends on its neighbours.
+    ``config`` belongs to any model of transformers; the least length of all layers counts.
     """
     config = config.get_text_config()
     parameters = getattr(config, "rope_parameters", None)
     parameters = parameters or getattr(config, "rope_scaling", None) or {}
     per_layer = [value for value in parameters.values() if isinstance(value, Mapping)]
-    found: list[tuple[int, str]] = []
-    for one in per_layer or [parameters]:
-        kind = str(one.get("rope_type", one.get("type", "default")))
+    limits: list[tuple[int, str]] = []
+    for layer in per_layer or [parameters]:
+        kind = str(layer.get("rope_type", layer.get("type", "default")))
         longest = getattr(config, "max_position_embeddings", None)
         if kind == "longrope":
-            original = one.get("original_max_position_embeddings")
+            original = layer.get("original_max_position_embeddings")
             longest = original or getattr(config, "original_max_position_embeddings", longest)
         elif "dynamic" not in kind:  # as transformers tells it
             continue
         if longest is not None:
-            found.append((int(longest), kind))
-    return (min(found)[1], min(found)[0]) if found else None
+            limits.append((int(longest), kind))
+    return (min(limits)[1], min(limits)[0]) if limits else None
 
 
 def _check_field(where: str, name: str, value: Any, head_dim: int) -> None:

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from accelerate import init_empty_weights
+import torch
 from torch import Tensor, nn
 
-from diffattn.errors import CheckpointError, short
+from diffattn.errors import CheckpointError
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.saved_names import saved_name
-from diffattn.models.config.numbers import is_whole
 from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.settings_of import shifted_lambda_init
 from diffattn.models.conversion.source import Source, opened
@@ -28,14 +27,13 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
 
     Args:
         path: Folder with ``config.json`` and safetensors.
-        layer: Its index in the model, counted from 0.
+        layer: Index of the layer, counted from 0.
 
     Returns:
         The layer in the dtype of its weights.
 
     Raises:
-        CheckpointError: Another model, a layer without attention of its own, or tensors of other
-            shapes than ``config.json`` says.
+        CheckpointError: Another model, a layer without attention, or tensors of other shapes.
     """
     with opened(path) as source:
         if source.layout.name not in ("phi4flash", "motif"):
@@ -47,7 +45,7 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
         heads, kv_heads, width = _sizes(source, config, layer)
         shift = source.layout.lambda_shift
         schedule = shifted_lambda_init(layer + 1, shift)
-        with init_empty_weights(include_buffers=False):  # sizes are the folder's, and may be wrong
+        with torch.device("meta"):  # sizes are the folder's, and may be wrong
             made = DiffAttention(
                 config["hidden_size"], heads, width, num_kv_heads=kv_heads, layer_idx=layer,
                 lambda_init=None if schedule is None else schedule[layer],
@@ -68,20 +66,15 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
 
 def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, int, int]:
     """Heads, key/value heads and width of one, all of them pairs."""
-    for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers"):
-        if not is_whole(config.get(name)) or config[name] < 1:
-            raise CheckpointError(
-                f"{source.name}: {name} must be a whole number, got {short(config.get(name))}."
-            )
     layers = config["num_hidden_layers"]
     if not 0 <= layer < layers:
         raise CheckpointError(f"{source.name}: layer must be below {layers}, got {layer}.")
     if source.layout.name == "phi4flash":
         period = config.get("mb_per_layer", 2)
         if (period and layer % period == 0) or layer > layers // 2 + 1:
-            what = "a state-space layer" if period and layer % period == 0 else "cross-attention"
+            part = "a state-space layer" if period and layer % period == 0 else "cross-attention"
             raise CheckpointError(
-                f"{source.name}: layer must have keys and values of its own, got {what} in "
+                f"{source.name}: layer must have keys and values of its own, got {part} in "
                 f"layer {layer}."
             )
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -107,29 +100,29 @@ def _state(source: Source, layer: int, made: DiffAttention) -> dict[str, Tensor]
         return None if tensor is None else tensor.load()
 
     ends = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "subln": "subln"}
-    found: dict[str, Tensor | None] = {}
+    state: dict[str, Tensor | None] = {}
     for role, name in source.names.items():
         if role in LAMBDAS:
             vector = read(name)
-            found[role] = None if vector is None else vector.float()
+            state[role] = None if vector is None else vector.float()
         elif role in ends:
-            found[f"{ends[role]}.weight"] = read(name)
+            state[f"{ends[role]}.weight"] = read(name)
             if role in "qkv":
-                found[f"{ends[role]}.bias"] = read(name.replace(".weight", ".bias"))
+                state[f"{ends[role]}.bias"] = read(name.replace(".weight", ".bias"))
     rows = [getattr(made, f"{name}_proj").out_features for name in "qkv"]
     for kind, role in (("weight", "qkv"), ("bias", "qkv_bias")):
         fused = read(source.names[role]) if role in source.names else None
         if fused is not None and fused.shape[0] == sum(rows):
             parts = zip("qkv", fused.split(rows), strict=True)
-            found |= {f"{name}_proj.{kind}": part.clone() for name, part in parts}
+            state |= {f"{name}_proj.{kind}": part.clone() for name, part in parts}
     if "o_bias" in source.names:
-        found["o_proj.bias"] = read(source.names["o_bias"])
+        state["o_proj.bias"] = read(source.names["o_bias"])
     wanted = {saved_name(name): x for name, x in made.state_dict().items()}
     for name, like in wanted.items():
-        got = found.get(name)
+        got = state.get(name)
         if got is None or got.shape != like.shape:
             shape = "none" if got is None else list(got.shape)
             raise CheckpointError(
                 f"{source.name}: layer {layer} must hold {name} as {list(like.shape)}, got {shape}."
             )
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    return {name: tensor for name, tensor in state.items() if tensor is not None}

@@ -1,5 +1,6 @@
 """From one layout to another, and from softmax to differential attention: read, write, verify."""
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,9 +17,8 @@ from diffattn.models.conversion.source import Source, opened
 from diffattn.models.conversion.target import WRITERS, Written, as_ours
 from diffattn.models.conversion.verifier import Verification, verified
 from diffattn.models.conversion.writer import (
-    CARRIED,
     SHARD_BYTES,
-    carry,
+    carried,
     require_free,
     require_room,
     write_weights,
@@ -67,24 +67,21 @@ def convert(
 ) -> Conversion:
     """Write a model in another layout, or as the start of a differential one.
 
-    Weights are read and written tensor by tensor; the folder appears at the end, after its logits
-    were compared with the source's.
+    The folder ``out`` appears at the end, after its logits were compared with the source's.
 
     Args:
         source: A model folder, a run directory or one ``.safetensors`` file.
         target: ``"diffattn"``, ``"diffllama"``, ``"original"``; or an attention type: of a softmax
-            model ``"diff_v2"``, ``"diff"`` or ``"shared_diff"`` (or the control
-            ``"diff_v2_gate"``), of Shared DIFF ``"diff"``.
+            model a name of ``STARTS`` or ``STARTED_CONTROLS``, of Shared DIFF ``"diff"``.
         out: The new folder.
-        layout: Of the source, where neither ``config.json`` nor its names say it.
+        layout: Layout of the source, if neither ``config.json`` nor its names say it.
         changes: Fields of the configuration to set, and ``rope_theta``.
-        verify: Whether to compare the source with its manifest first, if it has one.
+        verify: Compare the source with its manifest first, if it has one.
         shard_bytes: Largest size of one file of weights.
-        on_message: Called with what begins, in words.
-        on_progress: Called with bytes written, and in all.
+        on_message, on_progress: Called with the next step; with bytes written, and in all.
 
     Raises:
-        CheckpointError: The source is damaged or not what it should be, or the logits differ.
+        CheckpointError: The source is damaged or not as it should be, or the logits differ.
         ConfigError: The target cannot be this model.
     """
     out, changes = Path(out), dict(changes or {})
@@ -96,45 +93,26 @@ def convert(
         model = read_model(given, changes)
         written, preserved = _expressed(given, model, target, start)
         size = sum(tensor.nbytes for tensor in written.tensors.values())
-        carried = sum(
-            (given.folder / name).stat().st_size
-            for name in CARRIED
-            if (given.folder / name).is_file()
-        )
-        require_room(out, size + carried)
+        require_room(out, size + sum(file.stat().st_size for file in carried(given.folder)))
         on_message(f"{given.layout.title} to {target}: {size:,} bytes")
         with new_folder(out) as folder:
             written.write_config(folder)
             write_weights(
-                folder,
-                written.tensors,
-                shard_bytes=shard_bytes,
-                on_progress=lambda done: on_progress(done, size),
+                folder, written.tensors, shard_bytes, lambda done: on_progress(done, size)
             )
-            carry(given.folder, folder)
+            for file in carried(given.folder):
+                shutil.copyfile(file, folder / file.name)
             with opened(str(folder), written.layout.name) as result:
                 verification = verified(
-                    given,
-                    result,
-                    model.config,
-                    rounded=written.rounded,
-                    preserved=preserved,
+                    given, result, model.config, rounded=written.rounded, preserved=preserved,
                     on_progress=on_message,
-                )
-            conversion = Conversion(
-                layout=given.layout.title,
-                attention_type=written.attention_type,
-                tensors=len(written.tensors),
-                size=size,
-                preserved=preserved,
-                verification=verification,
-            )
-            write_json(
-                folder / RECORD,
-                {"kind": "conversion", "schema": 1, "target": target, **asdict(conversion)},
-            )
+                )  # fmt: skip
+            title, kind = given.layout.title, written.attention_type
+            done = Conversion(title, kind, len(written.tensors), size, preserved, verification)
+            head = {"kind": "conversion", "schema": 1, "target": target}
+            write_json(folder / RECORD, head | asdict(done))
             write_manifest(folder)
-    return conversion
+    return done
 
 
 def _expressed(
@@ -155,8 +133,8 @@ def _expressed(
         return replace(as_ours(folded(model)), rounded=True), True
     if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
         can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_CAN.get(kind, ())]
-        of = [f"{name!r}" for name, targets in _CAN.items() if target in targets]
-        only = f", which is made of {' or '.join(of)} models only" if of else ""
+        sources = [f"{name!r}" for name, targets in _CAN.items() if target in targets]
+        only = f", which is made of {' or '.join(sources)} models only" if sources else ""
         raise ConfigError(
             f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "
             f"with attention_type {kind!r}, got {target!r}{only}."

@@ -14,17 +14,12 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 def fold_shared(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM:
     """The V1 model whose projections are ``W + U Zᵀ``: more weights, fewer products per token.
 
-    Source: arXiv:2501.17900 (the projections); arXiv:2410.05258v2 (what computes the same).
+    It has the device, the dtypes and the generation settings of ``model``, and shares no memory.
 
-    Args:
-        model: Shared DIFF model; left as it is.
-
-    Returns:
-        A new model on the same device, in the same dtypes, that generates by the same settings; it
-        shares no memory with ``model``.
+    Source: arXiv:2501.17900 (projections); arXiv:2410.05258v2 (V1).
 
     Raises:
-        ConfigError: Another attention type.
+        ConfigError: ``model`` is not of Shared DIFF.
     """
     if model.config.attention_type != "shared_diff":
         raise ConfigError(

@@ -22,13 +22,9 @@ Read = Callable[[str, int | None], Tensor | None]
 def formula_logits(
     read: Read, layout: Layout, config: DiffTransformerConfig, ids: Tensor
 ) -> Tensor:
-    """Logits ``[B, T, vocab_size]`` of a model in a published layout.
+    """Logits ``[B, T, vocab_size]`` of a model in a published layout, for ``ids`` ``[B, T]``.
 
-    Args:
-        read: Its tensors.
-        layout: Of heads, channels and λ_init.
-        config: Ours of the same function, for sizes, eps and rotary positions.
-        ids: ``[B, T]``.
+    ``read`` gives its tensors; ``config`` gives sizes, eps and rotary positions.
     """
     embedding = _given(read("embed", None))
     x = F.embedding(ids, embedding)

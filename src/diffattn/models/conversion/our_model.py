@@ -6,15 +6,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
 from torch import Tensor
 
 from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
 from diffattn.layers.shared_diff_attention import folded_weight, for_both_maps
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.conversion.heads import Pairs, rows_from_ours, rows_to_ours
-from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout
+from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout, Pairs, Rope
 from diffattn.models.conversion.lazy import LazyTensor, Weights, derived
 from diffattn.models.conversion.settings_of import settings_of
 from diffattn.models.conversion.source import Source
@@ -61,24 +59,22 @@ def _parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[int
         **config.settings()
         | {"num_hidden_layers": 1, "lambda_init": 0.5 if config.attention.lambda_vectors else None}
     )
-    with init_empty_weights(include_buffers=False):
+    with torch.device("meta"):
         model = DiffTransformerForCausalLM(one_layer)
-    found = {}
+    parameters = {}
     for present, parameter in model.named_parameters():
         name = saved_name(present)
         (role,) = (role for role, end in OUR_ENDINGS.items() if f".{name}".endswith(f".{end}"))
         if role == "head" and config.tie_word_embeddings:
             continue
-        found[role] = (name.replace(".0.", ".{}.", 1), tuple(parameter.shape))
-    return found
+        parameters[role] = (name.replace(".0.", ".{}.", 1), tuple(parameter.shape))
+    return parameters
 
 
 def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
-    """The model that a source is, in our order; nothing is read before it is written.
+    """The whole model of a source, in our order; no tensor is read before it is written.
 
-    Args:
-        source: A whole model of any layout.
-        changes: Fields of the configuration to set.
+    ``changes`` are fields of the configuration to set.
 
     Raises:
         CheckpointError: A tensor is missing, of another shape than the settings say, or unknown.
@@ -138,6 +134,37 @@ def row_order(role: str, config: DiffTransformerConfig, layout: Layout) -> dict[
     else:
         heads, maps = config.num_kv_heads, facts.key_maps
     return {"heads": heads, "maps": maps, "pairs": pairs, "rope": layout.rope}
+
+
+def rows_to_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -> Tensor:
+    """Rows of a weight ``[heads * maps * D, ...]`` or a bias of another layout, in our order.
+
+    Args:
+        x: Weight or bias.
+        heads: Heads of the operator.
+        maps: Maps of one head, 1 or 2.
+        pairs: Order of the maps there.
+        rope: Order of the channels there; ``"none"`` where nothing is rotated.
+    """
+    width = x.shape[0] // (heads * maps)
+    if pairs == "split":
+        x = x.unflatten(0, (maps, heads, width)).transpose(0, 1)
+    else:
+        x = x.unflatten(0, (heads, maps, width))
+    if rope == "interleaved":
+        x = x.unflatten(2, (width // 2, 2)).transpose(2, 3).flatten(2, 3)
+    return x.flatten(0, 2)
+
+
+def rows_from_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -> Tensor:
+    """The inverse of :func:`rows_to_ours`."""
+    width = x.shape[0] // (heads * maps)
+    x = x.unflatten(0, (heads, maps, width))
+    if rope == "interleaved":
+        x = x.unflatten(2, (2, width // 2)).transpose(2, 3).flatten(2, 3)
+    if pairs == "split":
+        x = x.transpose(0, 1)
+    return x.flatten(0, 2)
 
 
 def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) -> None:

@@ -42,13 +42,12 @@ _LARGEST_FACTOR = 1e3
 
 
 def started(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
-    """A differential model that starts from a softmax one.
+    """A differential model that starts from a softmax model.
 
     Args:
-        model: A softmax model.
-        attention_type: One of :data:`~diffattn.models.conversion.layouts.STARTS`, or the control.
-        changes: Fields of its configuration to set: ``head_norm``, ``lambda_init`` and
-            ``shared_rank`` of V1 and Shared DIFF.
+        model: Softmax model.
+        attention_type: A name of ``layouts.STARTS``, or the control.
+        changes: ``head_norm``, ``lambda_init`` and ``shared_rank`` of V1 and Shared DIFF, if set.
 
     Raises:
         CheckpointError: The softmax model normalises its heads.

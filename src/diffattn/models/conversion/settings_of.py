@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from diffattn.errors import CheckpointError, ConfigError, short
-from diffattn.models.config.numbers import is_number, is_whole
+from diffattn.models.config.numbers import is_number
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.conversion.layouts import LAMBDAS, number_of_layers
 from diffattn.models.conversion.source import Source
@@ -23,14 +23,12 @@ _ALONE = "Its attention layers alone load with diffattn.models.conversion.attent
 
 
 def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a ``DiffTransformerConfig`` of the same function.
+    """Fields of a ``DiffTransformerConfig`` of the same function as a whole model.
 
-    Args:
-        source: A whole model.
-        changes: Fields to set, and ``rope_theta``.
+    ``changes`` are fields to set, and ``rope_theta``.
 
     Raises:
-        CheckpointError: The model has what ours cannot have; it is named.
+        CheckpointError: The model has a part that ours cannot have.
         ConfigError: A field that must be given is not.
     """
     layout = source.layout
@@ -139,11 +137,11 @@ def _llama(source: Source) -> dict[str, Any]:
     config = _config(source)
     kind = config.model_type
     _require(source, "hidden_act", config.hidden_act, "silu")
-    for name, what in (("attention_bias", "output"), ("mlp_bias", "feed-forward")):
+    for name, place in (("attention_bias", "output"), ("mlp_bias", "feed-forward")):
         if getattr(config, name, False):
             raise CheckpointError(
                 f"{source.name}: {name} must be False, for a DIFF Transformer has no biases on its "
-                f"{what} projections, got True."
+                f"{place} projections, got True."
             )
     window = getattr(config, "sliding_window", None)
     windowed = set() if window is None else {"sliding_attention"}
@@ -187,24 +185,8 @@ def _motif(source: Source) -> dict[str, Any]:
             f"DIFF Transformer lacks. {_ALONE}"
         )
     _require(source, "use_bias", config.get("use_bias", False), False)
-    for name in ("num_attention_heads", "num_hidden_layers", "hidden_size"):
-        if not is_whole(config.get(name)):
-            raise CheckpointError(
-                f"{source.name}: {name} must be a whole number, got {short(config.get(name))}."
-            )
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
-    if layers > len(source.tensors):  # λ_init is one number for each
-        raise CheckpointError(
-            f"{source.name}: num_hidden_layers must fit {len(source.tensors)} tensors, "
-            f"got {layers}."
-        )
-    theta, scaling = config.get("rope_theta", 10_000.0), config.get("rope_scaling") or {}
-    if not is_number(theta) or not isinstance(scaling, dict):
-        raise CheckpointError(
-            f"{source.name}: rope_theta must be a number and rope_scaling an object, "
-            f"got {short(theta)} and {short(scaling)}."
-        )
-    rope = {"rope_type": "default", "rope_theta": float(theta)}
+    rope = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 10_000))}
     same = (
         "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps",
         "max_position_embeddings", "initializer_range", "pad_token_id", "bos_token_id",
@@ -219,7 +201,7 @@ def _motif(source: Source) -> dict[str, Any]:
         "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
         "head_norm_eps": config.get("attn_rms_norm_eps", 1e-5),
         "lambda_init": shifted_lambda_init(layers, source.layout.lambda_shift),
-        "rope_parameters": rope | scaling,
+        "rope_parameters": rope | (config.get("rope_scaling") or {}),
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
     }
 
@@ -235,10 +217,10 @@ def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
     if "rope_parameters" in changes and "rope_theta" in missing:
         missing.remove("rope_theta")
     if missing:
-        told = " ".join(f"--set {name}=..." for name in missing)
+        options = " ".join(f"--set {name}=..." for name in missing)
         raise ConfigError(
             f"{source.name}: {', '.join(missing)} must be given, for the weights do not tell them "
-            f"and there is no config.json, got none. Add {told}"
+            f"and there is no config.json, got none. Add {options}"
         )
 
     def shape(role: str) -> tuple[int, ...]:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from diffattn.errors import CheckpointError, did_you_mean, short
+from diffattn.errors import CheckpointError, did_you_mean, first_line, short
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.checkpoint_folder import model_folder
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
-from diffattn.models.weight_files import file_totals, weight_files, weights_of
+from diffattn.models.weight_files import weight_files
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -52,12 +52,12 @@ def opened(path: str, layout: str | None = None) -> Iterator[Source]:
     """Open weights: a model folder, a run directory or one safetensors file.
 
     Args:
-        path: Where they lie.
-        layout: Name of their layout. Default: what ``config.json`` or the names say.
+        path: Place of the weights.
+        layout: Name of their layout. Default: follows from ``config.json`` or the names.
 
     Raises:
-        CheckpointError: No safetensors (pickled files are never read), damaged ones, or tensors of
-            no layout or of several.
+        CheckpointError: No safetensors (pickled files are never read), damaged files, or tensors
+            of no layout or of several.
     """
     folder, files = _files(path)
     settings = None
@@ -81,7 +81,6 @@ def _files(path: str) -> tuple[Path, dict[str, Path]]:
     place = Path(path)
     if place.is_file():
         _refuse_pickled(path, [place])
-        file_totals(path, place)
         return place.parent, {place.name: place}
     place = model_folder(place)
     if not place.is_dir():
@@ -89,17 +88,14 @@ def _files(path: str) -> tuple[Path, dict[str, Path]]:
             f"{path}: must be a model folder, a run directory or a .safetensors file, got nothing. "
             "Save a model of the hub in a folder first."
         )
-    found = {entry.name: entry for entry in place.iterdir() if entry.suffix == ".safetensors"}
-    if len(found) == 1 and not (place / _INDEX).exists():  # whatever it is called
-        ((name, file),) = found.items()
-        file_totals(f"{path}/{name}", file)
-        return place, {name: file}
+    shards = {entry.name: entry for entry in place.iterdir() if entry.suffix == ".safetensors"}
+    if len(shards) == 1 and not (place / _INDEX).exists():  # whatever it is called
+        return place, shards
     files = weight_files(path, lambda name: _existing(place / name)) or {}
     if not files:
         _refuse_pickled(path, sorted(place.iterdir()))
-        got = f"{len(found)} without an index" if found else "none"
+        got = f"{len(shards)} without an index" if shards else "none"
         raise CheckpointError(f"{path}: must hold safetensors (model.safetensors), got {got}.")
-    weights_of(path, lambda name: _existing(place / name))
     if _INDEX not in files and (place / _INDEX).exists() and "model.safetensors" not in files:
         index = read_object(f"{path}/{_INDEX}", place / _INDEX, vocabulary=True)
         for file in sorted(set(index["weight_map"].values()) - files.keys()):
@@ -124,16 +120,15 @@ def _tensors(
     where: str, file: Path, stack: ExitStack, before: Mapping[str, LazyTensor]
 ) -> dict[str, LazyTensor]:
     """Tensors of one file, read when they are needed."""
+    if not file.is_file():
+        raise CheckpointError(f"{where}: must be a file, got something else.")
     try:
         handle = stack.enter_context(safe_open(file, "pt"))
         names = list(handle.keys())
-    except (SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise CheckpointError(f"{where}: must be whole safetensors, got: {reason}.") from error
-    except RuntimeError as error:  # of PyTorch, which maps a file as if it might all be changed
-        reason = str(error).splitlines()[0].rstrip(".")
+    # RuntimeError: PyTorch maps the whole file and needs room for it.
+    except (SafetensorError, OSError, RuntimeError) as error:
         raise CheckpointError(
-            f"{where}: must be of a size that memory could hold (save it in shards), got: {reason}."
+            f"{where}: must be whole safetensors, got: {first_line(error)}."
         ) from error
     tensors = {}
     for name in names:

@@ -71,7 +71,7 @@ def as_diffllama(model: OurModel) -> Written:
             weights["head", None] = weights["embed", None]
         weights["embed", None] = scaled(weights["embed", None], config.embedding_multiplier)
         tied, rounded = False, True
-    theirs = DiffLlamaConfig(
+    other = DiffLlamaConfig(
         vocab_size=config.vocab_size, hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=2 * config.num_heads, num_key_value_heads=2 * config.num_kv_heads,
@@ -84,7 +84,7 @@ def as_diffllama(model: OurModel) -> Written:
     )  # fmt: skip
     moved = OurModel(config, weights)
     return Written(
-        layout, _named(moved, layout.names[0], layout), theirs.save_pretrained, "diff", rounded
+        layout, _named(moved, layout.names[0], layout), other.save_pretrained, "diff", rounded
     )
 
 

@@ -5,14 +5,12 @@ by its own code, the others by their published formula. In float64 the two may d
 the source differs from itself when it is computed in a narrower dtype, and no more.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
-from accelerate.hooks import attach_align_device_hook
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from diffattn.errors import CheckpointError
@@ -24,6 +22,7 @@ from diffattn.models.conversion.source import Source
 from diffattn.models.loading import quiet
 
 _ROWS, _TOKENS = 2, 16
+_OUTSIDE_BLOCKS = ("model.embed_tokens", "model.norm", "lm_head")
 _BY_FORMULA = ("original", "original_v2", "motif")
 
 
@@ -53,13 +52,12 @@ def verified(
     """Compare the logits of two sets of files.
 
     Args:
-        source: What was converted.
-        result: What was written.
-        config: Ours of the source's function, for layouts without code.
-        rounded: Whether the conversion computed with numbers: their own dtype's rounding is then
-            allowed, else float32's.
-        preserved: Whether equal logits are to be expected; else they only have to be finite.
-        on_progress: Called with what is computed next, in words.
+        source: Files before the conversion.
+        result: Files after it.
+        config: Our configuration of the source's function, for layouts without code.
+        rounded: Whether the conversion rounded numbers to their dtype; else float32 is allowed.
+        preserved: Whether equal logits are expected; else they only have to be finite.
+        on_progress: Called with the next step, in words.
 
     Raises:
         CheckpointError: The logits differ, or are not finite.
@@ -96,13 +94,9 @@ def verified(
 def logits_of(
     source: Source, config: DiffTransformerConfig, ids: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """Logits ``[B, T, vocab_size]`` of the files themselves, in ``dtype``.
+    """Logits ``[B, T, vocab_size]`` of files for ``ids`` ``[B, T]``, computed in ``dtype``.
 
-    Args:
-        source: The files.
-        config: Ours of the same function; used where the layout has no code.
-        ids: ``[B, T]``.
-        dtype: To compute in.
+    ``config`` is our configuration of the same function, for layouts without code.
     """
     if source.layout.name in _BY_FORMULA:
 
@@ -111,34 +105,32 @@ def logits_of(
             return None if tensor is None else tensor.load().to(dtype)
 
         return formula_logits(read, source.layout, config, ids)
-    theirs: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
-    with quiet(), init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(theirs, trust_remote_code=False)
+    other: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+    with quiet(), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(other, trust_remote_code=False)
+    # Buffers follow from the configuration, and the parameters come from the files.
+    model.model.rotary_emb = type(model.model.rotary_emb)(other)
     model = model.to(dtype).eval()
-    attach_align_device_hook(
-        model,
-        execution_device=torch.device("cpu"),
-        offload=True,
-        weights_map=_Loaded(source.tensors, model),
-        preload_module_classes=list(model._no_split_modules),
-    )
+    for name, module in model.named_modules():
+        if name in _OUTSIDE_BLOCKS or type(module).__name__ in model._no_split_modules:
+            _load_while_running(name, module, source.tensors)
     return model(ids, use_cache=False).logits
 
 
-class _Loaded(Mapping[str, Tensor]):
-    """Parameters by name, read when a block needs them; the output matrix may be the embedding."""
+def _load_while_running(name: str, module: nn.Module, tensors: Mapping[str, LazyTensor]) -> None:
+    """Read a module's parameters before it runs, and drop them afterwards."""
 
-    def __init__(self, tensors: Mapping[str, LazyTensor], model: Any) -> None:
-        self.tensors = tensors
-        tied = model.config.tie_word_embeddings
-        self.aliases = {"lm_head.weight": "model.embed_tokens.weight"} if tied else {}
+    def load(*_: Any) -> None:
+        state = {}
+        for part, parameter in module.named_parameters():
+            saved = saved_name(f"{name}.{part}")
+            if saved == "lm_head.weight" and saved not in tensors:  # it is the embedding
+                saved = "model.embed_tokens.weight"
+            state[part] = tensors[saved].load().to(parameter.dtype)
+        module.load_state_dict(state, assign=True)
 
-    def __getitem__(self, name: str) -> Tensor:
-        name = saved_name(self.aliases.get(name, name))
-        return self.tensors[name].load()
+    def drop(*_: Any) -> None:
+        module.to("meta")
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
+    module.register_forward_pre_hook(load)
+    module.register_forward_hook(drop)

@@ -14,23 +14,17 @@ from diffattn.models.conversion.lazy import LazyTensor
 
 SHARD_BYTES = 2**30
 """Of one file, unless a single tensor is larger: what is in memory at once."""
-CARRIED = (
+_CARRIED = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model",
     "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
-"""Files of a tokenizer and of generation, which go where the weights go."""
 _ROOM = 2**20
 """Bytes for settings and headers."""
 
 
 def require_free(out: Path) -> None:
-    """Refuse a destination that is not free.
-
-    Raises:
-        ConfigError: It cannot be a folder.
-        CheckpointError: It holds something.
-    """
+    """Refuse a destination that is no folder (ConfigError) or holds files (CheckpointError)."""
     require_folder_destination(out)
     if out.exists() and any(out.iterdir()):
         raise CheckpointError(
@@ -39,11 +33,7 @@ def require_free(out: Path) -> None:
 
 
 def require_room(out: Path, needed: int) -> None:
-    """Refuse a disk with too little room.
-
-    Raises:
-        ConfigError: Less is free than needed.
-    """
+    """Refuse a disk with less than ``needed`` bytes of room, with a ConfigError."""
     place = out.absolute()
     while not place.exists():
         place = place.parent
@@ -57,17 +47,12 @@ def require_room(out: Path, needed: int) -> None:
 def write_weights(
     folder: Path,
     tensors: Mapping[str, LazyTensor],
-    *,
     shard_bytes: int = SHARD_BYTES,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write tensors as safetensors, in files of ``shard_bytes`` with an index if they need several.
+    """Write safetensors files of ``shard_bytes``, and an index if there are several.
 
-    Args:
-        folder: Where to.
-        tensors: By name.
-        shard_bytes: Largest size of one file, unless one tensor is larger.
-        on_progress: Called with the bytes written so far.
+    A tensor larger than ``shard_bytes`` has its file alone. ``on_progress`` gets the bytes written.
     """
     split = split_state_dict_into_shards_factory(
         dict(tensors),
@@ -89,8 +74,6 @@ def write_weights(
         (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
 
-def carry(source: Path, folder: Path) -> None:
-    """Copy the tokenizer and how to generate, as far as they are there."""
-    for name in CARRIED:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+def carried(folder: Path) -> list[Path]:
+    """Files of the tokenizer and of generation, which go with the weights, as far as they exist."""
+    return [folder / name for name in _CARRIED if (folder / name).is_file()]

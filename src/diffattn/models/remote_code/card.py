@@ -3,9 +3,16 @@
 from typing import Any
 
 from diffattn.models.accounting import parameter_count
-from diffattn.models.remote_code.auto_map import CLASSES, FILE_NAME
 
 CARD_NAME = "README.md"
+FILE_NAME = "modeling_diff_transformer.py"
+CLASSES = {
+    "AutoConfig": "DiffTransformerConfig",
+    "AutoModel": "DiffTransformerModel",
+    "AutoModelForCausalLM": "DiffTransformerForCausalLM",
+    "AutoModelForSequenceClassification": "DiffTransformerForSequenceClassification",
+}
+"""Hugging Face's class to ours."""
 
 _NAMES = {
     "softmax": "softmax attention (a Transformer)",
@@ -20,33 +27,10 @@ _TASKS = {
 }
 
 
-def model_card(config: Any) -> str:
-    """The card as Markdown, out of the configuration alone.
-
-    Args:
-        config: A
-        :class:`~diffattn.models.config.configuration_diff_transformer.DiffTransformerConfig`.
-    """
-    facts = config.attention
-    kind = _NAMES.get(facts.name) or f"a control of differential attention: {facts.control}"
-    saved = (config.architectures or [CLASSES["AutoModelForCausalLM"]])[0]
-    auto = next((name for name in _TASKS if CLASSES[name] == saved), "AutoModelForCausalLM")
-    sizes = {
-        "Attention": f"`{facts.name}`: {kind}",
-        "Parameters": f"{parameter_count(config):,}, embeddings included",
-        "Layers": config.num_hidden_layers,
-        "Width": f"{config.hidden_size}, {config.intermediate_size} inside the feed-forward layers",
-        "Heads": f"{config.num_heads} of width {config.head_dim}, "
-        f"{config.num_kv_heads} for keys and values",
-        "Vocabulary": f"{config.vocab_size:,} tokens",
-        "Context": f"{config.max_position_embeddings:,} tokens",
-        "λ": _lambda_facts(config),
-        "Source of the method": facts.source,
-    }
-    rows = "\n".join(f"| {name} | {value} |" for name, value in sizes.items())
-    return f"""---
+_PAGE = """\
+---
 library_name: transformers
-pipeline_tag: {_TASKS[auto]}
+pipeline_tag: {task}
 tags:
 - diff_transformer
 - differential-attention
@@ -64,14 +48,14 @@ tags:
 With the package `diffattn`, which has faster kernels and reads no code from this folder:
 
 ```python
-from diffattn import {CLASSES[auto]}
+from diffattn import {name}
 from transformers import AutoTokenizer
 
-model = {CLASSES[auto]}.from_pretrained(FOLDER_OR_REPOSITORY)
+model = {name}.from_pretrained(FOLDER_OR_REPOSITORY)
 tokenizer = AutoTokenizer.from_pretrained(FOLDER_OR_REPOSITORY)
 ```
 
-Without it, by the code in `{FILE_NAME}`, which needs torch and transformers alone. Read that file
+Without it, by the code in `{file}`, which needs torch and transformers alone. Read that file
 before you trust it, as any code from elsewhere:
 
 ```python
@@ -91,6 +75,30 @@ that wrote this page. The code in this folder is under Apache-2.0.
 Papers: [DIFF Transformer](https://arxiv.org/abs/2410.05258),
 [Shared DIFF Transformer](https://arxiv.org/abs/2501.17900).
 """
+
+
+def model_card(config: Any) -> str:
+    """The card of a :class:`DiffTransformerConfig` as Markdown."""
+    facts = config.attention
+    kind = _NAMES.get(facts.name) or f"a control of differential attention: {facts.control}"
+    saved = (config.architectures or [CLASSES["AutoModelForCausalLM"]])[0]
+    auto = next((name for name in _TASKS if CLASSES[name] == saved), "AutoModelForCausalLM")
+    sizes = {
+        "Attention": f"`{facts.name}`: {kind}",
+        "Parameters": f"{parameter_count(config):,}, embeddings included",
+        "Layers": config.num_hidden_layers,
+        "Width": f"{config.hidden_size}, {config.intermediate_size} inside the feed-forward layers",
+        "Heads": f"{config.num_heads} of width {config.head_dim}, "
+        f"{config.num_kv_heads} for keys and values",
+        "Vocabulary": f"{config.vocab_size:,} tokens",
+        "Context": f"{config.max_position_embeddings:,} tokens",
+        "λ": _lambda_facts(config),
+        "Source of the method": facts.source,
+    }
+    rows = "\n".join(f"| {name} | {value} |" for name, value in sizes.items())
+    return _PAGE.format(
+        task=_TASKS[auto], kind=kind, rows=rows, name=CLASSES[auto], file=FILE_NAME, auto=auto
+    )
 
 
 def _lambda_facts(config: Any) -> str:

@@ -1,14 +1,18 @@
 """Write the model's own code and a card beside a configuration that names them."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from diffattn.models.remote_code.auto_map import AUTO_MAP, FILE_NAME
-from diffattn.models.remote_code.card import CARD_NAME, model_card
-from diffattn.models.remote_code.single_file import single_file
+from diffattn.models.remote_code.card import CARD_NAME, CLASSES, FILE_NAME, model_card
+
+AUTO_MAP = {auto: f"{FILE_NAME.removesuffix('.py')}.{name}" for auto, name in CLASSES.items()}
+"""Of ``config.json``: Hugging Face's class to file and class of ours."""
+MODEL_FILE = Path(__file__).with_name(FILE_NAME)
+"""The model in one file, which is copied beside the weights."""
 
 
 class NamesItsCode:
@@ -27,13 +31,9 @@ class NamesItsCode:
     ) -> None:
         """As in Hugging Face.
 
-        Args:
-            save_directory: Folder for ``config.json``.
-            *args: As in Hugging Face.
-            remote_code: Write the model's code and a card as well, and name the code in
-                ``config.json``. A card that lies there is kept. Default: if this configuration
-                was read from a folder with its code.
-            **kwargs: As in Hugging Face.
+        With ``remote_code``, the model's code and a card are written as well, and ``config.json``
+        names the code. A card that lies there is kept. Default: if the settings were read from a
+        folder with its code.
         """
         if remote_code is None:
             remote_code = "auto_map" in self.__dict__
@@ -42,7 +42,7 @@ class NamesItsCode:
         if not remote_code:
             return
         folder = Path(save_directory)
-        (folder / FILE_NAME).write_text(single_file(), encoding="utf-8")
+        shutil.copyfile(MODEL_FILE, folder / FILE_NAME)
         if not (folder / CARD_NAME).exists():
             (folder / CARD_NAME).write_text(model_card(self), encoding="utf-8")
 
@@ -59,14 +59,10 @@ class SavesItsCode:
         remote_code: bool = True,
         **kwargs: Any,
     ) -> None:
-        """As in Hugging Face, with the model's code beside its weights.
+        """As in Hugging Face, with the model's code and a card beside its weights.
 
-        Args:
-            save_directory: Folder for configuration and weights.
-            *args: As in Hugging Face.
-            remote_code: Write ``modeling_diff_transformer.py``, by which others load the folder
-                with ``trust_remote_code=True``, and a model card unless one lies there.
-            **kwargs: As in Hugging Face.
+        ``modeling_diff_transformer.py`` loads the folder with ``trust_remote_code=True`` where
+        ``diffattn`` is missing; without ``remote_code`` it is not written.
         """
         with _naming_code(self.config, remote_code):
             super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]

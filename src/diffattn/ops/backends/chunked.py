@@ -2,7 +2,8 @@
 
 A chunk holds whole rows of scores, so both softmaxes are done before V is touched and the maps are
 combined first: differential attention then costs the matrix products of softmax attention.
-Nothing but the inputs is saved; the backward pass computes each chunk again. See docs/numerics.md.
+Nothing but the inputs is saved; the backward pass computes each chunk again.
+See docs/reference/numerics.md.
 """
 
 import functools

@@ -11,7 +11,7 @@ from diffattn.ops.backends.sdpa import attend
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 
 # Each form reads O1 = A1 V and O2 = A2 V from scaled_dot_product_attention and subtracts them,
-# so A V is done twice; a fused kernel does it once. See docs/numerics.md.
+# so A V is done twice; a fused kernel does it once. See docs/reference/numerics.md.
 
 
 def flash_diff_attn_1(

@@ -31,15 +31,15 @@ def diff_attention(
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
-    """Softmax attention by kernels of the same make: the baseline of the same technique.
+    """Softmax attention by the same kernels with one map: the baseline of the same technique.
 
     Source: arXiv:1706.03762, Eq. (1).
 
     Arguments and result as in :func:`diffattn.ops.backends.sdpa.attend`.
     """
-    tensors, options = (q, k, v), (scale, *mask.flat())
-    op = _softmax_attention if wants_gradient(*tensors) else _softmax_attention_inference
-    return call("softmax_attention", "triton", op, *tensors, *options)
+    op = _diff_attention if wants_gradient(q, k, v) else _diff_attention_inference
+    options = (scale, *mask.flat())
+    return call("softmax_attention", "triton", op, q[:, :, :, None], k, v, None, *options)
 
 
 def wants_gradient(*tensors: Tensor) -> bool:
@@ -47,7 +47,8 @@ def wants_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
-# The schemas are written out: the options of a mask, flat, are the same in all of them.
+# The schemas are written out: the options of a mask, flat, are the same in all of them. Without λ
+# there is one map: q is [B, T, H, 1, D], and O2 and the gradient of λ are [B, T, H, 0].
 _OPTIONS = (
     "float scale, bool causal, SymInt? window, Tensor? key_padding_mask, Tensor? kv_lengths, "
     "Tensor? cu_seqlens"
@@ -56,11 +57,11 @@ _OPTIONS = (
 
 @torch.library.custom_op(
     "diffattn::triton_diff_attention", mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor lam, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor? lam, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 @in_slices("qkkl", "qqs")
 def _diff_attention(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, *mask: Any
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """O, O2 and the logarithms of the sums."""
     from diffattn.ops.triton import forward, launch
@@ -72,11 +73,11 @@ def _diff_attention(
 
 @torch.library.custom_op(
     "diffattn::triton_diff_attention_inference", mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor lam, {_OPTIONS}) -> Tensor",
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor? lam, {_OPTIONS}) -> Tensor",
 )  # fmt: skip
 @in_slices("qkkl", "q")
 def _diff_attention_inference(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, *mask: Any
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
 ) -> Tensor:
     """O alone."""
     from diffattn.ops.triton import forward, launch
@@ -88,14 +89,22 @@ def _diff_attention_inference(
 
 @torch.library.custom_op(
     "diffattn::triton_diff_attention_backward", mutates_args=(),
-    schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lam, Tensor o, Tensor o2, "
+    schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? lam, Tensor o, Tensor o2, "
     f"Tensor lse, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
 @in_slices("qqkklqqs", "qkkl")
 def diff_attention_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, o: Tensor, o2: Tensor, lse: Tensor,
-    scale: float, *mask: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+    o: Tensor,
+    o2: Tensor,
+    lse: Tensor,
+    scale: float,
+    *mask: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and λ."""
     from diffattn.ops.triton import backward, launch
 
@@ -104,114 +113,54 @@ def diff_attention_backward(
         return backward.backward(grad, q, k, v, lam, o, o2, lse, scale=scale, mask=seen)
 
 
-@torch.library.custom_op(
-    "diffattn::triton_softmax_attention", mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
-)  # fmt: skip
-@in_slices("qkk", "qs")
-def _softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, *mask: Any
-) -> tuple[Tensor, Tensor]:
-    """O and the logarithms of the sums."""
-    from diffattn.ops.triton import launch, softmax
-
-    with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, AttentionMask(*mask))
-        return softmax.forward(q, k, v, scale=scale, mask=seen)
-
-
-@torch.library.custom_op(
-    "diffattn::triton_softmax_attention_inference", mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> Tensor",
-)  # fmt: skip
-@in_slices("qkk", "q")
-def _softmax_attention_inference(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, *mask: Any
-) -> Tensor:
-    """O alone."""
-    from diffattn.ops.triton import launch, softmax
-
-    with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, AttentionMask(*mask))
-        return softmax.forward(q, k, v, scale=scale, mask=seen, inference=True)[0]
-
-
-@torch.library.custom_op(
-    "diffattn::triton_softmax_attention_backward", mutates_args=(),
-    schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
-    f"{_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-)  # fmt: skip
-@in_slices("qqkkqs", "qkk")
-def _softmax_attention_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, scale: float, *mask: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v."""
-    from diffattn.ops.triton import launch, softmax_backward
-
-    with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, AttentionMask(*mask), gradient=True)
-        return softmax_backward.backward(grad, q, k, v, o, lse, scale=scale, mask=seen)
-
-
 @_diff_attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return diff_attention_shapes(q, v)
 
 
 @_diff_attention_inference.register_fake
-@_softmax_attention_inference.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
     return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
 def diff_attention_shapes(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Tensors without values in the shapes of O, O2 and the logarithms of the sums."""
-    batch, num_queries, num_heads = q.shape[:3]
-    o, o2 = (q.new_empty(batch, num_queries, num_heads, v.shape[-1]) for _ in range(2))
-    return o, o2, q.new_empty(batch, num_heads, 2, num_queries, dtype=torch.float32)
-
-
-@_softmax_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    batch, num_queries, num_heads = q.shape[:3]
+    batch, num_queries, num_heads, num_maps = q.shape[:4]
     o = q.new_empty(batch, num_queries, num_heads, v.shape[-1])
-    return o, q.new_empty(batch, num_heads, num_queries, dtype=torch.float32)
+    o2 = q.new_empty(batch, num_queries, num_heads, v.shape[-1] if num_maps == 2 else 0)
+    return o, o2, q.new_empty(batch, num_heads, num_maps, num_queries, dtype=torch.float32)
 
 
 @diff_attention_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *rest: Any) -> Any:
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, lam))
+def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *rest: Any) -> Any:
+    of_lambda = q.new_empty(*q.shape[:3], 0, dtype=torch.float32) if lam is None else lam
+    return tuple(x.new_empty(x.shape) for x in (q, k, v, of_lambda))
 
 
-@_softmax_attention_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, scale, causal, window, padding, lengths, borders = inputs
+    ctx.save_for_backward(*tensors, *output, padding, lengths, borders)
+    ctx.options = (scale, causal, window)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
 
 
-def _register_gradient(where: str, forward: Any, backward: Any, num_tensors: int) -> None:
-    """Autograd of ``forward``, whose first ``num_tensors`` arguments have gradients."""
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, scale, causal, window, padding, lengths, borders = inputs
-        ctx.save_for_backward(*tensors, *output, padding, lengths, borders)
-        ctx.options = (scale, causal, window)
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-
-    def differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
-        *saved, padding, lengths, borders = ctx.saved_tensors
-        no_gradients = (None,) * 6  # of the options
-        if grad is None:
-            return (None,) * num_tensors + no_gradients
-        gradients = backward(grad, *saved, *ctx.options, padding, lengths, borders)
-        return *gradients, *no_gradients
-
-    forward.register_autograd(differentiate, setup_context=keep)
-    backward.register_autograd(functools.partial(refuse_second_order, where, "triton"))
+def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
+    *saved, padding, lengths, borders = ctx.saved_tensors
+    no_gradients = (None,) * 6  # of the options
+    if grad is None:
+        return (None,) * 4 + no_gradients
+    *gradients, of_lambda = diff_attention_backward(
+        grad, *saved, *ctx.options, padding, lengths, borders
+    )
+    has_lambda = saved[3] is not None
+    return *gradients, of_lambda if has_lambda else None, *no_gradients
 
 
-_register_gradient("diff_attention", _diff_attention, diff_attention_backward, 4)
-_register_gradient("softmax_attention", _softmax_attention, _softmax_attention_backward, 3)
+_diff_attention.register_autograd(_differentiate, setup_context=_keep)
+diff_attention_backward.register_autograd(
+    functools.partial(refuse_second_order, "attention", "triton")
+)
 
 
 def call(where: str, backend: str, op: Any, *args: Any) -> Tensor:

@@ -19,7 +19,8 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
 
     A call that fits one grid is passed on as it is. Each letter stands for a tensor: ``q`` of the
     query heads ``[B, T, H, ...]``, ``k`` of the key/value heads ``[B, S, Hkv, ...]``, ``s`` of
-    the query heads ``[B, H, ...]``, ``l`` λ, which broadcasts to ``[B, T, H]``, or its gradient.
+    the query heads ``[B, H, ...]``, ``l`` λ, which broadcasts to ``[B, T, H]``, or its gradient;
+    λ may be ``None``.
 
     Args:
         takes: The operator's tensors. After them come scale, causal, and if there are more
@@ -46,7 +47,8 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
                 )
             whole = (batch, num_queries, num_heads)
             tensors = [
-                x.expand(whole) if form == "l" else x for form, x in zip(takes, call, strict=False)
+                x.expand(whole) if form == "l" and x is not None else x
+                for form, x in zip(takes, call, strict=False)
             ]
             options = call[len(takes) :]
             by_rows = [
@@ -63,8 +65,8 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
                     for parts in by_rows
                 ]
                 result = torch.cat(rows)
-                if form == "l":
-                    result = result.sum_to_size(call[takes.index("l")].shape)
+                if form == "l" and (lam := call[takes.index("l")]) is not None:
+                    result = result.sum_to_size(lam.shape)
                 results.append(result)
             return tuple(results) if len(gives) > 1 else results[0]
 
@@ -74,20 +76,25 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
 
 
 def _rows(
-    tensors: list[Tensor], options: tuple[Any, ...], batch: int
-) -> Iterator[tuple[list[Tensor], tuple[Any, ...]]]:
+    tensors: list[Tensor | None], options: tuple[Any, ...], batch: int
+) -> Iterator[tuple[list[Tensor | None], tuple[Any, ...]]]:
     """Tensors and options of some batch rows at a time."""
     for rows in _slices(batch, MAX_PROGRAMS):
         scale, causal, *mask = options
         if mask:
             window, padding, lengths, borders = mask  # a packed row is one row of a batch of one
             mask = [window, *(None if x is None else x[rows] for x in (padding, lengths)), borders]
-        yield [x[rows] for x in tensors], (scale, causal, *mask)
+        yield [None if x is None else x[rows] for x in tensors], (scale, causal, *mask)
 
 
-def _heads(takes: str, tensors: list[Tensor], num_kv_heads: int, heads: slice) -> Iterator[Tensor]:
+def _heads(
+    takes: str, tensors: list[Tensor | None], num_kv_heads: int, heads: slice
+) -> Iterator[Tensor | None]:
     """Tensors of some key/value heads, with the query heads that read them."""
     for form, x in zip(takes, tensors, strict=True):
+        if x is None:
+            yield None
+            continue
         axis = _HEAD_AXES[form]
         group = x.shape[axis] // num_kv_heads
         yield x.narrow(axis, heads.start * group, (heads.stop - heads.start) * group)

@@ -117,8 +117,8 @@ def _fold(
     """Blocks [begin, end) of keys, at least one block having been before.
 
     The order allows the softmax of block j beside the product of block j − 1 with V. The assembler
-    moves the second wait up behind the first, before most of it (docs/numerics.md): what runs
-    beside a softmax is the other map's warpgroup.
+    moves the second wait up behind the first, before most of it
+    (docs/reference/numerics.md): what runs beside a softmax is the other map's warpgroup.
     """
     block_queries: gl.constexpr = b_q.shape[0]
     head_dim: gl.constexpr = b_q.shape[1]

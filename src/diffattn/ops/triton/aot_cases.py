@@ -7,7 +7,7 @@ import triton
 from triton.experimental.gluon import language as gl
 
 from diffattn.ops.hopper import forward as hopper
-from diffattn.ops.triton import backward, decode, forward, softmax, softmax_backward
+from diffattn.ops.triton import backward, decode, forward
 from diffattn.ops.triton.configs import (
     GRADIENTS,
     SMALL_SHARED,
@@ -86,25 +86,18 @@ def _tiled_cases(capability: int) -> list[AotCase]:
 
 def kernels(op: str) -> dict[str, Any]:
     """The kernels of an operator by the name of the launch; all of ``GRADIENTS`` are one kernel."""
-    if op == "softmax_attention":
-        return {
-            "softmax_fwd": softmax._softmax_attention_fwd_kernel,
-            "softmax_preprocess": softmax_backward._softmax_attention_bwd_preprocess_kernel,
-            "softmax_bwd": softmax_backward._softmax_attention_bwd_dkv_kernel,
-            "softmax_dkv": softmax_backward._softmax_attention_bwd_dkv_kernel,
-            "softmax_dq": softmax_backward._softmax_attention_bwd_dq_kernel,
-        }
-    return {
+    by_keys = backward._diff_attention_bwd_dkv_kernel
+    launches = {
         "fwd": forward._diff_attention_fwd_kernel,
         "fwd_by_map": forward._diff_attention_fwd_kernel,
         "preprocess": backward._diff_attention_bwd_preprocess_kernel,
-        "bwd": backward._diff_attention_bwd_dkv_kernel,
-        "dkq": backward._diff_attention_bwd_dkv_kernel,
-        "dkv": backward._diff_attention_bwd_dkv_kernel,
-        "dk": backward._diff_attention_bwd_dkv_kernel,
-        "dv": backward._diff_attention_bwd_dkv_kernel,
+        **dict.fromkeys(("bwd", "dkq", "dkv", "dk", "dv"), by_keys),
         "dq": backward._diff_attention_bwd_dq_kernel,
     }
+    if op == "softmax_attention":
+        names = ("fwd", "preprocess", "bwd", "dkv", "dq")
+        return {f"softmax_{name}": launches[name] for name in names}
+    return launches
 
 
 def aot_case(
@@ -131,7 +124,7 @@ def aot_case(
     is_softmax = launch.startswith("softmax_")
     kernel = kernels("softmax_attention" if is_softmax else "diff_attention")[launch]
     if shared_keys is None:
-        shared_keys = value_dim == head_dim
+        shared_keys = is_softmax or value_dim == head_dim
     row = capability_row(*divmod(capability, 10))
     padding = flags.get("PADDING", False)
     config = config or seed(launch, head_dim, value_dim, row, shared_keys, padding)
@@ -140,7 +133,8 @@ def aot_case(
     given = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": triton.next_power_of_2(head_dim),
         "BLOCK_DV": triton.next_power_of_2(value_dim), "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n, "SHARED_KEYS": shared_keys, "CAUSAL": True,
+        "BLOCK_N": config.block_n, "NUM_MAPS": 1 if is_softmax else 2,
+        "SHARED_KEYS": shared_keys, "CAUSAL": True,
         "RANGES": False, "PADDING": False, "INFERENCE": False, "splits": 1,
         "MAP_BY_MAP": launch == "fwd_by_map",
     }  # fmt: skip
@@ -150,6 +144,8 @@ def aot_case(
         given |= {"RANGES": True, "CAUSAL": False}  # padding comes with intervals
     if "DQ" not in wanted:
         given["p_dq_sum"] = None
+    if is_softmax:
+        given["p_lam"] = None
     if not given["RANGES"]:
         given |= dict.fromkeys(("p_first", "p_last", "p_begin", "p_end"))
     if not given["PADDING"]:

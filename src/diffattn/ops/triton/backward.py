@@ -1,8 +1,9 @@
 """The backward pass of differential attention: row sums, the kernel by keys, dQ by queries.
 
 Where the kernel by keys leaves dQ out, a kernel of its own computes it, in which no two programs
-add to one number: results then do not depend on the order in which blocks run. Source:
-arXiv:2410.05258v2, Appendix G; the two-kernel form is that of arXiv:2205.14135, Algorithm 4.
+add to one number: results then do not depend on the order in which blocks run. Softmax attention,
+the baseline of the same technique, is the case of one map. Source: arXiv:2410.05258v2,
+Appendix G; the two-kernel form is that of arXiv:2205.14135, Algorithm 4.
 """
 
 import torch
@@ -17,13 +18,16 @@ from diffattn.ops.triton.launch import (
     KeyMask,
     dense_rows,
     gradients_by_keys,
+    strides_of,
     widths,
 )
 from diffattn.ops.triton.tiles import (
     key_bounds,
     keys_of_queries,
+    load_numbers,
     load_real,
     load_tile,
+    load_tiles,
     store_tile,
     visible,
 )
@@ -35,8 +39,9 @@ def _diff_attention_bwd_preprocess_kernel(
     stride_gb, stride_gt, stride_gh, stride_lb, stride_lt, stride_lh,
     num_queries, num_heads,
     VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
+    NUM_MAPS: tl.constexpr,
 ):  # fmt: skip
-    """D2 = rowsum(dO O2), D1 = rowsum(dO O) + λ D2 ``[B, H, 2, T]``; dλ = -D2 ``[B, T, H]``."""
+    """D2 = rowsum(dO O2), D1 = rowsum(dO O) + λ D2 ``[B, H, maps, T]``; dλ = -D2 ``[B, T, H]``."""
     i_query = tl.program_id(0) * BLOCK_M
     i_head = tl.program_id(1).to(tl.int64)
     i_batch = tl.program_id(2).to(tl.int64)
@@ -48,18 +53,22 @@ def _diff_attention_bwd_preprocess_kernel(
     b_do = b_do.to(tl.float32)  # [M, DV]
     stride_o = num_heads * VALUE_DIM
     p_o += i_row * VALUE_DIM
-    p_o2 += i_row * VALUE_DIM
     b_o = load_tile(p_o, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
-    b_o2 = load_tile(p_o2, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
-    p_lam += i_batch * stride_lb + i_head * stride_lh
-    b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
-    b_delta2 = tl.sum(b_do * b_o2.to(tl.float32), 1)
-    b_delta1 = tl.sum(b_do * b_o.to(tl.float32), 1) + b_lam * b_delta2
-    p_delta += (i_batch * num_heads + i_head) * 2 * num_queries
+    if NUM_MAPS == 2:
+        p_o2 += i_row * VALUE_DIM
+        b_o2 = load_tile(p_o2, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
+        p_lam += i_batch * stride_lb + i_head * stride_lh
+        b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
+        b_delta2 = tl.sum(b_do * b_o2.to(tl.float32), 1)
+    b_delta1 = tl.sum(b_do * b_o.to(tl.float32), 1)
+    if NUM_MAPS == 2:
+        b_delta1 += b_lam * b_delta2
+    p_delta += (i_batch * num_heads + i_head) * NUM_MAPS * num_queries
     tl.store(p_delta + b_queries, b_delta1, mask=m_queries)
-    tl.store(p_delta + num_queries + b_queries, b_delta2, mask=m_queries)
-    p_dlam += i_row + b_queries.to(tl.int64) * num_heads
-    tl.store(p_dlam, -b_delta2, mask=m_queries)
+    if NUM_MAPS == 2:
+        tl.store(p_delta + num_queries + b_queries, b_delta2, mask=m_queries)
+        p_dlam += i_row + b_queries.to(tl.int64) * num_heads
+        tl.store(p_dlam, -b_delta2, mask=m_queries)
 
 
 @triton.jit
@@ -69,22 +78,20 @@ def _fold_keys(
     stride_ks, stride_km, stride_vs,
     num_keys, scale_log2,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, SHARED_KEYS: tl.constexpr,
-    RANGES: tl.constexpr, PADDING: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, NUM_MAPS: tl.constexpr,
+    SHARED_KEYS: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys in [start, stop) give to dQ, but for the factors s and -λ s."""
     for i_key in range(start, stop, BLOCK_N):
         b_keys = i_key + tl.arange(0, BLOCK_N)
-        b_k1 = load_tile(
-            p_k, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
-        )  # [N, D]
-        b_k2 = b_k1
-        if not SHARED_KEYS:
-            b_k2 = load_tile(
-                p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
-            )
+        b_k1, b_k2 = load_tiles(
+            p_k, i_key, stride_ks, stride_km, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED,
+            not SHARED_KEYS,
+        )  # [N, D] each  # fmt: skip
         b_s1 = tl.dot(b_q1, tl.trans(b_k1), input_precision="ieee") * scale_log2  # [M, N]
-        b_s2 = tl.dot(b_q2, tl.trans(b_k2), input_precision="ieee") * scale_log2
+        b_s2 = b_s1
+        if NUM_MAPS == 2:
+            b_s2 = tl.dot(b_q2, tl.trans(b_k2), input_precision="ieee") * scale_log2
         if MASKED:
             m_real = load_real(p_padding, b_keys, num_keys, PADDING)
             m_seen = visible(
@@ -98,8 +105,9 @@ def _fold_keys(
         b_dp = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")  # [M, N]
         b_ds1 = tl.exp2(b_s1 - b_lse1[:, None]) * (b_dp - b_delta1[:, None])
         b_dq1 = tl.dot(b_ds1.to(b_k1.dtype), b_k1, b_dq1, input_precision="ieee")  # [M, D]
-        b_ds2 = tl.exp2(b_s2 - b_lse2[:, None]) * (b_dp - b_delta2[:, None])
-        b_dq2 = tl.dot(b_ds2.to(b_k2.dtype), b_k2, b_dq2, input_precision="ieee")
+        if NUM_MAPS == 2:
+            b_ds2 = tl.exp2(b_s2 - b_lse2[:, None]) * (b_dp - b_delta2[:, None])
+            b_dq2 = tl.dot(b_ds2.to(b_k2.dtype), b_k2, b_dq2, input_precision="ieee")
     return b_dq1, b_dq2
 
 
@@ -112,9 +120,10 @@ def _diff_attention_bwd_dq_kernel(
     num_queries, num_keys, num_heads, group, scale, scale_log2,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr,
+    NUM_MAPS: tl.constexpr, SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+    RANGES: tl.constexpr, PADDING: tl.constexpr,
 ):  # fmt: skip
-    """dQ of both maps for a block of queries."""
+    """dQ of every map for a block of queries."""
     i_query = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     i_head = tl.program_id(1).to(tl.int64)
     i_batch = tl.program_id(2).to(tl.int64)
@@ -122,11 +131,12 @@ def _diff_attention_bwd_dq_kernel(
     p_q += i_batch * stride_qb + i_head * stride_qh
     p_k += i_batch * stride_kb + i_kv_head * stride_kh
     p_v += i_batch * stride_vb + i_kv_head * stride_vh
-    p_lam += i_batch * stride_lb + i_head * stride_lh
+    if NUM_MAPS == 2:
+        p_lam += i_batch * stride_lb + i_head * stride_lh
     p_do += i_batch * stride_gb + i_head * stride_gh
-    p_lse += (i_batch * num_heads + i_head) * 2 * num_queries
-    p_delta += (i_batch * num_heads + i_head) * 2 * num_queries
-    p_dq += (i_batch * num_queries * num_heads + i_head) * 2 * HEAD_DIM
+    p_lse += (i_batch * num_heads + i_head) * NUM_MAPS * num_queries
+    p_delta += (i_batch * num_heads + i_head) * NUM_MAPS * num_queries
+    p_dq += (i_batch * num_queries * num_heads + i_head) * NUM_MAPS * HEAD_DIM
     if RANGES:
         p_first += i_batch * stride_rb
         p_last += i_batch * stride_rb
@@ -136,17 +146,13 @@ def _diff_attention_bwd_dq_kernel(
 
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
-    b_q1 = load_tile(
-        p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-    )  # [M, D]
-    b_q2 = load_tile(
-        p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-    )
+    b_q1, b_q2 = load_tiles(
+        p_q, i_query, stride_qt, stride_qm, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True,
+        NUM_MAPS == 2,
+    )  # [M, D] each  # fmt: skip
     b_do = load_tile(p_do, i_query, stride_gt, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
-    b_lse1 = tl.load(p_lse + b_queries, mask=m_queries, other=float("inf"))
-    b_lse2 = tl.load(p_lse + num_queries + b_queries, mask=m_queries, other=float("inf"))
-    b_delta1 = tl.load(p_delta + b_queries, mask=m_queries, other=0.0)
-    b_delta2 = tl.load(p_delta + num_queries + b_queries, mask=m_queries, other=0.0)
+    b_lse1, b_lse2 = load_numbers(p_lse, b_queries, num_queries, float("inf"), NUM_MAPS == 2)
+    b_delta1, b_delta2 = load_numbers(p_delta, b_queries, num_queries, 0.0, NUM_MAPS == 2)
     b_dq1 = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     b_dq2 = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
@@ -162,20 +168,33 @@ def _diff_attention_bwd_dq_kernel(
             b_dq1, b_dq2, b_q1, b_q2, b_do, b_lse1, b_lse2, b_delta1, b_delta2, p_k, p_v,
             p_padding, b_first, b_last, bounds[i_part], bounds[i_part + 1], stride_ks, stride_km,
             stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV,
-            SHARED_KEYS, RANGES, PADDING, i_part != 1,
+            NUM_MAPS, SHARED_KEYS, RANGES, PADDING, i_part != 1,
         )  # fmt: skip
 
-    b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
-    stride_dq = num_heads * 2 * HEAD_DIM
+    if NUM_MAPS == 2:
+        b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
+    stride_dq = num_heads * NUM_MAPS * HEAD_DIM
     store_tile(p_dq, i_query, b_dq1 * scale, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
-    b_dq2 = b_dq2 * (-scale * b_lam)[:, None]
-    store_tile(p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
+    if NUM_MAPS == 2:
+        b_dq2 = b_dq2 * (-scale * b_lam)[:, None]
+        store_tile(
+            p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D
+        )
 
 
 def backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, o: Tensor, o2: Tensor, lse: Tensor,
-    *, scale: float, mask: KeyMask,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+    o: Tensor,
+    o2: Tensor,
+    lse: Tensor,
+    *,
+    scale: float,
+    mask: KeyMask,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Gradients of ``q``, ``k``, ``v`` and λ.
 
     .. math:: dS_1 = A_1 (dP - D_1),\quad dS_2 = -\lambda A_2 (dP - D_2),\quad
@@ -185,27 +204,27 @@ def backward(
 
     ``grad`` is that of the output, ``[B, T, H, Dv]``; ``o``, ``o2`` and ``lse`` are what
     :func:`diffattn.ops.triton.forward.forward` returned, with its other arguments;
-    the mask also says which queries see a key. Results have shapes and dtypes of their tensors.
+    the mask also says which queries see a key. Results have shapes and dtypes of their tensors;
+    without λ its gradient is ``[B, T, H, 0]``.
     """
-    batch, num_queries, num_heads, _, head_dim = q.shape
+    batch, num_queries, num_heads, num_maps, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     grad, q, k, v = (dense_rows(x) for x in (grad, q, k, v))
     o, o2, lse = o.contiguous(), o2.contiguous(), lse.contiguous()
-    wide_lam = lam.expand(batch, num_queries, num_heads)
+    wide_lam = None if lam is None else lam.expand(batch, num_queries, num_heads)
     delta = torch.empty_like(lse)
-    dlam = torch.empty(batch, num_queries, num_heads, dtype=torch.float32, device=q.device)
-    fixed = widths(head_dim, value_dim) | mask.flags | {"SHARED_KEYS": k.ndim == 4}
-    strides = (
-        *q.stride()[:4], *k.stride()[:3], k.stride(3) if k.ndim == 5 else 0, *v.stride()[:3],
-        *wide_lam.stride(), *grad.stride()[:3],
-    )  # fmt: skip
+    rows = (batch, num_queries, num_heads, *([] if lam is not None else [0]))
+    dlam = torch.empty(rows, dtype=torch.float32, device=q.device)
+    fixed = widths(head_dim, value_dim) | mask.flags
+    fixed |= {"NUM_MAPS": num_maps, "SHARED_KEYS": k.ndim == 4}
+    strides = (*strides_of(q, k, v, wide_lam), *grad.stride()[:3])
     sizes = (num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale, scale * LOG2_E)
 
     grid = (triton.cdiv(num_queries, PREPROCESS.block_m), num_heads, batch)
     _diff_attention_bwd_preprocess_kernel[grid](
-        grad, o, o2, wide_lam, delta, dlam, *grad.stride()[:3], *wide_lam.stride(), num_queries,
+        grad, o, o2, wide_lam, delta, dlam, *grad.stride()[:3], *strides[11:14], num_queries,
         num_heads, VALUE_DIM=value_dim, BLOCK_DV=fixed["BLOCK_DV"], BLOCK_M=PREPROCESS.block_m,
-        **PREPROCESS.compiler_options,
+        NUM_MAPS=num_maps, **PREPROCESS.compiler_options,
     )  # fmt: skip
 
     def go_by_keys(
@@ -218,8 +237,13 @@ def backward(
             **options,
         )  # fmt: skip
 
-    padding = mask.padding is not None
-    configs = backward_configs("", q, value_dim, shared_keys=k.ndim == 4, padding=padding)
+    configs = backward_configs(
+        "" if num_maps == 2 else "softmax_",
+        q,
+        value_dim,
+        shared_keys=k.ndim == 4,
+        padding=mask.padding is not None,
+    )
     gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
     if "dq" in configs:
         config, dq = configs["dq"], torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -230,4 +254,9 @@ def backward(
         )  # fmt: skip
     else:
         dq = gradients["DQ"].mul_(scale).to(q.dtype)
-    return dq, gradients["DK"], gradients["DV"], dlam.sum_to_size(lam.shape)
+    return (
+        dq,
+        gradients["DK"],
+        gradients["DV"],
+        dlam if lam is None else dlam.sum_to_size(lam.shape),
+    )

@@ -1,9 +1,9 @@
 """The backward kernel of differential attention that goes by keys: dK, dV, and with them dQ.
 
-dP = dO Vᵀ and dV are shared by both maps. A program owns a block of keys and visits the queries
-that see it. With dQ, which every block of keys adds to, the backward takes one such pass: what is
-added in float32 comes in any order. Source: arXiv:2410.05258v2, Appendix G; in one pass as in
-arXiv:2307.08691, Section 3.1.
+dP = dO Vᵀ and dV are shared by both maps; softmax attention has one map. A program owns a block of
+keys and visits the queries that see it. With dQ, which every block of keys adds to, the backward
+takes one such pass: what is added in float32 comes in any order. Source: arXiv:2410.05258v2,
+Appendix G; in one pass as in arXiv:2307.08691, Section 3.1.
 """
 
 import triton
@@ -12,8 +12,10 @@ import triton.language as tl
 from diffattn.ops.triton.tiles import (
     add_tile,
     keys_of_queries,
+    load_numbers,
     load_real,
     load_tile,
+    load_tiles,
     query_bounds,
     store_tile,
     visible,
@@ -27,25 +29,27 @@ def _fold_queries(
     stride_qt, stride_qm, stride_gt, stride_lt, stride_dq,
     num_queries, num_keys, scale_log2,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, SHARED_KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr, RANGES: tl.constexpr, WITH_DK: tl.constexpr, WITH_DV: tl.constexpr,
-    WITH_DQ: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, NUM_MAPS: tl.constexpr,
+    SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr,
+    WITH_DK: tl.constexpr, WITH_DV: tl.constexpr, WITH_DQ: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add what the queries in [start, stop) of one head give to dK and dV of a block of keys, and
     what these keys give to dQ, but for the factor s."""
     for i_query in range(start, stop, BLOCK_M):
         b_queries = i_query + tl.arange(0, BLOCK_M)
         m_queries = b_queries < num_queries
-        b_q1 = load_tile(p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True)
-        b_q2 = load_tile(
-            p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-        )  # [M, D]
+        b_q1, b_q2 = load_tiles(
+            p_q, i_query, stride_qt, stride_qm, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True,
+            NUM_MAPS == 2,
+        )  # [M, D] each  # fmt: skip
         # Past the last query +inf makes every weight 0.
-        b_lse1 = tl.load(p_lse + b_queries, mask=m_queries, other=float("inf"))
-        b_lse2 = tl.load(p_lse + num_queries + b_queries, mask=m_queries, other=float("inf"))
-        b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
+        b_lse1, b_lse2 = load_numbers(p_lse, b_queries, num_queries, float("inf"), NUM_MAPS == 2)
+        if NUM_MAPS == 2:
+            b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
         b_s1 = tl.dot(b_k1, tl.trans(b_q1), input_precision="ieee") * scale_log2  # [N, M]
-        b_s2 = tl.dot(b_k2, tl.trans(b_q2), input_precision="ieee") * scale_log2
+        b_s2 = b_s1
+        if NUM_MAPS == 2:
+            b_s2 = tl.dot(b_k2, tl.trans(b_q2), input_precision="ieee") * scale_log2
         if MASKED:
             b_first, b_last = keys_of_queries(
                 p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
@@ -56,30 +60,35 @@ def _fold_queries(
             b_s1 = tl.where(m_seen, b_s1, float("-inf"))
             b_s2 = tl.where(m_seen, b_s2, float("-inf"))
         b_p1 = tl.exp2(b_s1 - b_lse1[None, :])  # weights of either map, transposed: [N, M]
-        b_p2 = tl.exp2(b_s2 - b_lse2[None, :]) * b_lam[None, :]
+        b_p = b_p1
+        if NUM_MAPS == 2:
+            b_p2 = tl.exp2(b_s2 - b_lse2[None, :]) * b_lam[None, :]
         b_do = load_tile(p_do, i_query, stride_gt, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
         if WITH_DV:
-            b_p = (b_p1 - b_p2).to(b_do.dtype)
-            b_dv = tl.dot(b_p, b_do, b_dv, input_precision="ieee")  # [N, DV]
+            if NUM_MAPS == 2:
+                b_p = b_p1 - b_p2
+            b_dv = tl.dot(b_p.to(b_do.dtype), b_do, b_dv, input_precision="ieee")  # [N, DV]
         if WITH_DK:
-            b_delta1 = tl.load(p_delta + b_queries, mask=m_queries, other=0.0)
-            b_delta2 = tl.load(p_delta + num_queries + b_queries, mask=m_queries, other=0.0)
+            b_delta1, b_delta2 = load_numbers(p_delta, b_queries, num_queries, 0.0, NUM_MAPS == 2)
             b_dp = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")  # dP transposed: [N, M]
             b_ds1 = (b_p1 * (b_dp - b_delta1[None, :])).to(b_q1.dtype)
-            b_ds2 = (b_p2 * (b_delta2[None, :] - b_dp)).to(b_q2.dtype)
+            if NUM_MAPS == 2:
+                b_ds2 = (b_p2 * (b_delta2[None, :] - b_dp)).to(b_q2.dtype)
             b_dk1 = tl.dot(b_ds1, b_q1, b_dk1, input_precision="ieee")  # [N, D]
-            if SHARED_KEYS:
-                b_dk1 = tl.dot(b_ds2, b_q2, b_dk1, input_precision="ieee")
-            else:
-                b_dk2 = tl.dot(b_ds2, b_q2, b_dk2, input_precision="ieee")
+            if NUM_MAPS == 2:
+                if SHARED_KEYS:
+                    b_dk1 = tl.dot(b_ds2, b_q2, b_dk1, input_precision="ieee")
+                else:
+                    b_dk2 = tl.dot(b_ds2, b_q2, b_dk2, input_precision="ieee")
             if WITH_DQ:
                 b_dq1 = tl.dot(tl.trans(b_ds1), b_k1, input_precision="ieee")  # [M, D]
                 add_tile(p_dq, i_query, b_dq1, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
-                b_dq2 = tl.dot(tl.trans(b_ds2), b_k2, input_precision="ieee")
-                add_tile(
-                    p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM,
-                    BLOCK_D,
-                )  # fmt: skip
+                if NUM_MAPS == 2:
+                    b_dq2 = tl.dot(tl.trans(b_ds2), b_k2, input_precision="ieee")
+                    add_tile(
+                        p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM,
+                        BLOCK_D,
+                    )  # fmt: skip
     return b_dk1, b_dk2, b_dv
 
 
@@ -93,12 +102,13 @@ def _diff_attention_bwd_dkv_kernel(
     num_queries, num_keys, num_heads, group, scale, scale_log2, batch, splits,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr,
-    WITH_DK: tl.constexpr, WITH_DV: tl.constexpr, WITH_DQ: tl.constexpr,
+    NUM_MAPS: tl.constexpr, SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+    RANGES: tl.constexpr, PADDING: tl.constexpr, WITH_DK: tl.constexpr, WITH_DV: tl.constexpr,
+    WITH_DQ: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of a block of keys, or one of them, summed over the query heads that read it, or
     over one of ``splits`` parts of them ``[splits, B, S, Hkv, ...]``; and what the block gives to
-    dQ ``[B, T, H, 2, D]``, without the factor s, added to what other blocks give."""
+    dQ ``[B, T, H, maps, D]``, without the factor s, added to what other blocks give."""
     i_key = tl.program_id(0) * BLOCK_N
     i_kv_head = tl.program_id(1).to(tl.int64) // splits
     i_split = tl.program_id(1).to(tl.int64) % splits
@@ -118,12 +128,10 @@ def _diff_attention_bwd_dkv_kernel(
 
     b_keys = i_key + tl.arange(0, BLOCK_N)
     m_real = load_real(p_padding, b_keys, num_keys, PADDING)
-    b_k1 = load_tile(p_k, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, True)  # [N, D]
-    b_k2 = b_k1
-    if not SHARED_KEYS:
-        b_k2 = load_tile(
-            p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, True
-        )
+    b_k1, b_k2 = load_tiles(
+        p_k, i_key, stride_ks, stride_km, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, True,
+        not SHARED_KEYS,
+    )  # [N, D] each  # fmt: skip
     b_v = b_k1
     if WITH_DK:
         b_v = load_tile(
@@ -138,24 +146,26 @@ def _diff_attention_bwd_dkv_kernel(
         p_begin, p_end, p_before, i_key, num_queries, num_keys, CAUSAL, RANGES, PADDING, BLOCK_M,
         BLOCK_N,
     )  # fmt: skip
-    stride_dq = num_heads * 2 * HEAD_DIM
+    stride_dq = num_heads * NUM_MAPS * HEAD_DIM
     for i_member in range(members):
         i_head = i_kv_head * group + i_split * members + i_member
         p_q_head = p_q + i_batch * stride_qb + i_head * stride_qh
         p_do_head = p_do + i_batch * stride_gb + i_head * stride_gh
-        p_lam_head = p_lam + i_batch * stride_lb + i_head * stride_lh
-        i_rows = (i_batch * num_heads + i_head) * 2 * num_queries
+        p_lam_head = p_lam
+        if NUM_MAPS == 2:
+            p_lam_head += i_batch * stride_lb + i_head * stride_lh
+        i_rows = (i_batch * num_heads + i_head) * NUM_MAPS * num_queries
         p_dq_head = p_dq_sum
         if WITH_DQ:
-            p_dq_head += (i_batch * num_queries * num_heads + i_head) * 2 * HEAD_DIM
+            p_dq_head += (i_batch * num_queries * num_heads + i_head) * NUM_MAPS * HEAD_DIM
         for i_part in tl.static_range(0, 3 if RANGES else 2):
             b_dk1, b_dk2, b_dv = _fold_queries(
                 b_dk1, b_dk2, b_dv, b_k1, b_k2, b_v, p_q_head, p_do_head, p_lam_head,
                 p_lse + i_rows, p_delta + i_rows, p_dq_head, p_first, p_last, b_keys, m_real,
                 bounds[i_part], bounds[i_part + 1], stride_qt, stride_qm, stride_gt, stride_lt,
                 stride_dq, num_queries, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M,
-                BLOCK_D, BLOCK_DV, SHARED_KEYS, CAUSAL, RANGES, WITH_DK, WITH_DV, WITH_DQ,
-                i_part != 1,
+                BLOCK_D, BLOCK_DV, NUM_MAPS, SHARED_KEYS, CAUSAL, RANGES, WITH_DK, WITH_DV,
+                WITH_DQ, i_part != 1,
             )  # fmt: skip
 
     i_row = (i_split * batch + i_batch) * num_keys * num_kv_heads + i_kv_head

@@ -1,7 +1,7 @@
 """How each kernel is launched: tile sizes per kernel, width and chip.
 
 The table is static, so a result never depends on what was timed first. Row 90 at widths 64 and 128
-is what ``diffattn bench tune`` found fastest on an H100 (``docs/records/h100_tune.json``) under a
+is what ``tools/tune.py`` found fastest on an H100 (``docs/records/h100_tune.json``) under a
 causal mask; by analogy its other widths have no ``bwd`` either, and padded rows of V2 at d 64 have
 a tile that reloads no register. All else are seeds, which come from the compile gate (no product
 done twice, no wait for a copy and no reload of a register in a loop), not from measurements.
@@ -48,7 +48,7 @@ class LaunchConfig:
 # 96 and 128, then of V2 (Dv = D) likewise. ``None``: the launch does not fit the registers, and the
 # next of ``FORWARD_FORMS`` or ``BACKWARD_FORMS`` takes its place. Softmax attention has bwd for the
 # widths it is compared at. A line NAME_padding holds the tiles of padded rows, whose mask takes
-# registers too; ``None``: those of NAME. The compile gate (docs/records/compile_gate.md) shows what
+# registers too; ``None``: those of NAME. tools/records/compile_gate.md shows what
 # rows cost; it does not see that ``bwd`` adds dQ to memory once per block of keys. On an H100 that
 # takes longer than the products it saves, for DIFF and softmax attention at every width that was
 # timed, so that row 90 has no ``bwd``; on other chips it is not measured.
@@ -217,7 +217,7 @@ CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
         ),
     }.items()
 }  # fmt: skip
-"""What ``diffattn bench tune`` times, per launch, the smallest tiles first; what does not fit a
+"""What ``tools/tune.py`` times, per launch, the smallest tiles first; what does not fit a
 chip fails to launch there."""
 _IN_PLACE: dict[str, LaunchConfig | None] = {}
 

@@ -4,6 +4,7 @@ In one pass each tile of V is loaded once and multiplied with the weights of eit
 that joins the maps is known only after the last key, so there are two accumulators. Where two do
 not fit the registers of a tile that keeps every warp busy, map 2 comes first and map 1 after it:
 the products are the same, V is loaded twice, and twice as many queries share a tile of keys.
+Softmax attention, the baseline of the same technique, is the case of one map.
 Source: arXiv:2410.05258v2, Eq. (1); the online softmax is that of arXiv:2205.14135, Algorithm 1.
 """
 
@@ -17,15 +18,16 @@ from diffattn.ops.triton.launch import (
     LOG2_E,
     KeyMask,
     dense_rows,
+    strides_of,
     widths,
 )
-from diffattn.ops.triton.softmax import fold_keys
 from diffattn.ops.triton.tiles import (
     finish_softmax,
     key_bounds,
     keys_of_queries,
     load_real,
     load_tile,
+    load_tiles,
     softmax_step,
     store_tile,
     visible,
@@ -39,21 +41,23 @@ def _fold_keys(
     stride_ks, stride_km, stride_vs,
     num_keys, scale_log2,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, SHARED_KEYS: tl.constexpr,
-    RANGES: tl.constexpr, PADDING: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, NUM_MAPS: tl.constexpr,
+    SHARED_KEYS: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys in [start, stop) into both softmaxes."""
+    """Take the keys in [start, stop) into the softmax of every map."""
     for i_key in range(start, stop, BLOCK_N):
         b_keys = i_key + tl.arange(0, BLOCK_N)
         b_k = load_tile(
             p_k, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
         )  # [N, D]
         b_s1 = tl.dot(b_q1, tl.trans(b_k), input_precision="ieee") * scale_log2  # [M, N]
-        if not SHARED_KEYS:
-            b_k = load_tile(
-                p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
-            )
-        b_s2 = tl.dot(b_q2, tl.trans(b_k), input_precision="ieee") * scale_log2
+        b_s2 = b_s1
+        if NUM_MAPS == 2:
+            if not SHARED_KEYS:
+                b_k = load_tile(
+                    p_k + stride_km, i_key, stride_ks, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, MASKED
+                )
+            b_s2 = tl.dot(b_q2, tl.trans(b_k), input_precision="ieee") * scale_log2
         if MASKED:
             m_real = load_real(p_padding, b_keys, num_keys, PADDING)
             m_seen = visible(
@@ -65,31 +69,44 @@ def _fold_keys(
             p_v, i_key, stride_vs, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV, MASKED
         )  # [N, DV]
         b_max1, b_sum1, b_acc1 = softmax_step(b_s1, b_v, b_max1, b_sum1, b_acc1, MASKED)
-        b_max2, b_sum2, b_acc2 = softmax_step(b_s2, b_v, b_max2, b_sum2, b_acc2, MASKED)
+        if NUM_MAPS == 2:
+            b_max2, b_sum2, b_acc2 = softmax_step(b_s2, b_v, b_max2, b_sum2, b_acc2, MASKED)
     return b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2
 
 
 @triton.jit
-def _attend_map(
+def _attend(
     p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
-    stride_qt, stride_ks, stride_vs,
+    stride_qt, stride_qm, stride_ks, stride_km, stride_vs,
     num_queries, num_keys, scale_log2,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    RANGES: tl.constexpr, PADDING: tl.constexpr,
+    NUM_MAPS: tl.constexpr, SHARED_KEYS: tl.constexpr, RANGES: tl.constexpr,
+    PADDING: tl.constexpr,
 ):  # fmt: skip
-    """Output ``[M, DV]`` of one map alone and the logs of its rows' sums."""
-    b_q = load_tile(p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True)
-    b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    b_sum = tl.zeros([BLOCK_M], tl.float32)
-    b_acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    """Output ``[M, DV]`` of both maps and the logs of their rows' sums; of one map, twice."""
+    b_q1, b_q2 = load_tiles(
+        p_q, i_query, stride_qt, stride_qm, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True,
+        NUM_MAPS == 2,
+    )  # [M, D] each  # fmt: skip
+    b_max1 = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    b_max2 = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    b_sum1 = tl.zeros([BLOCK_M], tl.float32)
+    b_sum2 = tl.zeros([BLOCK_M], tl.float32)
+    b_acc1 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    b_acc2 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     for i_part in tl.static_range(0 if RANGES else 1, 3):
-        b_max, b_sum, b_acc = fold_keys(
-            b_q, b_max, b_sum, b_acc, p_k, p_v, p_padding, b_first, b_last, bounds[i_part],
-            bounds[i_part + 1], stride_ks, stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM,
-            BLOCK_N, BLOCK_D, BLOCK_DV, RANGES, PADDING, i_part != 1,
+        b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
+            b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
+            b_first, b_last, bounds[i_part], bounds[i_part + 1], stride_ks, stride_km,
+            stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV,
+            NUM_MAPS, SHARED_KEYS, RANGES, PADDING, i_part != 1,
         )  # fmt: skip
-    return finish_softmax(b_max, b_sum, b_acc)
+    b_o1, b_lse1 = finish_softmax(b_max1, b_sum1, b_acc1)
+    b_o2, b_lse2 = b_o1, b_lse1
+    if NUM_MAPS == 2:
+        b_o2, b_lse2 = finish_softmax(b_max2, b_sum2, b_acc2)
+    return b_o1, b_lse1, b_o2, b_lse2
 
 
 @triton.jit
@@ -100,11 +117,12 @@ def _diff_attention_fwd_kernel(
     num_queries, num_keys, num_heads, group, scale_log2,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr,
-    MAP_BY_MAP: tl.constexpr, INFERENCE: tl.constexpr,
+    NUM_MAPS: tl.constexpr, SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+    RANGES: tl.constexpr, PADDING: tl.constexpr, MAP_BY_MAP: tl.constexpr,
+    INFERENCE: tl.constexpr,
 ):  # fmt: skip
-    """O ``[B, T, H, DV]``; for the gradients O2 and the logs of the rows' sums ``[B, H, 2, T]``,
-    in base 2."""
+    """O ``[B, T, H, DV]``; for the gradients O2 and the logs of the rows' sums
+    ``[B, H, maps, T]``, in base 2."""
     # The last queries see the most keys under a causal mask: start with them.
     i_query = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     i_head = tl.program_id(1).to(tl.int64)
@@ -113,7 +131,8 @@ def _diff_attention_fwd_kernel(
     p_q += i_batch * stride_qb + i_head * stride_qh
     p_k += i_batch * stride_kb + i_kv_head * stride_kh
     p_v += i_batch * stride_vb + i_kv_head * stride_vh
-    p_lam += i_batch * stride_lb + i_head * stride_lh
+    if NUM_MAPS == 2:
+        p_lam += i_batch * stride_lb + i_head * stride_lh
     p_o += (i_batch * num_queries * num_heads + i_head) * VALUE_DIM
     if RANGES:
         p_first += i_batch * stride_rb
@@ -133,90 +152,88 @@ def _diff_attention_fwd_kernel(
     )  # fmt: skip
     stride_o = num_heads * VALUE_DIM
     if MAP_BY_MAP:
-        b_o2, b_lse2 = _attend_map(
+        b_o2, b_lse2, _, _ = _attend(
             p_q + stride_qm, p_k + stride_km, p_v, p_padding, i_query, b_first, b_last, bounds,
-            stride_qt, stride_ks, stride_vs, num_queries, num_keys, scale_log2, HEAD_DIM,
-            VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, RANGES, PADDING,
+            stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,
+            scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, 1, True, RANGES,
+            PADDING,
         )  # fmt: skip
         # O2 waits where O will stand. Other threads may read it than have written it.
         store_tile(p_o, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
         tl.debug_barrier()
-        b_o1, b_lse1 = _attend_map(
+        b_o1, b_lse1, _, _ = _attend(
             p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
-            stride_qt, stride_ks, stride_vs, num_queries, num_keys, scale_log2, HEAD_DIM,
-            VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, RANGES, PADDING,
+            stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,
+            scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, 1, True, RANGES,
+            PADDING,
         )  # fmt: skip
         b_o2 = load_tile(
             p_o, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True
         ).to(tl.float32)
         tl.debug_barrier()
     else:
-        b_q1 = load_tile(
-            p_q, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-        )  # [M, D]
-        b_q2 = load_tile(
-            p_q + stride_qm, i_query, stride_qt, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True
-        )
-        b_max1 = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        b_max2 = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        b_sum1 = tl.zeros([BLOCK_M], tl.float32)
-        b_sum2 = tl.zeros([BLOCK_M], tl.float32)
-        b_acc1 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-        b_acc2 = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-        for i_part in tl.static_range(0 if RANGES else 1, 3):
-            b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2 = _fold_keys(
-                b_q1, b_q2, b_max1, b_sum1, b_acc1, b_max2, b_sum2, b_acc2, p_k, p_v, p_padding,
-                b_first, b_last, bounds[i_part], bounds[i_part + 1], stride_ks, stride_km,
-                stride_vs, num_keys, scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_DV,
-                SHARED_KEYS, RANGES, PADDING, i_part != 1,
-            )  # fmt: skip
-        b_o1, b_lse1 = finish_softmax(b_max1, b_sum1, b_acc1)
-        b_o2, b_lse2 = finish_softmax(b_max2, b_sum2, b_acc2)
-    b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
-    b_o = b_o1 - b_lam[:, None] * b_o2
+        b_o1, b_lse1, b_o2, b_lse2 = _attend(
+            p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
+            stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,
+            scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, NUM_MAPS,
+            SHARED_KEYS, RANGES, PADDING,
+        )  # fmt: skip
+    b_o = b_o1
+    if NUM_MAPS == 2:
+        b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
+        b_o = b_o1 - b_lam[:, None] * b_o2
     store_tile(p_o, i_query, b_o, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
     if not INFERENCE:
-        p_o2 += (i_batch * num_queries * num_heads + i_head) * VALUE_DIM
-        store_tile(p_o2, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
-        p_lse += (i_batch * num_heads + i_head) * 2 * num_queries
+        if NUM_MAPS == 2:
+            p_o2 += (i_batch * num_queries * num_heads + i_head) * VALUE_DIM
+            store_tile(p_o2, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+        p_lse += (i_batch * num_heads + i_head) * NUM_MAPS * num_queries
         tl.store(p_lse + b_queries, b_lse1, mask=m_queries)
-        tl.store(p_lse + num_queries + b_queries, b_lse2, mask=m_queries)
+        if NUM_MAPS == 2:
+            tl.store(p_lse + num_queries + b_queries, b_lse2, mask=m_queries)
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: KeyMask,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+    *,
+    scale: float,
+    mask: KeyMask,
     inference: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     r"""Output, O2 = A2 V and the logarithms of the softmax sums.
 
     .. math:: O = A_1 V - \lambda A_2 V
 
     Arguments as in :func:`diffattn.ops.backends.custom_op.diff_attention`, the mask as the
-    kernels read it. For ``inference`` the output alone is written: the rest serves the gradients.
+    kernels read it. Without λ there is one map, that of softmax attention: ``q`` is then
+    ``[B, T, H, 1, D]`` and ``k`` ``[B, S, Hkv, D]``. For ``inference`` the output alone is
+    written: the rest serves the gradients.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Returns:
-        O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, 2, T]``: the
+        O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, maps, T]``: the
         logarithm in base 2 of each row's sum of exponentials, +inf for a row without keys. The last
-        two are empty in inference.
+        two are empty in inference, and O2 ``[B, T, H, 0]`` without λ.
     """
-    batch, num_queries, num_heads, _, head_dim = q.shape
+    batch, num_queries, num_heads, num_maps, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    lam = lam.expand(batch, num_queries, num_heads)
+    lam = None if lam is None else lam.expand(batch, num_queries, num_heads)
     o = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
-    o2 = o.new_empty(0) if inference else torch.empty_like(o)
-    sums = (0,) if inference else (batch, num_heads, 2, num_queries)
+    o2 = o.new_empty(0) if inference else torch.empty_like(o if num_maps == 2 else o[..., :0])
+    sums = (0,) if inference else (batch, num_heads, num_maps, num_queries)
     lse = torch.empty(sums, dtype=torch.float32, device=q.device)
-    ((launch, config),) = forward_configs("", q, value_dim, shared_keys=k.ndim == 4).items()
+    op = "" if num_maps == 2 else "softmax_"
+    ((launch, config),) = forward_configs(op, q, value_dim, shared_keys=k.ndim == 4).items()
     grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
     _diff_attention_fwd_kernel[grid](
-        q, k, v, lam, o, o2, lse, *mask.of_queries,
-        *q.stride()[:4], *k.stride()[:3], k.stride(3) if k.ndim == 5 else 0, *v.stride()[:3],
-        *lam.stride(), mask.batch_stride, num_queries, num_keys, num_heads,
-        num_heads // num_kv_heads, scale * LOG2_E,
-        **widths(head_dim, value_dim), SHARED_KEYS=k.ndim == 4,
+        q, k, v, lam, o, o2, lse, *mask.of_queries, *strides_of(q, k, v, lam), mask.batch_stride,
+        num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale * LOG2_E,
+        **widths(head_dim, value_dim), NUM_MAPS=num_maps, SHARED_KEYS=k.ndim == 4,
         MAP_BY_MAP=launch == "fwd_by_map", INFERENCE=inference, **mask.flags, **config.options,
     )  # fmt: skip
     return o, o2, lse

@@ -108,6 +108,13 @@ def dense_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def strides_of(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None) -> tuple[int, ...]:
+    """Of the axes before the channels, in the order of the kernels; 0 along those that are not."""
+    of_maps = k.stride(3) if k.ndim == 5 else 0
+    of_lambda = (0, 0, 0) if lam is None else lam.stride()
+    return (*q.stride()[:4], *k.stride()[:3], of_maps, *v.stride()[:3], *of_lambda)
+
+
 def block_width(width: int) -> int:
     """The power of two that holds ``width`` channels; 16 is the least a matrix product takes."""
     return max(16, triton.next_power_of_2(width))

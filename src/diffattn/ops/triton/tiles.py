@@ -25,6 +25,33 @@ def load_tile(
 
 
 @triton.jit
+def load_tiles(
+    p_rows, i_row, stride, stride_map, num_rows,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr, CHECK_ROWS: tl.constexpr,
+    BOTH: tl.constexpr,
+):  # fmt: skip
+    """The tile of either map; the same twice if there is one."""
+    b_tile1 = load_tile(p_rows, i_row, stride, num_rows, ROWS, WIDTH, BLOCK_WIDTH, CHECK_ROWS)
+    b_tile2 = b_tile1
+    if BOTH:
+        b_tile2 = load_tile(
+            p_rows + stride_map, i_row, stride, num_rows, ROWS, WIDTH, BLOCK_WIDTH, CHECK_ROWS
+        )
+    return b_tile1, b_tile2
+
+
+@triton.jit
+def load_numbers(p_queries, b_queries, num_queries, other, BOTH: tl.constexpr):
+    """A number per query ``[maps, T]`` of either map; the same twice if there is one."""
+    m_queries = b_queries < num_queries
+    b_number1 = tl.load(p_queries + b_queries, mask=m_queries, other=other)
+    b_number2 = b_number1
+    if BOTH:
+        b_number2 = tl.load(p_queries + num_queries + b_queries, mask=m_queries, other=other)
+    return b_number1, b_number2
+
+
+@triton.jit
 def store_tile(
     p_rows, i_row, b_tile, stride, num_rows,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,

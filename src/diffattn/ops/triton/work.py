@@ -1,6 +1,6 @@
 """Multiply-adds of the kernels, counted by the tiles that they visit.
 
-``python -m diffattn.ops.triton.work`` prints the table of docs/numerics.md:
+``python -m diffattn.ops.triton.work`` prints the table of docs/records/counted_work.md:
 differential attention against softmax attention by kernels of the same make, under a causal mask.
 """
 
@@ -93,7 +93,7 @@ def planned(
 
 
 def table() -> str:
-    """The counted work in Markdown, in U of the causal half; see docs/numerics.md.
+    """The counted work in Markdown, in U of the causal half; see docs/records/counted_work.md.
 
     Softmax attention has two heads of width D for each of differential attention, as its twin in
     V1 and as V2 is run by its authors.

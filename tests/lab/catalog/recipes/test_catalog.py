@@ -7,9 +7,8 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.recipes.ablations import ABLATIONS
-from diffattn.lab.catalog.recipes.catalog import GROUPS, RECIPES, plan, plan_of_size, recipe
+from diffattn.lab.catalog.recipes.catalog import GROUPS, RECIPES, SCALES, plan, plan_of_size, recipe
 from diffattn.lab.report.paper import table_6
-from diffattn.lab.studies.text.reproduce import SCALES
 from diffattn.models.accounting import parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 

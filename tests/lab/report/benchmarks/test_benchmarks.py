@@ -87,7 +87,7 @@ def test_section_shows_everything_and_escapes(bench_result, make_study, tmp_path
     assert section.count("<figure>") == 1  # two lengths of one shape; one length has no curve
     assert "arXiv:2410.05258v2, Table 7" in section
     assert "Runs: cpu-00c0ffee." in section
-    assert "Targets: 1 of 2 met.<br>  short by" in section
+    assert "Targets: 1 of 2 met.</li><li>  short by" in section
 
 
 def test_lines_go_through_the_medians(bench_result, make_study, tmp_path):

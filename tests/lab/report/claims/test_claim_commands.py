@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
+from diffattn.lab.catalog.models import SIDE_EFFECTS
 from diffattn.lab.report.claims.catalog import CLAIMS
-from diffattn.lab.report.page.wording import IMITATIONS
 
 LINES = sorted(
     {
@@ -59,10 +59,10 @@ def test_every_reproduction_resolves(line):
     from typer.main import get_command
 
     from diffattn.lab.cli.app import app
-    from diffattn.lab.studies.gradient_flow.reproduce import gradient_flow_study
-    from diffattn.lab.studies.scaling.reproduce import scaling_study
-    from diffattn.lab.studies.stability.reproduce import stability_study
-    from diffattn.lab.studies.text.reproduce import comparison
+    from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
+    from diffattn.lab.studies.scaling.config import scaling_study
+    from diffattn.lab.studies.stability.config import stability_study
+    from diffattn.lab.studies.text.scales import comparison
 
     _, name, *arguments = shlex.split(line)
     values = get_command(app).commands[name].make_context(name, arguments).params
@@ -76,7 +76,7 @@ def test_every_reproduction_resolves(line):
 
 @pytest.mark.parametrize("line", [line for line in LINES if " evaluate" in line])
 def test_every_evaluated_model_is_one_that_the_study_trains(line):
-    from diffattn.lab.studies.text.reproduce import comparison
+    from diffattn.lab.studies.text.scales import comparison
 
     words = shlex.split(line)
     models = [words[at + 1] for at, word in enumerate(words) if word == "--model"]
@@ -84,6 +84,6 @@ def test_every_evaluated_model_is_one_that_the_study_trains(line):
     (runs,) = {folder.removesuffix(label) for label, folder in zip(labels, folders, strict=True)}
     config = comparison("laptop" if runs == "runs/laptop/runs/" else "study")
     assert {*labels} <= {member.config.name for member in config.trials(config.base_rates())}
-    assert {*IMITATIONS} < {label.rpartition("-seed")[0] for label in labels}
+    assert {*SIDE_EFFECTS} < {label.rpartition("-seed")[0] for label in labels}
     seeds = {int(label.rpartition("-seed")[2]) for label in labels}
     assert seeds == {*config.seeds}

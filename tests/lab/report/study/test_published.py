@@ -80,7 +80,12 @@ def test_a_summary_shows_its_numbers_and_no_gaps(make_study, tmp_path):
     for difference in study["differences"]:
         if difference["metric"] == "validation_loss":
             assert number(difference["mean"], signed=True) in shown
-    for fact in ("912,768", "published/text/runs/diff-seed0/run.json", "c0ffeec0ffee", "7,990"):
+    for fact in (
+        "912,768",
+        "runs.jsonl.gz, row diff-seed0",
+        "c0ffeec0ffee",
+        "7,990",
+    ):
         assert fact in shown
 
 

@@ -1,23 +1,13 @@
 """The gradient-flow study: its runs, its rules by hand, and two processes that give the same."""
 
 import json
-import math
-import shutil
-from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
 
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_json
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
-from diffattn.lab.report.gradient_flow.files import BASE, NULL
-from diffattn.lab.studies.gradient_flow.config import OF_ARMS, OF_BASE
-from diffattn.lab.studies.gradient_flow.reproduce import (
-    gradient_flow_study,
-    reproduce_gradient_flow,
-)
+from diffattn.lab.report.sections.gradient_flow_tables import BASE, NULL
+from diffattn.lab.studies.gradient_flow.config import OF_ARMS, OF_BASE, gradient_flow_study
 from diffattn.lab.studies.gradient_flow.summary import MATRICES, gradient_flow_results
 from diffattn.lab.studies.gradient_flow.verdict import DRIFT, LEVEL, judged
 
@@ -206,36 +196,3 @@ def test_one_seed_has_no_null_and_judges_nothing():
     assert set(verdicts(found).values()) == {"uninformative"}
     assert all(row["low"] is None for row in found["ratios"])
     assert "With one seed there is no interval" in found["statement"]
-
-
-@pytest.mark.scheduled
-def test_a_gradient_study_goes_on_in_other_processes_as_if_it_had_not_stopped(
-    corpus, tmp_path, monkeypatch
-):
-    """No weights are kept, and the same call makes nothing again."""
-    plan = GRADIENT_FLOW["smoke"]()
-    kept = {name: plan.arms[name] for name in ("base", "depth-1", "width-16", "large-values")}
-    plan = replace(plan, arms=MappingProxyType(kept))
-    monkeypatch.setitem(GRADIENT_FLOW, "smoke", lambda: plan)
-    settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
-    config = gradient_flow_study("smoke", settings=settings)
-    make = partial(reproduce_gradient_flow, config, on_message=lambda line: None)
-    whole, again = tmp_path / "whole", tmp_path / "again"
-    assert make(whole, workers=1).parent == whole
-    shutil.copytree(whole, again)
-    for name in ("base-diff-seed0", "depth-1-softmax_wide-seed0"):
-        shutil.rmtree(again / "runs" / name)
-    (again / "results.json").unlink()
-    page = make(again, workers=2)
-    results = read_json(again / "results.json")
-    assert results == read_json(whole / "results.json")
-    assert not list(tmp_path.glob("*/runs/*/model"))
-    before = page.read_bytes()
-    assert make(again, workers=2).read_bytes() == before
-    halved = [
-        row["mean"] for row in results["ratios"]
-        if (row["type"], row["phase"], row["measure"]) == ("softmax_half", "start", "gradient")
-        and row["matrix"] in ("v", "o")
-    ]  # fmt: skip
-    assert halved == pytest.approx([0.5, 0.5], rel=0.05)
-    assert all(math.isfinite(row["mean"]) for row in results["ratios"])

@@ -8,16 +8,14 @@ from recall_outcomes import outcome
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
+from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, VARIANTS
 from diffattn.lab.records.run import RunRecord
-from diffattn.lab.report.page.wording import BLIND
-from diffattn.lab.report.recall.files import VERSION
+from diffattn.lab.report.sections.recall import VERSION
 from diffattn.lab.stats.proportions import fisher_exact, wilson_interval
 from diffattn.lab.stats.survival import log_rank
-from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig
-from diffattn.lab.studies.recall.reproduce import recall_study, reproduce_recall
+from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig, recall_study
 from diffattn.lab.studies.recall.summary import recall_results, statement
-from diffattn.lab.studies.recall.sweep import choices, wanted_runs
-from diffattn.lab.studies.variants import RECALL_CONTROLS, VARIANTS
+from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.workers import run_members
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
@@ -34,8 +32,8 @@ def heard():
 def smoke(tmp_path_factory, heard):
     """A whole smoke study; read-only."""
     out = tmp_path_factory.mktemp("recall") / "smoke"
-    path = reproduce_recall(
-        "smoke", out=out, workers=1, on_message=heard["lines"].append,
+    path = reproduce(
+        "smoke", kind="recall", out=out, workers=1, on_message=heard["lines"].append,
         on_progress=lambda name, event: heard["events"].append((name, event)),
     )  # fmt: skip
     assert path == out / "report.html"
@@ -52,14 +50,14 @@ def two_rates():
 
 def rates_of(config, results):
     """The chosen rates."""
-    return {group: choice.rate for group, choice in choices(config, results).items()}
+    return {group: choice.rate for group, choice in config.choices(results).items()}
 
 
 def test_the_smoke_study_is_whole(smoke, heard):
     config = recall_study("smoke")
     results = read_json(smoke / "results.json")
     members = config.trials(rates_of(config, {}))  # one rate: nothing to choose
-    assert wanted_runs(config, {}) == []
+    assert config.wanted_runs({}) == []
     assert len(members) == config.num_runs() == 12
     assert recall_results(config, read_runs(smoke)) == results
     assert set(results["tasks"]) == {"noisy_recall", "multi_needle"}
@@ -87,10 +85,10 @@ def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
     shutil.rmtree(copied / "runs" / "multi_needle-diff-seed0")
     (copied / "results.json").unlink()
     lines = []
-    reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
+    reproduce("smoke", kind="recall", out=copied, workers=1, on_message=lines.append)
     assert lines == ["trials: training 1 of 12 models"]
     assert (copied / "results.json").read_bytes() == (smoke / "results.json").read_bytes()
-    reproduce_recall("smoke", out=copied, workers=1, on_message=lines.append)
+    reproduce("smoke", kind="recall", out=copied, workers=1, on_message=lines.append)
     assert len(lines) == 1
 
 
@@ -114,7 +112,7 @@ def test_members_are_matched_and_paired(scale):
     config = recall_study(scale)
     rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
     trials = config.trials(rates)
-    swept = wanted_runs(config, {})
+    swept = config.wanted_runs({})
     assert config.num_runs() == len(swept) + len(trials)
     names = [member.config.name for member in swept + trials]
     assert len(set(names)) == len(names)
@@ -166,9 +164,9 @@ def test_controls_are_what_they_say():
     for name in RECALL_CONTROLS:
         control = VARIANTS[name]
         runs = groups["noisy_recall", name]
-        seeds = config.seeds[:6] if name in BLIND else config.seeds
+        seeds = config.seeds[:6] if name in NEVER_ATTEND else config.seeds
         assert [run.config.train.seed for run in runs] == list(seeds)
-        assert config.like(name) == ("softmax" if name in BLIND else name)
+        assert config.like(name) == ("softmax" if name in NEVER_ATTEND else name)
         run = runs[0]
         assert run.config.model.attention_type == control.attention_type
         like = groups["noisy_recall", config.like(name)][0]
@@ -184,8 +182,8 @@ def test_controls_are_what_they_say():
         assert (model.num_heads, model.num_heads * model.head_dim) == (num_heads, 256)
         as_wide = num_heads == v1.num_heads
         assert (model.head_dim == 2 * v1.head_dim) == as_wide  # V1's values, which are normalised
-        assert as_wide or "half as wide as V1's" in VARIANTS[name].what
-    narrow, wide = (groups["noisy_recall", name][0] for name in BLIND)
+        assert as_wide or "half as wide as V1's" in VARIANTS[name].summary
+    narrow, wide = (groups["noisy_recall", name][0] for name in NEVER_ATTEND)
     assert narrow.config.model.intermediate_size == softmax.config.model.intermediate_size
     assert narrow.facts["parameter_difference"] < -10_000
     assert abs(wide.facts["parameter_difference"]) < 500
@@ -196,7 +194,10 @@ def test_the_study_holds_what_was_settled():
     """Twelve that attend: four rates on three seeds, and twelve seeds; two that do not: six."""
     config = recall_study("study")
     assert config.seeds == tuple(range(12, 24))
-    assert config.swept == (*ATTENTION_TYPES, *(n for n in RECALL_CONTROLS if n not in BLIND))
+    assert config.swept == (
+        *ATTENTION_TYPES,
+        *(n for n in RECALL_CONTROLS if n not in NEVER_ATTEND),
+    )
     assert len(config.swept) == 12
     assert config.num_runs() == 12 * (4 * 3 + 12) + 2 * 6 == 300
     assert VERSION == PROTOCOL  # of the records that the page shows
@@ -204,7 +205,7 @@ def test_the_study_holds_what_was_settled():
 
 def test_what_is_counted(two_rates):
     results = {}
-    while wanted := wanted_runs(two_rates, results):
+    while wanted := two_rates.wanted_runs(results):
         results |= {m.config.name: outcome(m.config.name) for m in wanted}
     rates = rates_of(two_rates, results)
     for member in two_rates.trials(rates):
@@ -262,19 +263,19 @@ def test_contradicting_studies(changes, message):
 def test_tasks_must_start_from_softmax():
     config = recall_study("smoke")
     twin = config.trials(rates_of(config, {}))[1].config
-    with pytest.raises(ConfigError, match="must hold softmax models"):
+    with pytest.raises(ConfigError, match="tasks must be a softmax model"):
         RecallStudyConfig(scale="x", tasks=(twin,), learning_rates=(1e-3,))
 
 
 def test_refusals(smoke, tmp_path):
     with pytest.raises(ConfigError, match="scale must be in"):
-        reproduce_recall("tiny", out=tmp_path / "new")
+        reproduce("tiny", kind="recall", out=tmp_path / "new")
     with pytest.raises(ConfigError, match="workers must be 1 or more, got 0"):
-        reproduce_recall("smoke", out=tmp_path / "new", workers=0)
+        reproduce("smoke", kind="recall", out=tmp_path / "new", workers=0)
     assert not (tmp_path / "new").exists()
     with pytest.raises(ConfigError, match="must hold this configuration to be continued"):
-        reproduce_recall("smoke", out=smoke, seeds=(1,))
+        reproduce("smoke", kind="recall", out=smoke, seeds=(1,))
     (tmp_path / "other").mkdir()
     write_json(tmp_path / "other" / "notes.json", {})
     with pytest.raises(CheckpointError, match="must be empty or hold a study"):
-        reproduce_recall("smoke", out=tmp_path / "other")
+        reproduce("smoke", kind="recall", out=tmp_path / "other")

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from recall_outcomes import outcome
 
-from diffattn.lab.studies.recall import reproduce
-from diffattn.lab.studies.recall.reproduce import recall_study
-from diffattn.lab.studies.recall.sweep import choices, wanted_runs
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.studies import run
+from diffattn.lab.studies.recall.config import recall_study
+from diffattn.lab.studies.reproduce import judge
 
 DIFF = ("noisy_recall", "diff")
 
@@ -28,14 +29,14 @@ def swept(config, outcomes=None):
     ``outcomes``: by rate and seed, where V1's runs are not all alike.
     """
     results = {}
-    while wanted := wanted_runs(config, results):
+    while wanted := config.wanted_runs(results):
         for member in wanted:
             name, train = member.config.name, member.config.train
             is_middle = "softmax" in name and train.learning_rate == 2e-3
             changed = (outcomes or {}).get((train.learning_rate, train.seed), {})
             changed = changed if "diff" in name else {"loss": 0.5 if is_middle else 1.0}
             results[name] = outcome(name, **changed)
-    return choices(config, results)[DIFF], results
+    return config.choices(results)[DIFF], results
 
 
 def both(**changes):
@@ -59,7 +60,7 @@ def test_more_solved_seeds_then_fewer_steps_then_the_loss(config):
 
 def test_inside_is_recorded_and_nothing_more_is_run(config):
     choice, results = swept(config, of_rates({2e-3: both(loss=0.1)}))
-    assert (choice.inside, choice.tried, choice.wanted) == (True, (1e-3, 2e-3, 4e-3), ())
+    assert (choice.inside, choice.tried) == (True, (1e-3, 2e-3, 4e-3))
     assert len(results) == 2 * 3 * 2
     assert "noisy_recall-diff-lr0.004-seed9" in results
 
@@ -85,12 +86,12 @@ def test_three_extensions_are_the_most(config):
 def test_a_control_that_attends_is_swept_by_the_same_rule(config):
     config = replace(config, controls=("none", "softmax_norm"))
     results = {}
-    while wanted := wanted_runs(config, results):
+    while wanted := config.wanted_runs(results):
         for member in wanted:
             name, rate = member.config.name, member.config.train.learning_rate
             best = {"softmax": 2e-3, "diff": 2e-3, "softmax_norm": 8e-3}[name.split("-")[1]]
             results[name] = outcome(name, loss=abs(rate - best))
-    found = choices(config, results)
+    found = config.choices(results)
     assert {name for _, name in found} == {"softmax", "diff", "softmax_norm"}
     own = found["noisy_recall", "softmax_norm"]
     assert (own.rate, own.inside, own.tried[-1]) == (8e-3, True, 16e-3)
@@ -101,15 +102,15 @@ def test_a_control_that_attends_is_swept_by_the_same_rule(config):
 
 def test_a_single_rate_is_no_choice(config):
     config = replace(config, learning_rates=(3e-3,))
-    assert wanted_runs(config, {}) == []
-    assert choices(config, {})[DIFF].inside is None
+    assert config.wanted_runs({}) == []
+    assert config.choices({})[DIFF].inside is None
 
 
 def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monkeypatch):
     """Training is replaced; V1 is best at its highest rate."""
     made = []
 
-    def train(members, folder, train_one, *, on_progress):
+    def train(members, data, folder, *, on_progress):
         for member in members:
             name = member.config.name
             made.append(name)
@@ -117,16 +118,19 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monke
             results = outcome(name, loss=1 / rate if "-diff-" in name else abs(rate - 2e-3))
             (folder / name).mkdir(parents=True)
             for file, value in (("results.json", results), ("costs.json", {})):
-                reproduce.write_json(folder / name / file, value)
+                write_json(folder / name / file, value)
 
-    monkeypatch.setattr(reproduce, "run_here", train)
-    monkeypatch.setattr(reproduce, "recall_study", lambda *args, **options: config)
-    monkeypatch.setattr(reproduce, "build_report", lambda folder: folder)
+    monkeypatch.setattr(run.processes, "run_here", train)
+    monkeypatch.setattr(run, "build_study_page", lambda folder: folder)
     lines, totals = [], []
-    reproduce.reproduce_recall(
-        "smoke", out=tmp_path, workers=1, on_message=lines.append,
-        on_progress=lambda name, event: totals.append(event["total"]),
-    )  # fmt: skip
+
+    def make():
+        return run.run_study(
+            config, tmp_path, judge, workers=1, on_message=lines.append,
+            on_progress=lambda name, event: totals.append(event["total"]),
+        )  # fmt: skip
+
+    make()
     steps = config.tasks[0].train.num_steps
     assert totals == [steps * (runs + 3) for runs in (12, 14, 16, 18)]
     assert lines == [
@@ -134,12 +138,12 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monke
         *["learning rates: training 2 of 2 models"] * 3,
         "trials: training 3 of 3 models",
     ]
-    diff = reproduce.read_json(tmp_path / "results.json")["tasks"]["noisy_recall"]["types"]["diff"]
+    diff = read_json(tmp_path / "results.json")["tasks"]["noisy_recall"]["types"]["diff"]
     assert (diff["learning_rate"], diff["inside"]) == (32e-3, False)
     assert [run["learning_rate"] for run in diff["sweep"]] == [
         rate for _ in (8, 9) for rate in (1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3)
     ]
     assert made[-3:] == [f"noisy_recall-{name}-seed0" for name in ("softmax", "diff", "none")]
     before = len(made)
-    reproduce.reproduce_recall("smoke", out=tmp_path, workers=1)
+    make()
     assert len(made) == before

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.lab.report.page.wording import type_name
+from diffattn.lab.catalog.models import type_name
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies.recall.verdicts import claims, leak, pair_tests

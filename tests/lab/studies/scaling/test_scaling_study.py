@@ -1,14 +1,14 @@
 """The scaling study: its runs, its fits by known laws, its verdict, and two processes."""
 
 import json
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_json
 from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
-from diffattn.lab.studies.scaling.reproduce import reproduce_scaling, scaling_study
+from diffattn.lab.studies.scaling.config import scaling_study
 from diffattn.lab.studies.scaling.summary import scaling_results
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 
@@ -90,7 +90,7 @@ def made_up(shares, *, seeds=(0, 1, 2), law=(30.0, 0.4, 3.0), none=9.0, **option
                 for seed, run in zip(seeds, point["runs"], strict=True):
                     off = (seed - 1) * 1e-3
                     losses[run] = none if name == "none" else a * size**-b + c + off
-    return scaling_results(config, losses, **options)
+    return scaling_results(replace(config, **options), losses)
 
 
 def read(results, axis, name, baseline="softmax"):
@@ -180,21 +180,3 @@ def test_outside_the_points_nothing_is_said_unless_asked():
     asked = outside(made_up({"diff": 0.8}, extrapolate=True))
     assert asked["extrapolated"]
     assert asked["ratio"] == pytest.approx(0.8, rel=0.01)
-
-
-@pytest.mark.scheduled
-def test_two_processes_and_one_give_the_same_results(corpus, tmp_path):
-    settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
-    config = scaling_study("smoke", settings=settings)
-    make = partial(reproduce_scaling, config, on_message=lambda line: None)
-    made = []
-    for workers in (1, 2):
-        out = tmp_path / str(workers)
-        page = make(out, workers=workers)
-        assert page == out / "report.html"
-        made.append(read_json(out / "results.json"))
-    assert made[0] == made[1]
-    before = page.read_bytes()
-    assert make(out, workers=2).read_bytes() == before
-    make(out, workers=2, extrapolate=True)
-    assert read_json(out / "results.json")["extrapolate"]

@@ -2,17 +2,14 @@
 
 import json
 import math
-from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_json
 from diffattn.lab.catalog.recipes.laptop import laptop
 from diffattn.lab.catalog.recipes.stability import STABILITY
 from diffattn.lab.studies.stability.attending import FLOORS, shared_rates
-from diffattn.lab.studies.stability.reproduce import reproduce_stability, stability_study
+from diffattn.lab.studies.stability.config import stability_study
 from diffattn.lab.studies.stability.summary import AGAINST_FLOORS, METRICS, PAIRS, stability_results
 from diffattn.lab.studies.stability.verdict import verdict
 from diffattn.models.config.attention_types import ATTENTION_TYPES
@@ -150,30 +147,6 @@ def test_one_seed_has_no_p_values():
         (None, None, None)
     }
     assert "With one seed there is no interval" in found["statement"]
-
-
-@pytest.mark.scheduled
-def test_two_processes_and_one_give_the_same_results(corpus, tmp_path, monkeypatch):
-    """Divergence passes through a worker as a result, and runs repeat bit by bit."""
-    plan = replace(STABILITY["smoke"](), learning_rates=(2e-3, 1e30))
-    monkeypatch.setitem(STABILITY, "smoke", lambda: plan)
-    settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
-    config = stability_study("smoke", settings=settings)
-    make = partial(reproduce_stability, config, on_message=lambda line: None)
-    made = []
-    for workers in (1, 2):
-        out = tmp_path / str(workers)
-        page = make(out, workers=workers)
-        assert page == out / "report.html"
-        made.append(read_json(out / "results.json"))
-    assert made[0] == made[1]
-    before = page.read_bytes()
-    assert make(out, workers=2).read_bytes() == before
-    for of_type in made[0]["types"].values():
-        usual, absurd = of_type["rates"]
-        assert usual["diverged"] == [False]
-        assert absurd["diverged_steps"][0] is not None
-        assert absurd["loss"]["values"] == [math.log(300)]
 
 
 def attended(losses, seeds=(0, 1, 2)):

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.studies.text.comparison import Sweep, best_rates, sweep_name, whole_name
-from diffattn.lab.studies.text.reproduce import comparison
 from diffattn.lab.studies.text.results import comparison_results
+from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.verdict import verdict
-from diffattn.lab.studies.variants import SWEPT
 
 LOSSES = {  # by seed
     "softmax": [3.0, 3.1, 3.2],

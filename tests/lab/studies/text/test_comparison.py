@@ -9,12 +9,18 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
+from diffattn.lab.catalog.models import (
+    CONTROLS,
+    MEMBERS,
+    SWEPT,
+    VARIANTS,
+    WITHOUT_NORM,
+    own_side_effects,
+)
 from diffattn.lab.catalog.recipes.catalog import recipe
-from diffattn.lab.report.page import wording
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, best_rates, rates_to_try
-from diffattn.lab.studies.text.reproduce import _sweep, comparison
-from diffattn.lab.studies.variants import CONTROLS, MEMBERS, SWEPT, VARIANTS, WITHOUT_NORM
+from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, best_rates
+from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.workers import visible_devices, worker_count
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -45,7 +51,7 @@ def test_runs_come_seed_by_seed_with_one_name_each():
 def test_ablations_and_matches_get_fewer_seeds_than_types_and_controls():
     config = comparison("study")
     names = [member.config.name for member in runs(config)]
-    own = wording.OWN_IMITATIONS["diff_v2"]
+    own = own_side_effects("diff_v2")
     often = {name for name in MEMBERS["text"] if name in (*SWEPT, *CONTROLS, *own)}
     assert len(names) == len(set(names)) == 5 * len(often) + 3 * (len(MEMBERS["text"]) - len(often))
     assert "diff_no_norm-seed4" in names
@@ -175,47 +181,60 @@ def test_every_type_has_its_rate_and_the_common_one():
     assert not [name for name in trials if "common" in name and "diff_v2" not in name]
     tried, steps = 4 * 3 + 4, config.base.train.num_steps
     whole = len(config.whole_members(sweeps))
-    assert config.total_steps(sweeps) == (len(trials) + whole) * steps + tried * steps // 4
+    assert config.steps_after(sweeps) == (len(trials) + whole) * steps + tried * steps // 4
     as_planned = len(config.trials(config.base_rates())) + whole
-    assert config.total_steps() == as_planned * steps + 5 * 4 * steps // 4
+    assert config.total_steps == as_planned * steps + 5 * 4 * steps // 4
 
 
 def test_a_sweep_grows_until_the_rates_to_choose_from_lie_inside():
     config = comparison("study")
     rates = config.learning_rates
-    at_edge = Sweep(tried=tuple((rate, 1 / rate) for rate in rates))
-    inside = Sweep(tried=tuple((rate, abs(rate - 1.4 * rates[1])) for rate in rates))
-    assert (at_edge.inside, inside.inside) == (False, True)
-    second = Sweep(tried=tuple((rate, abs(rate - 0.9 * rates[1])) for rate in rates))
-    assert second.leading(2) == [rates[1], rates[0]]
-    tries = {"diff": at_edge, "softmax": inside, "none": second}
-    assert list(rates_to_try(config, tries)) == [("diff", 2 * rates[-1]), ("none", rates[0] / 2)]
-    assert list(rates_to_try(replace(config, whole_rates=0), tries)) == [("diff", 2 * rates[-1])]
-    low = Sweep(tried=tuple((rate, rate) for rate in rates))
-    assert list(rates_to_try(config, {"diff": low})) == [("diff", rates[0] / 2)]
-    tried = [rate * 2**i for i in range(3) for rate in rates[-1:]]
-    enough = Sweep(tried=(*at_edge.tried, *((2 * rate, 0.5 / rate) for rate in tried)))
-    assert len(enough.tried) == len(rates) + 3
-    assert not list(rates_to_try(config, {"diff": enough}))
+
+    def tried(loss, whole_rates=2):
+        """All rates of a sweep whose runs end at a loss."""
+        changed = replace(config, variants=("softmax",), whole_rates=whole_rates)
+        results = {}
+        for wave in changed.waves(results):
+            if wave.title != "learning rates":
+                break
+            for member in wave.members:
+                rate = member.config.train.learning_rate
+                results[member.config.name] = {"validation_loss": loss(rate)}
+        (sweep,) = changed.sweeps(results).values()
+        assert sweep.inside == (sweep.best not in (sweep.tried[0][0], sweep.tried[-1][0]))
+        return tuple(rate for rate, _ in sweep.tried)
+
+    assert tried(lambda rate: abs(rate - 1.4 * rates[1])) == rates
+    second = tried(lambda rate: abs(rate - 0.9 * rates[1]))  # whose second best is the lowest
+    assert second == (rates[0] / 2, *rates)
+    assert tried(lambda rate: abs(rate - 0.9 * rates[1]), whole_rates=0) == rates
+    assert tried(lambda rate: 1 / rate) == (*rates, *(rates[-1] * 2**i for i in (1, 2, 3)))
+    assert tried(lambda rate: rate) == (*(rates[0] / 2**i for i in (3, 2, 1)), *rates)
 
 
 def test_runs_of_all_steps_decide_between_the_leading_rates():
     config = replace(comparison("study"), variants=SWEPT)
     asked = []
 
-    def train(members, what):
+    def train(members):
         """Short runs like 0.002 and 0.001 best, whole ones 0.001; those of V1 0.004."""
-        asked.append(what)
         losses = {}
         for member in members:
             best = 4e-3 if member.config.name.startswith("diff-") else 1e-3
             rate, whole = member.config.train.learning_rate, "-whole" in member.config.name
             assert member.config.train.num_steps == (4_000 if whole else 1_000)
             assert member.config.train.seed == config.sweep_seed
-            losses[member.config.name] = abs(math.log(rate / (best if whole else 1.5 * best)))
+            loss = abs(math.log(rate / (best if whole else 1.5 * best)))
+            losses[member.config.name] = {"validation_loss": loss}
         return losses
 
-    sweeps = _sweep(config, train)
+    results = {}
+    for wave in config.waves(results):
+        if wave.title == "comparison":
+            break
+        asked.append(wave.title)
+        results |= train(wave.members)
+    sweeps = config.sweeps(results)
     assert asked == ["learning rates", "learning rates", "leading learning rates"]
     assert sweeps["softmax"].leading(2) == [2e-3, 1e-3]
     assert [rate for rate, _ in sweeps["softmax"].tried] == [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]
@@ -341,10 +360,10 @@ def test_impossible_comparisons_are_refused_at_once(options, message):
         ({"variants": ("softmax", "diff_v3")}, "Did you mean 'diff_v2'"),
         ({"variants": ("diff",)}, "variants must include 'softmax'"),
         ({"variants": ("softmax", "diff_v2_gate"), "learning_rates": (1e-3, 2e-3)},
-         "variants must include those that decide rates, got no diff_v2"),
+         "variants must include those that decide rates, diff_v2, softmax, got"),
         ({"sweep_seed": 0}, "sweep_seed must be none of the seeds"),
         ({"sweep_share": 0.0}, "sweep_share must be above 0"),
-        ({"fewer_seeds": 0}, "fewer_seeds 1 or more"),
+        ({"fewer_seeds": 0}, "fewer_seeds must be 1 or more"),
         ({"learning_rates": (1e-3, 1e-3)}, "learning_rates must be distinct"),
     ],
     ids=str,
@@ -360,8 +379,3 @@ def test_a_part_of_the_variants_can_be_compared():
         scale="smoke", base=recipe("smoke"), seeds=(0,), variants=("softmax", "diff")
     )
     assert [member.config.name for member in runs(config)] == ["softmax-seed0", "diff-seed0"]
-
-
-def test_pages_know_the_controls_that_studies_train():
-    """By name, as an unfinished study has recorded no roles."""
-    assert wording.CONTROLS == CONTROLS

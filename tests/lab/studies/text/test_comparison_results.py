@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from diffattn.lab.catalog.models import SWEPT, VARIANTS
 from diffattn.lab.report.page import phase
 from diffattn.lab.studies.text.comparison import Sweep
 from diffattn.lab.studies.text.sentence import difference
-from diffattn.lab.studies.variants import SWEPT, VARIANTS
 from lab.studies.text.made_up_losses import LOSSES, common_rates, study
 
 T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
@@ -106,7 +106,7 @@ def test_without_a_sweep_there_is_one_rate():
 
 def test_what_each_variant_says_of_itself():
     variant = study()["variants"]["none"]
-    assert variant["what"] == VARIANTS["none"].what
+    assert variant["what"] == VARIANTS["none"].summary
     assert (variant["role"], variant["match"]) == ("control", "heads")
     assert variant["parameters"] < study()["variants"]["softmax"]["parameters"]
     assert variant["train_flops_per_token"] > 0

@@ -12,7 +12,7 @@ from diffattn.lab.data.count_models import COUNT_MODELS, count_losses
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.studies.text.count_models import count_model_results
 from diffattn.lab.training.config import DataConfig, TrainConfig
-from diffattn.lab.training.ordered_trainer import training_order
+from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.prepare import prepare_data
 from small_corpus import WORDS
 

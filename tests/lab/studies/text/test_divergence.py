@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,9 +15,12 @@ from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.report.study.rates import rates_section
 from diffattn.lab.studies import worker, workers
-from diffattn.lab.studies.text import reproduce as module
+from diffattn.lab.studies.reproduce import reproduce
+from diffattn.lab.studies.sweep import swept_rates
+from diffattn.lab.studies.text import scales as module
 from diffattn.lab.studies.text.comparison import Sweep
-from diffattn.lab.studies.text.reproduce import comparison, reproduce
+from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.summary import require_losses
 from diffattn.lab.training.callbacks import DivergenceError
 from record_files import read_record, write_record
 
@@ -26,27 +31,23 @@ def by_jobs(members, data, folder, *, workers, on_progress, short):
     """What worker processes do, job by job in this one."""
     folder.mkdir(parents=True, exist_ok=True)
     for member in members:
-        order = worker.job(
-            member.config, member.facts, data, folder / member.config.name,
-            records_divergence=member.records_divergence,
-        )  # fmt: skip
-        worker._train_on_text(json.loads(order))
+        worker.train_member(json.loads(worker.job(member, data, folder / member.config.name)))
 
 
 def test_a_try_without_a_loss_is_the_worst():
     tried = ((1e-3, 3.0), (2e-3, 2.9), (4e-3, None), (8e-3, None))
     sweep = Sweep(tried=tried)
     assert (sweep.best, sweep.inside, sweep.leading(3)) == (2e-3, True, [2e-3, 1e-3, 4e-3])
-    assert sweep.next_rate(2) == 5e-4
     assert Sweep(tried=tried, whole=((1e-3, 2.5), (2e-3, None))).best == 1e-3
-    assert Sweep(tried=((1e-3, None), (2e-3, None))).next_rate(1) == 5e-4
 
 
 def test_a_sweep_goes_on_past_rates_that_diverge(study, settings, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "run_members", by_jobs)
     rates = {"learning_rates": (1e-2, FAR_TOO_HIGH), "sweep_share": 0.75, "whole_rates": 2}
     monkeypatch.setitem(module._SCALES, "smoke", {"variants": ("softmax",), "seeds": (0,), **rates})
-    monkeypatch.setattr("diffattn.lab.studies.text.comparison._EXTENSIONS", 0)
+    monkeypatch.setattr(
+        "diffattn.lab.studies.text.comparison.swept_rates", partial(swept_rates, extensions=0)
+    )
     shutil.copytree(study / "data", tmp_path / "data")
     settings = (*settings, "train.max_grad_norm=0")
     page = reproduce("smoke", out=tmp_path, settings=settings, on_message=[].append)
@@ -90,16 +91,17 @@ def test_a_run_that_counts_must_not_diverge(copied, settings, monkeypatch):
     assert gap in build_report(copied).read_text(encoding="utf-8")
 
 
-def test_a_row_may_diverge_but_not_what_all_are_measured_by(tmp_path):
+def test_a_row_may_diverge_but_not_what_all_are_measured_by():
     """Softmax attention and no attention say whether a study of ablations says anything."""
     config, heard = comparison("smoke", kind="ablations"), []
-    for name in ("diff_v2_raw_lambda-seed0", "none-seed0"):
-        write_record(tmp_path / name / "results.json", {"diverged_step": 7})
-    losses = {"softmax-seed0": 3.0, "diff_v2_raw_lambda-seed0": None}
-    module._require_losses(config, losses, tmp_path, heard.append)
+    trials = config.trials(config.base_rates())
+    results = {member.config.name: {"validation_loss": 3.0} for member in trials}
+    diverged = {"validation_loss": None, "diverged_step": 7}
+    results["diff_v2_raw_lambda-seed0"] = diverged
+    require_losses(config, results, heard.append)
     assert heard == ["diff_v2_raw_lambda-seed0 was not finite at step 7: its rows are not compared"]
     with pytest.raises(DiffAttnError, match=r"got none from none-seed0 \(not finite at step 7\)"):
-        module._require_losses(config, losses | {"none-seed0": None}, tmp_path, heard.append)
+        require_losses(config, results | {"none-seed0": diverged}, heard.append)
 
 
 def test_other_runs_on_text_fail_as_before(study, settings, tmp_path):
@@ -107,7 +109,8 @@ def test_other_runs_on_text_fail_as_before(study, settings, tmp_path):
     config = comparison("smoke", settings=diverging)
     (member, *_) = config.trials(config.base_rates())
     assert member.records_divergence
-    order = json.loads(worker.job(member.config, {}, study / "data", tmp_path / "run"))
+    member = replace(member, records_divergence=False)
+    order = json.loads(worker.job(member, study / "data", tmp_path / "run"))
     with pytest.raises(DivergenceError, match="must stay finite"):
-        worker._train_on_text(order)
+        worker.train_member(order)
     assert not (tmp_path / "run" / "results.json").exists()

@@ -9,14 +9,16 @@ import torch
 
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.records.run import RunRecord, config_hash
 from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.study.published import PUBLISHED
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.text import reproduce as module
-from diffattn.lab.studies.text.reproduce import PUBLISHED, comparison, published_beside, reproduce
-from diffattn.lab.studies.variants import SWEPT
+from diffattn.lab.studies.page import published_beside
+from diffattn.lab.studies.reproduce import reproduce
+from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.training.prepare import open_data
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from record_files import change_record
 
@@ -200,8 +202,10 @@ def test_rows_are_unique_in_every_run(study):
 def test_default_folder_is_named_after_the_scale(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     claimed = []
-    monkeypatch.setattr(module, "_check_claim", lambda folder, config: claimed.append(folder))
-    monkeypatch.setattr("diffattn.lab.studies.text.reproduce.prepare_data", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr(
+        "diffattn.lab.studies.run.recorded_study", lambda folder, *a, **k: claimed.append(folder)
+    )
+    monkeypatch.setattr("diffattn.lab.studies.run.prepare_data", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         reproduce("smoke", settings=settings)
     assert claimed == [Path("runs/smoke")]

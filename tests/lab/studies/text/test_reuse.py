@@ -6,12 +6,13 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
+from diffattn.lab.catalog.models import MEMBERS, SWEPT
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.report.study.published import read_published, study_summary
 from diffattn.lab.studies import reuse as module
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.text.reproduce import comparison, reproduce
-from diffattn.lab.studies.variants import MEMBERS, SWEPT
+from diffattn.lab.studies.reproduce import reproduce
+from diffattn.lab.studies.text.scales import comparison
 from record_files import change_record
 
 SHARED = [f"{name}-seed0" for name in MEMBERS["ablations"] if name in SWEPT]
@@ -137,6 +138,7 @@ def test_a_study_that_has_trained_nothing_is_refused_first(study, settings, tmp_
     with pytest.raises(ConfigError) as error:
         reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[study, begun])
     assert str(error.value) == (
-        f"reproduce: reuse must name folders of studies (study.json and runs/), got {begun}."
+        f"reproduce: reuse must name folders of studies (study.json, and runs/ or "
+        f"runs.jsonl.gz), got {begun}."
     )
     assert not out.exists()

@@ -6,12 +6,13 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json
+from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.studies.text.reproduce import comparison, reproduce
+from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.rows import compared_rows
+from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.verdict import verdict
-from diffattn.lab.studies.variants import MEMBERS
 
 SEEDS = (0, 1, 2)
 SPREAD = (0.0, 0.1, -0.05)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.lab.studies.text.reproduce import comparison
+from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.summary import statement
 
 

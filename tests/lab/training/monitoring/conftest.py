@@ -9,7 +9,8 @@ from continued_runs import stop
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.config import GuardConfig
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.ordered_trainer import OrderedTrainer, training_order
+from diffattn.lab.training.loop.data_order import training_order
+from diffattn.lab.training.loop.trainer import RunTrainer
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def guarded(make_run):
 def bad_batches(data, monkeypatch):
     """``bad_batches(config, {step: do})``: ``do(model, loss)`` makes the loss of a step's batch."""
 
-    real = OrderedTrainer.compute_loss
+    real = RunTrainer.compute_loss
 
     def install(config, faults):
         order = training_order(TokenDataset(data.train, config.train.seq_len), config.train)
@@ -50,6 +51,6 @@ def bad_batches(data, monkeypatch):
                     loss = faults[step](model, loss)
             return loss
 
-        monkeypatch.setattr(OrderedTrainer, "compute_loss", compute_loss)
+        monkeypatch.setattr(RunTrainer, "compute_loss", compute_loss)
 
     return install

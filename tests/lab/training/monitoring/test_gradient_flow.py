@@ -8,7 +8,7 @@ from continued_runs import assert_same_files
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 
 SAME = ("metrics.jsonl", "model/model.safetensors")
 

@@ -9,7 +9,7 @@ from diffattn.lab.training.monitoring.lambda_policy import (
     clip_lambda,
     draw_lambda_vectors,
 )
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
 

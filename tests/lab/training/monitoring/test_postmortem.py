@@ -10,9 +10,9 @@ from transformers import default_data_collator
 from diffattn.files.io import read_json
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
+from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.monitoring.postmortem import gradient_norms, write_postmortem
-from diffattn.lab.training.ordered_trainer import training_order
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

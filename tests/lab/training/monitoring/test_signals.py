@@ -10,10 +10,10 @@ import torch
 
 from children import in_child
 from continued_runs import assert_same_files
+from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.monitoring.signals import StopSignals
 from diffattn.lab.training.monitoring.termination import STATUS, Terminated, ended_by_sigterm
-from diffattn.lab.training.ordered_trainer import OrderedTrainer
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_a_signal_during_an_evaluation_ends_with_its_checkpoint(
     finished, make_run, data, tmp_path, monkeypatch
 ):
     """A launcher does not wait for another step and a second checkpoint."""
-    real = OrderedTrainer.evaluation_loop
+    real = RunTrainer.evaluation_loop
 
     def evaluation_loop(self, *args, **kwargs):
         if self.state.global_step == 8:
@@ -68,7 +68,7 @@ def test_a_signal_during_an_evaluation_ends_with_its_checkpoint(
         return real(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(OrderedTrainer, "evaluation_loop", evaluation_loop)
+        patch.setattr(RunTrainer, "evaluation_loop", evaluation_loop)
         with pytest.raises(Terminated) as end:
             train(make_run("diff"), data, tmp_path / "run")
     assert "The checkpoint of step 8 is saved" in end.value.line
@@ -103,7 +103,7 @@ def test_a_signal_in_an_evaluation_that_rolls_back_ends_the_run(
     guarded, data, tmp_path, monkeypatch
 ):
     config, steps = guarded(guard={"not_finite": "roll_back"}), []
-    real = OrderedTrainer.evaluation_loop
+    real = RunTrainer.evaluation_loop
 
     def evaluation_loop(self, *args, **kwargs):
         found = real(self, *args, **kwargs)
@@ -112,7 +112,7 @@ def test_a_signal_in_an_evaluation_that_rolls_back_ends_the_run(
             found.metrics["eval_loss"] = math.nan
         return found
 
-    monkeypatch.setattr(OrderedTrainer, "evaluation_loop", evaluation_loop)
+    monkeypatch.setattr(RunTrainer, "evaluation_loop", evaluation_loop)
     with pytest.raises(Terminated) as end:
         train(config, data, tmp_path, on_progress=lambda step, loss: steps.append(step))
     assert "goes back from here: run the same command again" in end.value.line

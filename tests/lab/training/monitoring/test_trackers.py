@@ -12,7 +12,7 @@ from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.monitoring.trackers import flat, require_trackers
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 
 
 @pytest.fixture

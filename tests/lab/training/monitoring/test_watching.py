@@ -7,7 +7,7 @@ import pytest
 
 from continued_runs import assert_same_files
 from diffattn.files.io import read_json, read_jsonl, recover_jsonl
-from diffattn.lab.training.trainer import train
+from diffattn.lab.training.run import train
 
 
 def rows_of(folder):

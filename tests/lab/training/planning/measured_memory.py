@@ -136,7 +136,7 @@ def _trained(case, how, folder, data):
 
     from torch.profiler import ProfilerActivity, profile
 
-    from diffattn.lab.training.trainer import train
+    from diffattn.lab.training.run import train
 
     train(run_config(case, tiny=True), data, folder / "tiny")
     if how == "resident":

@@ -9,9 +9,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
 from diffattn.lab.training.planning.live_bytes import LiveBytes
 from diffattn.lab.training.planning.step_memory import OPTIMIZER, step_memory
-from diffattn.lab.training.schedule import optimizer_and_scheduler
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

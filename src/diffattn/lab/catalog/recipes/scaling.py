@@ -20,7 +20,7 @@ class ScalingPlan:
     """Steps as factors of the run's."""
     seeds: tuple[int, ...]
     types: tuple[str, ...]
-    """Names of :mod:`diffattn.lab.studies.variants`."""
+    """Names of :mod:`diffattn.lab.catalog.models`."""
 
 
 _CONTROLS = ("none", "softmax_minus_mean")

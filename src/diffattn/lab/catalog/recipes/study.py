@@ -12,9 +12,10 @@ def study() -> RunPlan:
     bfloat16, in which products are taken as in the papers. Duration: about 30 core-hours for five
     seeds of types, controls and V2 without its difference, three of the rest, a sweep of learning
     rates and whole runs at its two best; it continues where it was stopped. Expected: what
-    docs/results.md says of the committed records: V2 some 0.2 nats below softmax attention, a third
-    of it each by its gate, by second queries and by subtracting them. Eight DIFF heads is the
-    smallest number the papers test, the token budget lies far below theirs.
+    docs/findings/results.md says of the committed records: V2 some 0.2 nats below softmax
+    attention, a third of it each by its gate, by second queries and by subtracting
+    them. Eight DIFF heads is the smallest number the papers test, the token budget lies far
+    below theirs.
     """
     return RunPlan(
         name="study",

@@ -14,39 +14,57 @@ from diffattn.lab.report.benchmarks.tables import (
 )
 from diffattn.lab.report.benchmarks.wording import case_title, mode_text, run_text, targets_in_words
 from diffattn.lab.report.page.charts import PALETTE, Chart, layout, names_of
+from diffattn.lab.report.page.elements import Bullets, Element, Fold, Pair, Section, Text
 from diffattn.lab.report.page.runs import is_number
 from diffattn.lab.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
 from diffattn.lab.report.page.wording import MISSING
 from diffattn.lab.report.paper import THROUGHPUT_SOURCE
 
 _LONG_TEXT = 40
+_READING = (
+    "T is PyTorch's softmax attention on the matched Transformer. TC is the same softmax attention "
+    "computed by our own technique: it tells how much of a ratio to T belongs to the technique and "
+    "not to differential attention. Each contender was first compared with the float64 reference "
+    "on the timed tensors; one that failed has no numbers. Contenders ran interleaved. Ratios are "
+    "medians of the rounds' own ratios, with quartiles."
+)
 _GENERATION = (
     "Generation: time to read a context, and of every further token per row, with its tokens per "
     "second. Folded: the low-rank updates of Shared DIFF added to its weights."
 )
 
 
-def bench_section(result: BenchResult, prefix: str) -> dict[str, Any]:
-    """What the page shows of one record, as the template names it.
+def bench_section(results: Sequence[BenchResult]) -> list[Section]:
+    """The section of all records; none without records."""
+    if not results:
+        return []
+    content = [
+        element
+        for index, result in enumerate(results)
+        for element in _record(result, f"bench-{index}")
+    ]
+    return [Section("benchmarks", "Benchmarks", [Text(_READING), *content])]
 
-    Args:
-        result: The record.
-        prefix: Start of the element ids, unique in the page.
-    """
+
+def _record(result: BenchResult, prefix: str) -> list[Element]:
     operators = [case for case in result.cases if case.suite in ("ops", "decode", "paged")]
     models = [case for case in result.cases if case.suite == "models"]
     generation = [case for case in result.cases if case.suite == "generation"]
     operators_caption = "Attention: the fastest differential contender."
     models_caption = f"Models: tokens per second. Published: {THROUGHPUT_SOURCE}, on H100 GPUs."
-    return {
-        "runs": [run_text(result, name) for name in result.runs],
-        "operators": _table(operators_caption, *operator_table(operators)) if operators else None,
-        "charts": _charts(operators, prefix),
-        "models": _table(models_caption, *model_table(models)) if models else None,
-        "generation": _table(_GENERATION, *generation_table(generation)) if generation else None,
-        "targets": targets_in_words(result.cases).split("\n"),
-        "cases": [_contenders(case) for case in result.cases],
-    }
+    elements: list[Element] = [Bullets([run_text(result, name) for name in result.runs])]
+    if operators:
+        elements.append(_table(operators_caption, *operator_table(operators)))
+        elements.append(Pair(_charts(operators, prefix)))
+    if models:
+        elements.append(_table(models_caption, *model_table(models)))
+    if generation:
+        elements.append(_table(_GENERATION, *generation_table(generation)))
+    return [
+        *elements,
+        Bullets(targets_in_words(result.cases).split("\n")),
+        Fold("Every contender", [_contenders(case) for case in result.cases]),
+    ]
 
 
 def _table(caption: str, headers: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diffattn.lab.report.page.wording import IMITATIONS
+from diffattn.lab.catalog.models import SIDE_EFFECTS
 
 
 class Commands(NamedTuple):
@@ -77,7 +77,7 @@ def evaluation(
     whole: Sequence[str] = (),
     then: str = "",
 ) -> Commands:
-    """Evaluate softmax and V1 of the study of text beside :data:`IMITATIONS`, all seeds together.
+    """Evaluate softmax and V1 of the study of text beside :data:`SIDE_EFFECTS`, all seeds together.
 
     Without these a lead says nothing.
 
@@ -94,7 +94,7 @@ def evaluation(
         models = " ".join(
             f"--model {kind}-seed{seed}={runs}/{kind}-seed{seed}"
             for seed in range(seeds)
-            for kind in ("softmax", "diff", *IMITATIONS)
+            for kind in ("softmax", "diff", *SIDE_EFFECTS)
         )
         words = ["diffattn evaluate", parts, models, *options, f"--out {out}"]
         return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)

@@ -41,8 +41,8 @@ def published_values() -> dict[str, str]:
 def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     """Verdicts on the claims that these results are about; ``None`` if there is no such claim.
 
-    The rule is that of ``docs/claims.md``, Holm's adjustment over the claims of this table. Models
-    count by seed: ``softmax-seed0`` and ``diff-seed0`` are a pair.
+    The rule is that of ``docs/findings/claims.md``, Holm's adjustment over the claims of this
+    table. Models count by seed: ``softmax-seed0`` and ``diff-seed0`` are a pair.
 
     Args:
         results: Of one evaluation folder.

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
 
+from diffattn.lab.catalog.models import SIDE_EFFECTS
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.records.results import BenchCase
 from diffattn.lab.report.claims.measured import (
@@ -17,7 +18,7 @@ from diffattn.lab.report.claims.measured import (
 )
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
-from diffattn.lab.report.page.wording import IMITATIONS, plural
+from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval
 
 
@@ -178,7 +179,7 @@ def _why_not(scores: _Scores, variant: str, values: Sequence[float], sign: int) 
         return ""
     lows = {
         control: mean_interval([sign * value for value in beyond]).low
-        for control in IMITATIONS
+        for control in SIDE_EFFECTS
         if (beyond := _differences(scores, variant, control))
     }
     if not lows:

@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from diffattn.lab.catalog.models import UNIFORM_SECOND
 from diffattn.lab.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
-from diffattn.lab.report.page.wording import BLIND_SECOND, listing, plural
+from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.stats.intervals import Interval, median_interval
 from diffattn.lab.stats.proportions import wilson_interval
 
@@ -188,11 +189,11 @@ def _scaling_why_not(
         return str(said["sentence"])
     if row["ratio"] >= 1:
         return ""
-    against = _equivalent(of, variant, BLIND_SECOND)
+    against = _equivalent(of, variant, UNIFORM_SECOND)
     if against is None:
         return NO_CONTROL
     shown = against["high"] is not None and against["high"] < 1
-    return "" if shown else explained_by([BLIND_SECOND])
+    return "" if shown else explained_by([UNIFORM_SECOND])
 
 
 def _p_of_log(row: Mapping[str, Any], freedom: int) -> float | None:

@@ -5,10 +5,10 @@ from math import nan
 from statistics import fmean
 from typing import Any
 
+from diffattn.lab.catalog.models import SIDE_EFFECTS, TYPES, own_side_effects
 from diffattn.lab.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.phase import gap, lost
-from diffattn.lab.report.page.wording import IMITATIONS, OWN_IMITATIONS, TYPE_NAMES
 from diffattn.lab.stats.intervals import mean_interval
 
 _BARE = "diff_no_norm"
@@ -79,9 +79,9 @@ def _why_not(
         return str(text["verdict"]["sentence"]).removeprefix(_UNINFORMATIVE)
     if why := gap(text["variants"], variant, baseline):
         return why
-    if variant not in TYPE_NAMES or baseline != "softmax" or fmean(values) >= 0:
+    if variant not in TYPES or baseline != "softmax" or fmean(values) >= 0:
         return ""
-    controls = [control for control in IMITATIONS if control in text["variants"]]
+    controls = [control for control in SIDE_EFFECTS if control in text["variants"]]
     if not controls:
         return NO_CONTROL
     if not _is_lower(text, variant, baseline, part, "common") and _is_lower(
@@ -93,7 +93,7 @@ def _why_not(
         for control in controls
         if not all(_is_lower(text, variant, control, part, at) for at in ("best", "common"))
     ]
-    own = OWN_IMITATIONS.get(variant, ())
+    own = own_side_effects(variant)
     explained += [
         control
         for control in own

@@ -1,8 +1,7 @@
-"""The claims as tables: for the page of a study, and for ``docs/claims.md``.
+"""The claims as tables: for the page of a study, and for ``docs/findings/claims.md``.
 
-``python -m diffattn.lab.report.claims.tables docs/claims.md`` writes that file from the records of
-the
-checkout that holds it.
+``python -m diffattn.lab.report.claims.tables docs/findings/claims.md`` writes that file from the
+records of the checkout that holds it.
 """
 
 import sys
@@ -32,7 +31,7 @@ HEADERS = (
     "Claim", "The paper says", "Effect measured", "If it holds", "Effect", "Range or 95 % interval",
     "n", "p", "p, Holm", "Verdict", "Record",
 )  # fmt: skip
-REGENERATE = "python -m diffattn.lab.report.claims.tables docs/claims.md"
+REGENERATE = "python -m diffattn.lab.report.claims.tables docs/findings/claims.md"
 
 
 def committed_claims() -> Path | None:
@@ -96,7 +95,7 @@ def summary(judged: list[JudgedClaim]) -> str:
 
 
 def claims_document(root: Path) -> str:
-    """``docs/claims.md``.
+    """``docs/findings/claims.md``.
 
     Args:
         root: Folder with ``published/`` and ``benchmarks/``.
@@ -105,37 +104,46 @@ def claims_document(root: Path) -> str:
         CheckpointError: A record is damaged or foreign.
     """
     judged = judged_claims(read_claim_records(root))
+    decided = [row for row in judged if row.verdict in ("agrees", "disagrees")]
+    headers = (*HEADERS[:3], *HEADERS[4:7], *HEADERS[8:])
+    cells = map(_cells, decided)
     lines = [
-        "# Claims of the papers, and what our records say",
+        "# Claims of the papers",
         "",
-        f"Written by `{REGENERATE}` from the records under `published/` and `benchmarks/results/`: "
-        "change those, or the catalog in `src/diffattn/lab/report/claims/catalog.py`, not this "
-        "file. "
-        "Every page of a study of text shows the first table.",
+        f"**{summary(judged)}** No verdict is about models of the papers' sizes.",
         "",
-        f"{summary(judged)} *Agrees* and *disagrees* need three seeds or more and a p-value that "
-        "stays at or below 0.05 after Holm's adjustment over all claims that have one, "
-        "uninformative ones counting with 1; times and counts are not tested: there the whole "
-        "range must lie on one side. *Inconclusive* is anything in between. *Uninformative* means "
-        "that the record itself says so, that it holds no control, or that a lead is not shown "
-        "over a control. *Not run* means that there is no record. Intervals are Student's t of "
-        "differences paired by seed, the sign test's of medians, Newcombe's of shares, and of fits "
-        "by the delta method, which takes their runs as independent. No verdict here is about "
-        "models of the papers' sizes: it says what these records show.",
+        f"`{REGENERATE}` writes this page from the records. The page of a study of text shows all "
+        "claims with their effects, and `diffattn reproduce` a page with the commands for each.",
         "",
-        markdown_table(HEADERS, map(_cells, judged)),
+        "## Decided",
         "",
-        "## How each is tested",
+        markdown_table(headers, ((*c[:3], *c[4:7], *c[8:]) for c in cells)),
         "",
-        "Laptop: minutes to an hour on 2 CPU cores. Study: hours to a day. GPU: days on one. A "
-        "record's own `study.json` says of which scale and seeds it is. Names in capitals stand "
-        "for your own files; the page of each protocol says what they hold. An evaluation "
-        "compares models by seed, so one seed shows nothing.",
+        "## Open",
         "",
+        *(_open(judged, verdict) for verdict in VERDICTS[2:]),
+        "",
+        "## Rule",
+        "",
+        _RULE,
     ]
-    for row in judged:
-        lines += _commands(row.claim)
     return "\n".join(lines)
+
+
+_RULE = """\
+- *Agrees* and *disagrees* need three seeds and a p-value of at most 0.05 after Holm's adjustment
+  over all claims that have one. An uninformative claim counts with 1.
+- Times and counts are not tested. Their whole range must lie on one side of the bound.
+- *Uninformative*: the record says so, it holds no control, or a control explains the lead.
+- *Inconclusive* is everything between. *Not run* means that there is no record.
+- Intervals: Student's t of differences paired by seed, the sign test's of medians, Newcombe's of
+  shares, the delta method's of fits.
+"""
+
+
+def _open(judged: list[JudgedClaim], verdict: str) -> str:
+    names = ", ".join(f"`{row.claim.id}`" for row in judged if row.verdict == verdict)
+    return f"- {verdict.capitalize()}: {names}."
 
 
 def _cells(row: JudgedClaim) -> list[str]:
@@ -165,17 +173,6 @@ def _numbers(of: Measured | None, p_holm: float | None) -> tuple[str, str, str, 
     return number(of.effect, of.digits), ends, of.count, p_value(of.p), p_value(p_holm)
 
 
-def _commands(claim: Claim) -> list[str]:
-    lines = [f"**{claim.id}**", ""]
-    shown = _command_lines(claim)
-    if not shown:
-        return [*lines, "No command measures it yet.", ""]
-    lines.append("```bash")
-    for scale, line in shown:
-        lines += [f"# {scale}", line]
-    return [*lines, "```", ""]
-
-
 def _command_lines(claim: Claim) -> list[tuple[str, str]]:
     """The scales at which it can be tested, with their commands."""
     lines = zip(claim.commands._fields, claim.commands, strict=True)
@@ -185,4 +182,4 @@ def _command_lines(claim: Claim) -> list[tuple[str, str]]:
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
         file = Path(argument).resolve()
-        write_text(file, claims_document(file.parents[1]))
+        write_text(file, claims_document(file.parents[2]))

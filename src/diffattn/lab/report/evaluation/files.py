@@ -11,7 +11,7 @@ from diffattn.lab.records.evaluations import (
     evaluation_marker,
 )
 from diffattn.lab.records.run import RunRecord
-from diffattn.lab.report.page.runs import read_run_record
+from diffattn.lab.records.stored_runs import results_folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,18 +38,18 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
             be read.
     """
     folder = Path(folder)
-    marker = evaluation_marker(folder)
+    marker, stored = evaluation_marker(folder), results_folder(folder)
     results: dict[str, list[EvalResult]] = {}
     records, gaps = [], []
     damaged: list[CheckpointError] = []
     for variant in marker["variants"]:
         for label in marker["models"]:
-            part = folder / label / variant
+            part = stored / label / variant
             if not (part / "result.json").exists():
                 gaps.append(f"{label} has no result of {variant}.")
                 continue
             try:
-                result, record = _read_part(part, label, variant), read_run_record(part)
+                result, record = _read_part(part, label, variant), RunRecord.read(part)
             except CheckpointError as error:  # a damaged record takes no other down
                 damaged.append(error)
                 gaps.append(f"{label} is left out of {variant}: {error}")

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from diffattn.lab.records.stored_runs import TABLE
+from diffattn.lab.report.page.elements import Code, Element, Fold
 from diffattn.lab.report.page.runs import Study, StudyRun
 from diffattn.lab.report.page.tables import Table, head_cell, table, word_cell
 from diffattn.lab.report.page.wording import count, listing
@@ -10,10 +12,14 @@ from diffattn.lab.report.page.wording import count, listing
 _NOT_RECORDED = "not recorded"
 
 
-def provenance(study: Study) -> dict[str, Any]:
+def provenance(study: Study) -> list[Element]:
     """Facts of a study, a table of its runs, and its resolved config as JSON."""
     config = json.dumps(study.info["config"], indent=2, ensure_ascii=False)
-    return {"facts": _facts(study), "runs": _runs_table(study), "config": config}
+    return [
+        _facts(study),
+        Fold("Every run", [_runs_table(study)]),
+        Fold("Resolved config", [Code(config)]),
+    ]
 
 
 def statement(study: Study) -> str:
@@ -83,7 +89,9 @@ def _runs_table(study: Study) -> Table:
 
 def _record_file(study: Study, run: StudyRun) -> str:
     """Where ``run.json`` lies, and the name it holds where that is another."""
-    path = "/".join(filter(None, [study.all_records, f"runs/{run.name}/run.json"]))
+    path = f"runs/{run.name}/run.json"
+    if study.all_records:
+        path = f"{study.all_records}/{TABLE}, row {run.name}"
     return path if run.record.name == run.name else f"{path}, recorded as {run.record.name}"
 
 

@@ -2,12 +2,14 @@
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffattn.files.destination import require_file_destination
 from diffattn.files.io import write_text
+from diffattn.lab.report.page.elements import Document, Section, kind_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -44,6 +46,29 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
     return out
 
 
+def write_document(out: Path, document: Document, more: Sequence[Section] = ()) -> Path:
+    """Write a page of elements.
+
+    Args:
+        out: File to write; its folder is made if missing.
+        document: The page.
+        more: Sections that stand before the last one, which says where the numbers are from.
+
+    Raises:
+        ConfigError: ``out`` is no file and cannot become one.
+    """
+    *sections, last = document.sections
+    sections = [*sections, *more, last]
+    return write_page(
+        out,
+        "document.html.j2",
+        title=document.title,
+        chapters={section.id: section.title for section in sections},
+        document=document,
+        sections=sections,
+    )
+
+
 def render(
     template: str,
     *,
@@ -61,16 +86,20 @@ def render(
         generator: What the page says made it.
         values: What the template shows.
     """
+    from jinja2 import UndefinedError
     from markupsafe import Markup
 
     ours = {"script": page_script() if script is None else script, "style": style or ""}
     filled = _environment().get_template(template)
-    page = filled.render(
-        **{name: Markup(text) for name, text in ours.items()},
-        **{f"{name}_hash": source_hash(text) for name, text in ours.items()},
-        generator=generator,
-        **values,
-    )
+    try:
+        page = filled.render(
+            **{name: Markup(text) for name, text in ours.items()},
+            **{f"{name}_hash": source_hash(text) for name, text in ours.items()},
+            generator=generator,
+            **values,
+        )
+    except UndefinedError as error:
+        raise LookupError(str(error)) from error
     # JSON can hold half of a surrogate pair, which no UTF-8 file can.
     return page.encode("utf-8", "replace").decode("utf-8")
 
@@ -105,5 +134,6 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals["kind_of"] = kind_of
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment

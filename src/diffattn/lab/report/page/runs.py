@@ -1,55 +1,21 @@
 """Runs of a study in memory, and how they are read; every kind of study shares them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from diffattn.errors import CheckpointError, short
 from diffattn.files.io import read_json, read_jsonl
-from diffattn.lab.records.fields import checked
 from diffattn.lab.records.launches import read_launches
 from diffattn.lab.records.run import SCHEMA_VERSION, RunRecord, require_schema
+from diffattn.lab.records.stored_runs import runs_folder
 
 BASELINE = "softmax"
 TEXT_SCHEMA = 2
 """Of ``results.json`` of a study of models on text."""
-
-
-class _ModelConfig(TypedDict):
-    attention_type: str
-
-
-class _RunConfig(TypedDict):
-    """Of ``run.json``."""
-
-    model: _ModelConfig
-
-
-class _MetricsRow(TypedDict):
-    """Of ``metrics.jsonl``."""
-
-    step: float
-
-
-class _RunCosts(TypedDict):
-    """``costs.json`` of a run."""
-
-    run: str
-
-
-class _LogFacts(TypedDict):
-    """Of the finished ``metrics.jsonl``."""
-
-    rows: int
-    sha256: str
-
-
-class _RunResults(TypedDict):
-    """``results.json`` of a run."""
-
-    run: str
-    metrics: _LogFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +73,35 @@ class Study:
         return [run for run in self.runs if run.attention_type == attention_type]
 
 
+_UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""Errors that a wrong value in a record causes on its way to a page."""
+
+
+@contextmanager
+def showing(*records: Path) -> Iterator[None]:
+    """Name the records if they cannot be shown, whatever value in them is the reason.
+
+    Raises:
+        CheckpointError: In place of the errors that a damaged or foreign record causes.
+    """
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise CheckpointError(
+            f"{' and '.join(map(str, records))}: study.json, results.json, costs.json, "
+            "counts.json, maps.json, and run.json and metrics.jsonl of every run must be records "
+            "of this version, got "
+            f"{type(error).__name__}: {short(str(error))}."
+        ) from error
+
+
 def study_kind(folder: Path) -> str:
     """What ``study.json`` says that the folder holds; ``"text"`` where it names no kind.
 
@@ -128,47 +123,29 @@ def read_runs(folder: Path, shared_costs: dict[str, Any]) -> list[StudyRun]:
     Raises:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
-    paths = sorted((folder / "runs").glob("[!.]*/run.json"))  # not what a copy was cut off at
+    paths = sorted(runs_folder(folder).glob("[!.]*/run.json"))  # not what a copy was cut off at
     return [_read_run(path.parent, shared_costs) for path in paths]
 
 
 def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
-    record = read_run_record(folder)
-    require_attention_type(record, folder / "run.json")
-    results, costs = None, shared_costs.get(folder.name)
+    record, results, metrics = RunRecord.read(folder), None, []
     if (folder / "results.json").exists():
-        results = read_checked(folder / "results.json", _RunResults)
-    metrics: list[dict[str, Any]] = []
+        results = read_json(folder / "results.json")
     if (folder / "metrics.jsonl").exists():
-        path, recorded = folder / "metrics.jsonl", results and results["metrics"]
-        rows = enumerate(read_jsonl(path, recorded=recorded), start=1)
-        metrics = [dict(checked(_MetricsRow, row, f"{path}:{line}")) for line, row in rows]
+        metrics = read_jsonl(folder / "metrics.jsonl", recorded=results and results["metrics"])
+    costs = shared_costs.get(folder.name)
     if (folder / "costs.json").exists():
-        costs = read_checked(folder / "costs.json", _RunCosts)
+        costs = read_json(folder / "costs.json")
     commits = [row.get("commit") or "a commit not recorded" for row in read_launches(folder)]
     later = (commit for commit in commits if commit != record.commit)
     return StudyRun(
-        name=folder.name, record=record, metrics=metrics, results=results, costs=costs,
+        name=folder.name,
+        record=record,
+        metrics=metrics,
+        results=results,
+        costs=costs,
         continued=list(dict.fromkeys(later)),
-    )  # fmt: skip
-
-
-def read_run_record(folder: Path) -> RunRecord:
-    """Read ``run.json`` and check its fields.
-
-    Raises:
-        CheckpointError: The file is missing, damaged, of another kind or of another schema version.
-    """
-    return checked(RunRecord, vars(RunRecord.read(folder)), f"{folder / 'run.json'}")
-
-
-def require_attention_type(record: RunRecord, path: Path) -> None:
-    """Refuse a run whose model has no attention type.
-
-    Raises:
-        CheckpointError: It has none.
-    """
-    checked(_RunConfig, record.config, f"{path}: config")
+    )
 
 
 def run_gaps(run: StudyRun) -> list[str]:
@@ -189,55 +166,51 @@ def finite_numbers(value: Any) -> list[float]:
     return value if isinstance(value, list) and all(map(is_number, value)) else []
 
 
-def read_checked(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> dict[str, Any]:
-    """Read one JSON object; check its schema version, and its fields against a ``TypedDict``.
+def read_versioned(path: Path, schema: int = SCHEMA_VERSION) -> dict[str, Any]:
+    """Read one JSON object of a schema version.
 
     Raises:
-        CheckpointError: The file is missing, damaged, of another kind or of another schema version.
+        CheckpointError: The file is missing, damaged or of another schema version.
     """
     value = read_json(path)
     require_schema(value, path, schema)
-    return dict(checked(kind, value, str(path)))
+    return value
 
 
 def runs_by_name(folder: Path) -> dict[str, StudyRun]:
-    """Every run of a study folder, as :func:`read_runs`, by its name."""
+    """Every run of a study folder by its name, as :func:`read_runs`."""
     return {run.name: run for run in read_runs(folder, {})}
 
 
 def study_of_runs(
     info: dict[str, Any],
     runs: dict[str, StudyRun],
-    wanted: Sequence[str],
+    names: Sequence[str],
     results: dict[str, Any] | None,
     *,
-    lacks: str,
-    contradictions: Callable[[dict[str, Any], dict[str, StudyRun]], list[str]] | None = None,
+    missing: str,
 ) -> Study:
-    """A study and its gaps: runs that are missing, foreign or unfinished, and false results.
+    """Assemble a study, and name the runs that are missing, foreign or unfinished.
 
     Args:
         info: ``study.json``.
         runs: From :func:`runs_by_name`.
-        wanted: Names of the runs that belong to the study, in the order shown.
+        names: The runs that belong to the study, in the order shown.
         results: ``results.json``; ``None`` if it is missing.
-        lacks: What is missing with it, as in ``"nothing is counted"``.
-        contradictions: From results and runs, a sentence for every contradiction.
+        missing: The consequence of missing results, as in ``"nothing is counted"``.
     """
     gaps = [
         f"Run {name} is in the folder but not part of this study."
         for name in runs
-        if name not in wanted
+        if name not in names
     ]
-    for name in wanted:
+    for name in names:
         gaps += run_gaps(runs[name]) if name in runs else [f"Run {name} was not found."]
     if results is None:
-        gaps.append(f"results.json is missing: the study has not finished, so {lacks}.")
-    elif contradictions is not None:
-        gaps += contradictions(results, runs)
+        gaps.append(f"results.json is missing: the study has not finished, so {missing}.")
     return Study(
         info=info,
-        runs=tuple(runs[name] for name in wanted if name in runs),
+        runs=tuple(runs[name] for name in names if name in runs),
         results=results,
         gaps=tuple(gaps),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
-from diffattn.lab.report.page.wording import type_color, type_name
+from diffattn.lab.report.page.wording import markdown_table, type_color, type_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +46,19 @@ class Table:
 def table(caption: str, headers: Iterable[str], rows: Iterable[Iterable[Cell]]) -> Table:
     """A table of anything iterable."""
     return Table(caption=caption, headers=tuple(headers), rows=tuple(map(tuple, rows)))
+
+
+def table_markdown(values: Table) -> str:
+    """A table in Markdown, notes in brackets. Ends in a newline."""
+    numeric = [index for index, (_, is_number) in enumerate(values.columns) if is_number]
+    rows = [[_cell_text(cell) for cell in row] for row in values.rows]
+    return markdown_table(values.headers, rows, numeric=numeric) + "\n"
+
+
+def _cell_text(cell: Cell) -> str:
+    lines = "; ".join(" ".join(filter(None, line)) for line in cell.lines)
+    note = f" ({cell.note})" if cell.note else ""
+    return (cell.text or lines) + note
 
 
 def head_cell(text: str) -> Cell:

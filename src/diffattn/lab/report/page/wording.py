@@ -1,94 +1,18 @@
-"""Names, colours, number formats and verdicts, everywhere the same. Plain text throughout."""
+"""Number formats and verdicts, everywhere the same. Plain text throughout."""
 
 import math
 from collections.abc import Container, Iterable, Sequence
-from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
+from diffattn.lab.catalog.models import type_color as type_color
+from diffattn.lab.catalog.models import type_name as type_name
 from diffattn.lab.stats.intervals import Interval
 
-TYPE_NAMES = {
-    "softmax": "Transformer (softmax)",
-    "diff": "DIFF V1",
-    "diff_v2": "DIFF V2",
-    "shared_diff": "Shared DIFF",
-}
-NO_ATTENTION = "none"
-BLIND = (NO_ATTENTION, "none_ffn")
-"""They never see another token: above a guess they show that a recall task leaks its answers."""
-BLIND_SECOND = "softmax_minus_mean"
-"""Softmax attention minus a second map that sees nothing."""
-IMITATIONS = ("softmax_half", BLIND_SECOND)
-"""Softmax attention with a side effect of the difference, and without a second map that learns: a
-lead over softmax that one of them has too is no effect of that map."""
-OWN_IMITATIONS = MappingProxyType({"diff_v2": ("diff_v2_gate", "diff_v2_added")})
-"""By type, itself without its difference: a lead of V2 that its gate or its doubled queries have
-alone is none of what it subtracts."""
-CONTROLS = (*BLIND, *IMITATIONS, "diff_no_norm")
-"""Of a study of text."""
-WITH_EVERY_SEED = (*TYPE_NAMES, *CONTROLS, *chain(*OWN_IMITATIONS.values()))
-"""Types, and what decides what a lead of theirs means; others may have fewer seeds."""
-VARIANT_NAMES = {
-    NO_ATTENTION: "No attention",
-    "none_ffn": "No attention, wider FFN",
-    "softmax_half": "Softmax × ½",
-    "softmax_minus_mean": "Softmax − 0.7 mean value",
-    "softmax_norm": "Softmax with head norm",
-    "diff_no_norm": "DIFF V1 without head norm",
-    "diff_added": "DIFF V1, maps added",
-    "diff_uniform": "DIFF V1, uniform second map",
-    "diff_token_lambda": "DIFF V1, λ per token",
-    "diff_v2_gate": "DIFF V2, gate only",
-    "diff_v2_constant": "DIFF V2, λ = ½",
-    "diff_v2_norm": "DIFF V2 with head norm",
-    "diff_v2_added": "DIFF V2, maps added",
-    "diff_v2_no_lambda": "DIFF V2 without λ",
-    "diff_v2_raw_lambda": "DIFF V2, λ without sigmoid",
-    "diff_v2_across": "DIFF V2, pairs across groups",
-    "shared_diff_map_norm": "Shared DIFF, norm on the map",
-    "diff_v2_heads": "DIFF V2, equal heads",
-    "diff_v2_flops": "DIFF V2, equal FLOPs",
-    "shared_diff_heads": "Shared DIFF, equal heads",
-    "softmax_wide": "Softmax, half the heads",
-    "softmax_wide_norm": "Softmax, half the heads, head norm",
-    "softmax_more_heads": "Softmax, 1.5 times the heads",
-    "diff_lambda_08": "DIFF V1, λ_init 0.8",
-    "diff_lambda_05": "DIFF V1, λ_init 0.5",
-    **{
-        f"shared_diff_r{rank}{end}": f"Shared DIFF, r = {rank}{more}"
-        for rank in (2, 4, 8, 16)
-        for end, more in (("", ""), ("_lambda_08", ", λ_init 0.8"), ("_lambda_05", ", λ_init 0.5"))
-    },
-}
-"""Models of a comparison that are no attention type of their own: controls, ablations, matches."""
-# Okabe and Ito's palette: distinct under the common colour-vision deficiencies and in grey.
-_TYPE_COLORS = {
-    "softmax": "#4d4d4d",
-    "diff": "#0072b2",
-    "diff_v2": "#d55e00",
-    "shared_diff": "#009e73",
-    "none": "#cc79a7",
-    "none_ffn": "#e69f00",
-    "diff_no_norm": "#56b4e9",
-    "diff_v2_norm": "#8c6d00",
-}
-_OTHER_COLOR = "#999999"
 MISSING = "—"
 WHITE_SPACE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 """How it is shown in tokens."""
 _LONGEST_SEED = 18
 """Digits of a seed in the name of a run: more are no seed, and beyond 4,300 no number."""
-
-
-def type_name(attention_type: str) -> str:
-    """Human name of an attention type or of a variant; an unknown one keeps its own name."""
-    return TYPE_NAMES.get(attention_type) or VARIANT_NAMES.get(attention_type, attention_type)
-
-
-def type_color(attention_type: str) -> str:
-    """Hex colour of an attention type or of a variant."""
-    return _TYPE_COLORS.get(attention_type, _OTHER_COLOR)
 
 
 def number(value: Any, digits: int = 4, *, signed: bool = False) -> str:

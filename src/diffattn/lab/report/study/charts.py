@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from diffattn.lab.catalog.models import SIDE_EFFECTS
 from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, mean_curve, names_of
+from diffattn.lab.report.page.elements import Text
 from diffattn.lab.report.page.runs import BASELINE, StudyRun, finite_numbers, is_number
 from diffattn.lab.report.page.wording import (
-    IMITATIONS,
     brief_names,
     count,
     ends,
@@ -38,7 +39,7 @@ _BUDGETS = {
 }
 
 
-def loss_chart(study: TextStudy, metric: str, title: str, element_id: str) -> Chart | str:
+def loss_chart(study: TextStudy, metric: str, title: str, element_id: str) -> Chart | Text:
     """One loss over training: a thick line per variant, and its single runs as thin ones.
 
     Args:
@@ -63,7 +64,7 @@ def loss_chart(study: TextStudy, metric: str, title: str, element_id: str) -> Ch
         if runs:
             traces.append(line(mean_curve(curves), name, mean_label(runs)))
     if not used:
-        return f"No run recorded the {title}."
+        return Text(f"No run recorded the {title}.", "gap")
     buttons = _views(traces)
     counted = count_lines(study, traces) if metric == LOSS else []
     key = "Thick: mean over seeds. Thin: one run each." if repeated else "One run each."
@@ -83,7 +84,7 @@ def loss_chart(study: TextStudy, metric: str, title: str, element_id: str) -> Ch
     )
 
 
-def budget_chart(study: TextStudy, budget: str, element_id: str) -> Chart | str:
+def budget_chart(study: TextStudy, budget: str, element_id: str) -> Chart | Text:
     """Validation loss against what was spent: the mean of each variant.
 
     Args:
@@ -109,7 +110,7 @@ def budget_chart(study: TextStudy, budget: str, element_id: str) -> Chart | str:
             traces.append(line(curve, name, mean_label(runs), where=where))
             used += [run.name for run in runs]
     if not used:
-        return f"No run recorded its {title}."
+        return Text(f"No run recorded its {title}.", "gap")
     buttons = {
         name: change for name, change in _views(traces, "Whole").items() if name != "Log steps"
     }
@@ -181,11 +182,11 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
         for entry in differences(study)
         if entry.baseline == BASELINE
         and entry.variant in every
-        and (every[entry.variant].role in COMPARED or entry.variant in IMITATIONS)
+        and (every[entry.variant].role in COMPARED or entry.variant in SIDE_EFFECTS)
     ]
     shown.sort(key=lambda entry: (list(every).index(entry.variant), entry.at))
     rates = len({entry.at for entry in shown}) > 1
-    controls = any(entry.variant in IMITATIONS for entry in shown)
+    controls = any(entry.variant in SIDE_EFFECTS for entry in shown)
     names = [
         f"{type_name(entry.variant)}{f', {AT[entry.at]} rate' if rates else ''}" for entry in shown
     ]
@@ -258,12 +259,12 @@ def difference_bars(
     )
 
 
-def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | str:
+def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Text:
     """λ of every layer over training, with λ_init as dotted lines; a sentence if there is none."""
     runs = [run for run in study.runs_of(variant) if lambdas(run)]
     name = type_name(variant)
     if not runs:
-        return f"No run of {name} recorded λ."
+        return Text(f"No run of {name} recorded λ.", "gap")
     traces: list[dict[str, Any]] = []
     num_layers = max(len(row) for run in runs for _, row in lambdas(run))
     recorded = (finite_numbers(run.result("lambda_init")) for run in runs)

@@ -7,28 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.files.io import read_json
-from diffattn.lab.records.fields import checked
-from diffattn.lab.records.run import require_schema
+from diffattn.lab.catalog.models import FLOOR, TYPES, gets_every_seed
 from diffattn.lab.report.page.runs import (
     BASELINE,
     TEXT_SCHEMA,
     Study,
     StudyRun,
     is_number,
-    read_checked,
     read_runs,
+    read_versioned,
     run_gaps,
 )
-from diffattn.lab.report.page.wording import (
-    NO_ATTENTION,
-    TYPE_NAMES,
-    WITH_EVERY_SEED,
-    brief_names,
-    listing,
-    plural,
-)
-from diffattn.lab.report.study.fields import Costs, Maps, StudyInfo, StudyResults
+from diffattn.lab.report.page.wording import listing
 
 ROW_KINDS = {"ablations": "ablations", "rank": "rank and λ_init of Shared DIFF"}
 """Kinds of study that test rows together, besides the matched comparison, in words."""
@@ -76,17 +66,16 @@ def read_study(folder: Path) -> TextStudy:
             another schema version.
     """
     folder = Path(folder)
-    info = read_checked(folder / "study.json", StudyInfo)
+    info = read_versioned(folder / "study.json")
     shared_costs: dict[str, Any] = {}
     if (folder / "costs.json").exists():
-        shared_costs = read_checked(folder / "costs.json", Costs)["runs"]
+        shared_costs = read_versioned(folder / "costs.json")["runs"]
     runs = read_runs(folder, shared_costs)
     results = maps = None
     if (folder / "results.json").exists():
-        path = folder / "results.json"
-        results = checked_results(read_json(path), path)
+        results = read_versioned(folder / "results.json", TEXT_SCHEMA)
     if (folder / "maps.json").exists():
-        maps = read_checked(folder / "maps.json", Maps)
+        maps = read_versioned(folder / "maps.json")
     study = assembled(info, runs, results, folder / "study.json", maps=maps)
     return _with_gaps(study, [run for run in runs if run not in study.all_runs])
 
@@ -103,7 +92,7 @@ def assembled(
     Args:
         info: ``study.json``.
         runs: In any order.
-        results: From :func:`checked_results`.
+        results: ``results.json``.
         path: Where ``info`` comes from, for messages.
         **more: Other fields of :class:`TextStudy`.
 
@@ -134,29 +123,6 @@ def assembled(
     )
 
 
-def checked_results(value: dict[str, Any], path: Path) -> dict[str, Any]:
-    """``results.json`` with its fields checked.
-
-    Raises:
-        CheckpointError: It is of another kind or schema version, or does not name the run, or the
-            pair of runs, of every value.
-    """
-    require_schema(value, path, TEXT_SCHEMA)
-    results: dict[str, Any] = dict(checked(StudyResults, value, str(path)))
-    for name, entry in results["variants"].items():
-        for group in entry["at"].values():
-            for values in (group["validation_loss"]["values"], group.get("phase_steps")):
-                if values is not None:
-                    _require_one_run_per_value(path, name, group, values)
-    for entry in results["differences"]:
-        _require_one_run_per_value(path, entry["variant"], entry, entry["values"])
-        if any(len(pair) != 2 for pair in entry["runs"]):
-            raise CheckpointError(
-                f"{path}: differences of {entry['variant']} must pair two runs, got other numbers."
-            )
-    return results
-
-
 def has_loss(run: StudyRun) -> bool:
     """Whether a run finished with a finite validation loss."""
     return is_number(run.result("validation_loss"))
@@ -175,16 +141,6 @@ def _place(name: str, variants: Iterable[str], info: dict[str, Any]) -> tuple[st
         if re.fullmatch(r"lr.+-(sweep|whole)\d+", rest):
             return variant, "sweep"
     return None
-
-
-def _require_one_run_per_value(
-    path: Path, name: str, entry: dict[str, Any], values: list[Any]
-) -> None:
-    if len(entry["runs"]) != len(values):
-        raise CheckpointError(
-            f"{path}: {name} must name one run per value, got {len(entry['runs'])} runs and "
-            f"{len(values)} values."
-        )
 
 
 def _with_gaps(study: TextStudy, foreign: list[StudyRun]) -> TextStudy:
@@ -219,12 +175,12 @@ def _missing(study: TextStudy) -> list[tuple[str, str, list[int]]]:
         every: list[int] = study.info["seeds"]
         wanted = (
             every
-            if variant in WITH_EVERY_SEED
+            if gets_every_seed(variant)
             else every[: study.info.get("fewer_seeds", len(every))]
         )
         stems = [variant]
         own = _learning_rate(study, variant)
-        if variant in (*TYPE_NAMES, NO_ATTENTION) and None not in (own, common) and own != common:
+        if variant in (*TYPES, FLOOR) and None not in (own, common) and own != common:
             stems.append(f"{variant}-common")
         for stem in stems:
             seeds = [seed for seed in wanted if f"{stem}-seed{seed}" not in here]
@@ -244,7 +200,7 @@ def _learning_rate(study: TextStudy, variant: str) -> float | None:
 
 
 def _file_gaps(study: TextStudy) -> list[str]:
-    """Missing study files, and summaries that contradict the runs they name."""
+    """Name the missing study files."""
     gaps = []
     if study.maps is None:
         gaps.append("maps.json is missing: no attention maps are shown.")
@@ -257,33 +213,4 @@ def _file_gaps(study: TextStudy) -> list[str]:
         ]
     if not study.results.get("complete", True):
         gaps.append("results.json says that the study is not complete.")
-    measured = {run.name: run.result("validation_loss") for run in study.all_runs if has_loss(run)}
-    recorded = _recorded_losses(study.results)
-    for name, value in recorded:
-        if name in measured and abs(measured[name] - value) > 1e-9:
-            gaps.append(
-                f"results.json gives {value} for {name}, but the run's own file "
-                f"gives {measured[name]}."
-            )
-    known = {run.name for run in study.all_runs}
-    known |= {f"{stem}-seed{seed}" for _, stem, seeds in _missing(study) for seed in seeds}
-    absent = [name for name, _ in recorded if name not in known]
-    if absent:
-        gaps.append(
-            f"results.json names {plural(len(absent), 'run')} that the folder does not hold: "
-            f"{listing(brief_names(absent))}."
-        )
     return gaps
-
-
-def _recorded_losses(results: dict[str, Any]) -> list[tuple[str, float]]:
-    """Run and validation loss of everything that ``results.json`` names, the sweep included."""
-    recorded: list[tuple[str, float]] = []
-    for entry in results["variants"].values():
-        for group in entry["at"].values():
-            recorded += zip(group["runs"], group["validation_loss"]["values"], strict=True)
-    for rates in (results.get("rates") or {"variants": {}})["variants"].values():
-        for entry in (*rates.get("tried", ()), *rates.get("whole", ())):
-            if entry["validation_loss"] is not None:
-                recorded.append((entry["run"], entry["validation_loss"]))
-    return recorded

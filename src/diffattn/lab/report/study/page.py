@@ -1,19 +1,31 @@
-"""What the page of a study of models on text shows, as plain values."""
+"""The page of a study of models on text."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from diffattn.lab.report.page.charts import Chart
+from diffattn.lab.catalog.models import TYPES
+from diffattn.lab.report.page.elements import (
+    Bullets,
+    Code,
+    Document,
+    Element,
+    Equation,
+    Fold,
+    Pair,
+    Part,
+    Section,
+    Terms,
+    Text,
+)
 from diffattn.lab.report.page.provenance import protocol, provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.tables import Table
+from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.page.wording import (
     MISSING,
-    TYPE_NAMES,
     count,
     listing,
     number,
+    one_line,
     plural,
     type_name,
 )
@@ -40,24 +52,7 @@ from diffattn.lab.report.study.tables import (
     verdict_table,
 )
 
-CHAPTERS = {
-    "results": "Results",
-    "curves": "Loss curves",
-    "parts": "Where the difference lies",
-    "rates": "Learning rates",
-    "matching": "Matching",
-    "models": "Models",
-    "costs": "Speed and memory",
-    "lambda": "λ over training",
-    "maps": "Attention maps",
-    "published": "Published study",
-    "claims": "Claims of the papers",
-    "benchmarks": "Benchmarks",
-    "provenance": "Provenance",
-}
-OPTIONAL = ("curves", "parts", "rates", "matching")
-"""Sections that some studies do not have; empty in :func:`study_page` then."""
-_WHAT_TYPES_ARE = {
+_TYPE_SUMMARIES = {
     "softmax": "one attention map per head: the baseline.",
     "diff": "two maps per head and one learned λ per layer; the head's output is normalised "
     "and scaled by 1 − λ_init.",
@@ -77,58 +72,222 @@ _MATCHES = {
     "attention_flops": "the same attention FLOPs",
 }
 
+_TIMES = (
+    "Times depend on the machine and on its other load. They describe these runs of this "
+    "implementation, not the methods."
+)
+_HEADS = (
+    "A differential head holds two maps. DIFF V1 and Shared DIFF have a value twice as wide as the "
+    "head, and half as many heads as their Transformer twin."
+)
+_METHOD = (
+    "Where the Transformer has one attention map per head, differential attention has two and "
+    "subtracts the second, weighted by λ, from the first:"
+)
+_MAPS = (
+    "Each row shows one head of one model, all on the same text. A row of a map is a query, a "
+    "column a key; ␣ is a space, ⏎ a line break. Rows of A, A₁ and A₂ sum to 1, rows of A₁ − λA₂ "
+    "to 1 − λ. One head is an example, not a measurement. The text:"
+)
+_CLAIMS = (
+    "From the committed records, not from the study above. docs/findings/claims.md says how each "
+    "is tested and when a verdict is given: at least three seeds, and a p-value of at most 0.05 "
+    "after Holm's adjustment over all claims. None is about models of the papers' sizes."
+)
 
-def study_page(study: TextStudy, prefix: str = "") -> dict[str, Any]:
-    """Every section of one study, as the template names them.
+
+def text_document(
+    study: TextStudy, kind: str, *, published: TextStudy | None = None, claims: Table | None = None
+) -> Document:
+    """Assemble the page.
+
+    Args:
+        study: The study.
+        kind: Its kind in words, for the title.
+        published: Another study, shown beside it.
+        claims: What committed records say of the papers' claims.
+    """
+    beside = [] if published is None else [_published_section(study, published)]
+    if claims is not None:
+        beside.append(Section("claims", "Claims of the papers", [claims, Text(_CLAIMS)]))
+    return Document(
+        title=f"Differential attention: {kind} “{study.info.get('scale')}”",
+        lead=_headline(study),
+        sections=[*_sections(study), *beside, _provenance_section(study)],
+    )
+
+
+def text_markdown(study: TextStudy) -> str:
+    """The verdict and the tables of results in Markdown."""
+    recorded = (study.results or {}).get("verdict") or {}
+    lines = [one_line(recorded["sentence"])] if recorded else []
+    if recorded.get("details"):
+        lines.append("\n".join(f"- {one_line(detail)}" for detail in recorded["details"]))
+    tables = [rows_table(study), results_table(study), *other_tables(study), adjusted_table(study)]
+    lines += [table_markdown(values).rstrip("\n") for values in tables if values is not None]
+    return "\n\n".join(lines) + "\n"
+
+
+def _headline(study: TextStudy) -> list[Element]:
+    recorded = (study.results or {}).get("verdict")
+    if study.results is None:
+        verdict: list[Element] = [Text("No verdict yet: the study has not finished.", "verdict")]
+    elif not recorded:
+        verdict = [Text("No verdict was recorded.", "verdict")]
+    else:
+        role: Any = "verdict" if recorded["informative"] else "verdict uninformative"
+        verdict = [
+            Text(recorded["sentence"], role),
+            Bullets([*recorded.get("details", ()), *recorded.get("reasons", ())]),
+        ]
+    return [
+        *verdict,
+        Text(_lead(study), "lead"),
+        Text(statement(study)),
+        Bullets(study.gaps, "What is missing", "gap"),
+    ]
+
+
+def _sections(study: TextStudy, prefix: str = "") -> list[Section]:
+    """Every section but that of the records.
 
     Args:
         study: The study.
         prefix: Start of all element ids, unique in the page.
     """
     is_whole = study.all_records is None
-    types = [name for name in study.variants if name in TYPE_NAMES]
-    differential = [name for name, variant in variants_of(study).items() if variant.role == "type"]
-    return {
-        "prefix": prefix,
-        "verdict": _verdict(study),
-        "lead": _lead(study),
-        "statement": statement(study),
-        "gaps": study.gaps,
-        "results": results_table(study),
-        "rows": rows_table(study),
-        "tests": len(tests_of(study)),
-        "verdicts": None if rows_of(study) else verdict_table(study),
-        "tested": adjusted_table(study),
-        "others": other_tables(study),
-        "each_run": [runs_table(study), pairs_table(study)],
-        "difference_chart": rows_chart(study, f"{prefix}chart-differences")
-        or difference_chart(study, f"{prefix}chart-differences"),
-        "curves": _curves(study, prefix) if is_whole else None,
-        "parts": parts_section(study, f"{prefix}chart-") if is_whole else None,
-        "rates": rates_section(study, f"{prefix}chart-rates"),
-        "matching": matching_table(study),
-        "types": [(type_name(name), _WHAT_TYPES_ARE[name]) for name in types],
-        "models": models_table(study),
-        "costs": cost_table(study),
-        "lambda_charts": [
-            lambda_chart(study, name, f"{prefix}chart-lambda-{index}")
-            for index, name in enumerate(differential)
-            if is_whole
-        ],
-        "lambdas": lambda_table(study),
-        "maps": attention_maps(study, f"{prefix}map-"),
-        "provenance": provenance(replace(study, runs=study.all_runs)),
-        "all_records": study.all_records,
-    }
+    rates = rates_section(study, f"{prefix}chart-rates")
+    matching = matching_table(study)
+    sections = [Section(f"{prefix}results", "Results", _results(study, prefix))]
+    if is_whole:
+        sections.append(Section(f"{prefix}curves", "Loss curves", _curves(study, prefix)))
+        if parts := parts_section(study, f"{prefix}chart-"):
+            sections.append(
+                Section(f"{prefix}parts", "Where the difference lies", _where_it_lies(parts))
+            )
+    if rates:
+        elements = [
+            Text(rates["lead"]),
+            Bullets(rates["warnings"], "Not settled", "gap"),
+            rates["chart"],
+            rates["table"],
+        ]
+        sections.append(Section(f"{prefix}rates", "Learning rates", elements))
+    if matching:
+        sections.append(Section(f"{prefix}matching", "Matching", [matching]))
+    sections += [
+        Section(f"{prefix}models", "Models", _models(study, prefix)),
+        Section(f"{prefix}costs", "Speed and memory", [cost_table(study), Text(_TIMES)]),
+        Section(
+            f"{prefix}lambda",
+            "λ over training" if is_whole else "λ after training",
+            _lambdas(study, prefix, with_charts=is_whole),
+        ),
+    ]
+    if is_whole:
+        sections.append(Section(f"{prefix}maps", "Attention maps", _maps(study, prefix)))
+    return sections
 
 
-def published_study(study: TextStudy, published: TextStudy) -> dict[str, Any]:
-    """Another study beside the user's, with its own provenance.
+def _results(study: TextStudy, prefix: str) -> list[Element]:
+    tests = len(tests_of(study))
+    adjusted = (
+        f" Verdicts are, by Holm over {tests} comparisons, but where they say that a difference is "
+        "not among these."
+        if tests
+        else ""
+    )
+    intervals = Text(
+        "Intervals are Student's t over seeds. They cover the chance of a seed, not other data or "
+        f"sizes, and are not adjusted for making several comparisons.{adjusted} With few seeds "
+        "they are wide."
+    )
+    element_id = f"{prefix}chart-differences"
+    elements: list[Element | None] = [
+        rows_table(study),
+        results_table(study),
+        rows_chart(study, element_id) or difference_chart(study, element_id),
+        None if rows_of(study) else verdict_table(study),
+        *other_tables(study),
+        adjusted_table(study),
+        intervals,
+        Fold("Every run and every pair", [runs_table(study), pairs_table(study)]),
+    ]
+    return [element for element in elements if element is not None]
 
-    Args:
-        study: The user's.
-        published: The other.
-    """
+
+def _curves(study: TextStudy, prefix: str) -> list[Element]:
+    """Losses over steps, and the validation loss against the cost so far."""
+    validation, train = (
+        loss_chart(study, metric, f"{title}, nats per token", f"{prefix}chart-{metric}")
+        for metric, title in ((LOSS, "validation loss"), ("train_loss", "training loss"))
+    )
+    budgets = [
+        budget_chart(study, budget, f"{prefix}chart-{budget}") for budget in ("flops", "seconds")
+    ]
+    return [validation, Pair(budgets), train]
+
+
+def _where_it_lies(parts: dict[str, Any]) -> list[Element]:
+    others = parts["by_part_others"]
+    phase = parts["phase_what"]
+    elements: list[Element | None] = [
+        Text(
+            "Each token of the validation text but the first of a window is in one of three parts:"
+        ),
+        Terms({name: f"{meaning}." for name, meaning in parts["meanings"]}),
+        parts["by_part"],
+        Fold("Controls, ablations and other matches", [others]) if others else None,
+        Pair(parts["curves"]),
+        parts["by_quarter"],
+        parts["quarters"],
+        Text(f"The induction phase: {phase}.") if phase and parts["phase"] else None,
+        parts["phase"],
+    ]
+    return [element for element in elements if element is not None]
+
+
+def _models(study: TextStudy, prefix: str) -> list[Element]:
+    summaries = {type_name(name): _TYPE_SUMMARIES[name] for name in study.variants if name in TYPES}
+    method: list[Element] = [] if prefix else [Text(_METHOD), Equation(), Terms(summaries)]
+    return [*method, models_table(study), Text(_HEADS)]
+
+
+def _lambdas(study: TextStudy, prefix: str, *, with_charts: bool) -> list[Element]:
+    types = [name for name, variant in variants_of(study).items() if variant.role == "type"]
+    charts = [
+        lambda_chart(study, name, f"{prefix}chart-lambda-{index}")
+        for index, name in enumerate(types)
+        if with_charts
+    ]
+    table = lambda_table(study)
+    counted = Text("Layers are counted from 0, as in the code.")
+    return [Pair(charts), *([] if table is None else [table]), counted]
+
+
+def _maps(study: TextStudy, prefix: str) -> list[Element]:
+    maps = attention_maps(study, f"{prefix}map-")
+    if maps is None:
+        return [Text("maps.json is missing: no maps were recorded.", "gap")]
+    absent = maps["absent"]
+    return [
+        Text(_MAPS),
+        Code(maps["text"]),
+        *(
+            Part(f"{head['title']} ({head['where']})", [Pair(head["charts"], "maps")])
+            for head in maps["heads"]
+        ),
+        *([Text(f"No maps were recorded for {absent}.", "gap")] if absent else ()),
+    ]
+
+
+def _provenance_section(study: TextStudy, prefix: str = "") -> Section:
+    every = replace(study, runs=study.all_runs)
+    return Section(f"{prefix}provenance", "Provenance", provenance(every))
+
+
+def _published_section(study: TextStudy, published: TextStudy) -> Section:
+    """Another study beside the user's, with its own provenance."""
     records = [run.record for run in published.all_runs]
     machines = [
         str(record.hardware.get("processor") or "an unrecorded machine") for record in records
@@ -138,52 +297,37 @@ def published_study(study: TextStudy, published: TextStudy) -> dict[str, Any]:
         for run in published.all_runs
         for commit in (run.record.commit, *run.continued)
     ]
-    where = listing(dict.fromkeys(machines)) or "an unrecorded machine"
-    at = listing(dict.fromkeys(commits)) or "not recorded"
+    places = listing(dict.fromkeys(machines)) or "an unrecorded machine"
+    versions = listing(dict.fromkeys(commits)) or "not recorded"
     word = "commits" if len(set(commits)) > 1 else "commit"
     lead = (
         f"A study of scale “{published.info.get('scale')}”, run on "
-        f"{str(published.info.get('created'))[:10]} on {where} at {word} {at}. It has other "
+        f"{str(published.info.get('created'))[:10]} on {places} at {word} {versions}. It has other "
         "sizes and token counts: its losses must not be compared with those above. Its "
         "differences to its own baseline may be read beside yours."
     )
-    together: Table | str = (
-        f"The two studies followed different protocols ({protocol(study)}; "
-        f"{protocol(published)}), so their numbers share no table."
-    )
+    elements: list[Element] = [Text(lead)]
+    if published.all_records:
+        elements.append(
+            Text(
+                "The package carries a summary of it. All its records, with the loss curves, λ "
+                f"over training and the attention maps, are in {published.all_records} of the "
+                "repository."
+            )
+        )
     if protocol(study) == protocol(published):
-        together = side_by_side_table(study, published)
-    return {"lead": lead, "together": together, "study": study_page(published, "published-")}
-
-
-def _verdict(study: TextStudy) -> dict[str, Any]:
-    """The sentence that a page starts with, whether it says something, and why not."""
-    if study.results is None:
-        sentence = "No verdict yet: the study has not finished."
-        return {"sentence": sentence, "informative": False, "details": [], "reasons": []}
-    recorded = study.results.get("verdict")
-    if not recorded:
-        sentence = "No verdict was recorded."
-        return {"sentence": sentence, "informative": False, "details": [], "reasons": []}
-    return {
-        "sentence": recorded["sentence"],
-        "informative": recorded["informative"],
-        "details": recorded.get("details", []),
-        "reasons": recorded.get("reasons", []),
-    }
-
-
-def _curves(study: TextStudy, prefix: str) -> dict[str, Any]:
-    """Losses over steps, and the validation loss against what was spent."""
-    titles = {LOSS: "validation loss", "train_loss": "training loss"}
-    whole: Sequence[Chart | str] = [
-        loss_chart(study, metric, f"{title}, nats per token", f"{prefix}chart-{metric}")
-        for metric, title in titles.items()
-    ]
-    budgets = [
-        budget_chart(study, budget, f"{prefix}chart-{budget}") for budget in ("flops", "seconds")
-    ]
-    return {"validation": whole[0], "train": whole[1], "budgets": budgets}
+        elements.append(side_by_side_table(study, published))
+    else:
+        sentence = (
+            f"The two studies followed different protocols ({protocol(study)}; "
+            f"{protocol(published)}), so their numbers share no table."
+        )
+        elements.append(Text(sentence, "gap"))
+    prefix = "published-"
+    parts = [*_sections(published, prefix), _provenance_section(published, prefix)]
+    elements += _headline(published)
+    elements += [Part(part.title, part.content, part.id) for part in parts]
+    return Section("published", "Published study", elements)
 
 
 def _lead(study: TextStudy) -> str:

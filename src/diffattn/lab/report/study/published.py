@@ -5,14 +5,13 @@
 
 import sys
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.files.io import write_json
 from diffattn.lab.records.run import SCHEMA_VERSION, RunRecord
-from diffattn.lab.report.page.runs import StudyRun, read_checked, require_attention_type
-from diffattn.lab.report.study.fields import StudyInfo
-from diffattn.lab.report.study.files import TextStudy, assembled, checked_results, read_study
+from diffattn.lab.report.page.runs import StudyRun, read_versioned
+from diffattn.lab.report.study.files import TextStudy, assembled, read_study
 from diffattn.lab.report.study.summary import LOSS, shown_in_charts
 
 PUBLISHED = Path(__file__).parents[1] / "published" / "text.json"
@@ -22,21 +21,6 @@ _SHAPE = ("attention_type", "num_heads", "num_kv_heads", "head_dim", "intermedia
 _RESULTS = ("validation_loss", "validation_bits_per_byte", "lam")
 _COSTS = ("tokens_per_second", "peak_bytes", "cpu_seconds")
 _GROUP = ("learning_rate", "runs", LOSS, "phase_steps")
-
-
-class _PublishedRun(TypedDict):
-    name: str
-    record: RunRecord
-    results: dict[str, Any]
-    costs: dict[str, Any]
-    continued: list[str]
-
-
-class _Published(TypedDict):
-    all_records: str
-    study: StudyInfo
-    results: dict[str, Any]
-    runs: list[_PublishedRun]
 
 
 def study_summary(folder: Path) -> dict[str, Any]:
@@ -91,12 +75,9 @@ def read_published(path: Path) -> TextStudy:
     """
     if not path.is_file():
         return read_study(path)
-    value = read_checked(path, _Published)
-    results = checked_results(value["results"], path)
-    runs = [StudyRun(**entry) for entry in value["runs"]]
-    for run in runs:
-        require_attention_type(run.record, path)
-    return assembled(value["study"], runs, results, path, all_records=value["all_records"])
+    value = read_versioned(path)
+    runs = [StudyRun(**entry | {"record": RunRecord(**entry["record"])}) for entry in value["runs"]]
+    return assembled(value["study"], runs, value["results"], path, all_records=value["all_records"])
 
 
 def _without_details(results: dict[str, Any]) -> dict[str, Any]:

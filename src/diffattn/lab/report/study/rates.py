@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from diffattn.lab.report.page.charts import Chart, layout, names_of
+from diffattn.lab.report.page.elements import Text
 from diffattn.lab.report.page.tables import Table, number_cell, table, type_cell, word_cell
 from diffattn.lab.report.page.wording import MISSING, count, listing, number, type_color, type_name
 from diffattn.lab.report.study.files import TextStudy
@@ -61,7 +62,7 @@ def _in_brackets(words: list[str]) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def _chart(study: TextStudy, swept: dict[str, dict[str, Any]], element_id: str) -> Chart | str:
+def _chart(study: TextStudy, swept: dict[str, dict[str, Any]], element_id: str) -> Chart | Text:
     traces = [
         trace
         for name, entry in swept.items()
@@ -69,7 +70,7 @@ def _chart(study: TextStudy, swept: dict[str, dict[str, Any]], element_id: str) 
         if (trace := _trace(name, entry, key)) is not None
     ]
     if not traces:
-        return "No run of the sweep ended with a loss."
+        return Text("No run of the sweep ended with a loss.", "gap")
     used = [run for trace in traces for run in trace["text"]]
     rates = sorted({rate for trace in traces for rate in trace["x"]})
     axis = {"type": "log", "tickmode": "array", "tickvals": rates}

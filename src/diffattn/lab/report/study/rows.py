@@ -1,5 +1,7 @@
 """What a study tests together, as tables; of ablations every row against what it changes."""
 
+from typing import Any
+
 from diffattn.lab.report.page.charts import Chart
 from diffattn.lab.report.page.phase import lost
 from diffattn.lab.report.page.tables import (
@@ -13,7 +15,6 @@ from diffattn.lab.report.page.tables import (
 from diffattn.lab.report.page.wording import MISSING, count, number, p_value, ratio, type_name
 from diffattn.lab.report.paper import table_6
 from diffattn.lab.report.study.charts import difference_bars
-from diffattn.lab.report.study.fields import Test
 from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.report.study.names import AT
 from diffattn.lab.report.study.summary import (
@@ -118,7 +119,7 @@ def rows_chart(study: TextStudy, element_id: str) -> Chart | None:
     )
 
 
-def _against(row: Test) -> str:
+def _against(row: dict[str, Any]) -> str:
     """What a row is compared with, and at which rate where that is not the chosen one."""
     where = f", {AT['common']} rate" if row["at"] == "common" else ""
     return f"{type_name(row['baseline'])}{where}"

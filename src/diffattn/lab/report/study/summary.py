@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diffattn.lab.catalog.models import CONTROLS, FLOOR
 from diffattn.lab.report.page.phase import gap
 from diffattn.lab.report.page.runs import BASELINE, StudyRun, is_number
-from diffattn.lab.report.page.wording import CONTROLS, NO_ATTENTION, number, verdict
-from diffattn.lab.report.study.fields import Test
+from diffattn.lab.report.page.wording import number, verdict
 from diffattn.lab.report.study.files import TextStudy, has_loss
 from diffattn.lab.stats.intervals import Interval, mean_interval
 from diffattn.lab.stats.paired import paired_difference
@@ -91,7 +91,7 @@ def shown_in_charts(study: TextStudy) -> list[str]:
     return [
         name
         for name, variant in variants_of(study).items()
-        if variant.role in COMPARED or name == NO_ATTENTION
+        if variant.role in COMPARED or name == FLOOR
     ]
 
 
@@ -147,12 +147,12 @@ def baseline_of(study: TextStudy, variant: str) -> str | None:
     return next(named, None)
 
 
-def rows_of(study: TextStudy) -> list[Test]:
+def rows_of(study: TextStudy) -> list[dict[str, Any]]:
     """The comparisons that are tested together; none but in a study of ablations."""
     return (study.results or {}).get("rows") or []
 
 
-def tests_of(study: TextStudy) -> list[Test]:
+def tests_of(study: TextStudy) -> list[dict[str, Any]]:
     """Every difference with an adjusted p-value: the rows, or what a comparison's verdict takes."""
     return rows_of(study) or (study.results or {}).get("tests") or []
 
@@ -279,7 +279,7 @@ def _computed_differences(study: TextStudy) -> list[Difference]:
     """Types and no attention minus the Transformer, and types minus no attention."""
     pairs = [(name, BASELINE) for name in shown_in_charts(study) if name != BASELINE]
     types = [name for name in shown_in_charts(study) if ROLES.get(name) is not None]
-    pairs += [(name, NO_ATTENTION) for name in types if NO_ATTENTION in study.variants]
+    pairs += [(name, FLOOR) for name in types if FLOOR in study.variants]
     made = (
         _computed_difference(name, study.runs_of(name), other, study.runs_of(other))
         for name, other in pairs

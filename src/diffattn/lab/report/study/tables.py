@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from diffattn.lab.catalog.models import FLOOR
 from diffattn.lab.report.page.runs import BASELINE, StudyRun, finite_numbers
 from diffattn.lab.report.page.tables import (
     Cell,
@@ -31,7 +32,6 @@ from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.report.study.names import AT, rate_name
 from diffattn.lab.report.study.summary import (
     COMPARED,
-    NO_ATTENTION,
     Difference,
     Group,
     Variant,
@@ -50,7 +50,7 @@ _OTHER_ROLES = {
     "ablation": "Ablations: one part changed at a time.",
     "match": "The same types, matched in another way.",
 }
-_SHORT = {BASELINE: "Transformer", NO_ATTENTION: "no attention"}
+_SHORT = {BASELINE: "Transformer", FLOOR: "no attention"}
 _NO_PAIR = "no finished pair"
 _MATCHED_BY = {"": "parameters", "_heads": "heads", "_flops": "training FLOPs"}
 
@@ -296,7 +296,7 @@ def _in_words(study: TextStudy, entry: Difference | None) -> str:
 
 def _compared_with(every: dict[str, Variant]) -> list[str]:
     """What the types are compared with."""
-    return [BASELINE, *(name for name in (NO_ATTENTION,) if name in every)]
+    return [BASELINE, *(name for name in (FLOOR,) if name in every)]
 
 
 def _header(text: str, at: str, ats: Sequence[str]) -> str:

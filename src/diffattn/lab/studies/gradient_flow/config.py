@@ -1,14 +1,21 @@
 """What a gradient-flow study runs: models alike but for attention, over depth, width and λ_init."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from diffattn.errors import ConfigError
-from diffattn.lab.report.gradient_flow.files import BASE
-from diffattn.lab.studies.variants import BASELINE, VARIANTS, WIDE, WITHOUT_NORM
-from diffattn.lab.studies.workers import Member
+from diffattn.lab.catalog.models import BASELINE, VARIANTS, WIDE, WITHOUT_NORM
+from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
+from diffattn.lab.report.sections.gradient_flow_tables import BASE
+from diffattn.lab.studies.study import (
+    FixedRuns,
+    Member,
+    require,
+    require_distinct,
+    require_softmax,
+)
 from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.settings import apply_settings
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.known_names import check_known
@@ -20,18 +27,26 @@ HALVED = "softmax_half"
 """The control whose gradients are half of softmax attention's by construction."""
 SMALL_LAMBDA, LARGE_LAMBDA = "diff_lambda_05", "diff_lambda_08"
 OF_BASE = (
-    BASELINE, WIDE, *(name for name in ATTENTION_TYPES if name != BASELINE), WITHOUT_NORM,
-    SMALL_LAMBDA, LARGE_LAMBDA, HALVED,
-)  # fmt: skip
+    BASELINE,
+    WIDE,
+    *(name for name in ATTENTION_TYPES if name != BASELINE),
+    WITHOUT_NORM,
+    SMALL_LAMBDA,
+    LARGE_LAMBDA,
+    HALVED,
+)
 """Compared at the base's size."""
 OF_ARMS = (BASELINE, WIDE, "diff")
 """Compared at the other sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GradientFlowConfig:
+class GradientFlowConfig(FixedRuns):
     """What is compared. All models of an arm read the same tokens at the same seed and step."""
 
+    kind: ClassVar[str] = "gradient-flow"
+    shares_workers: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = False
     scale: str
     base: RunConfig
     """The softmax run with 2h heads of d; the others are made from it."""
@@ -44,42 +59,46 @@ class GradientFlowConfig:
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
     def __post_init__(self) -> None:
-        check_known("GradientFlowConfig", "match", self.match, MATCHES)
-        steps = [step for phase in self.phases.values() for step in phase]
-        last = self.base.train.num_steps
-        for holds, must, got in (
-            (self.base.model.attention_type == BASELINE,
-             "base must be a softmax model, whose twins are compared",
-             self.base.model.attention_type),
-            (len(self.seeds) and len(set(self.seeds)) == len(self.seeds),
-             "seeds must be distinct, one or more", list(self.seeds)),
-            (steps == sorted(set(steps)) and steps[0] >= 1 and steps[-1] <= last,
-             f"the steps of phases must rise from 1 or more to at most train.num_steps={last}",
-             steps),
-            (next(iter(self.arms), None) == BASE and LARGE_VALUES in self.arms,
-             f"arms must begin with {BASE} and hold {LARGE_VALUES}", list(self.arms)),
-            (self.base.train.final_learning_rate > 0,
-             "train.final_learning_rate must be above 0, as updates are measured per unit of it",
-             self.base.train.final_learning_rate),
-            (not self.base.guard.intervenes, "guard must be left at its defaults, as "
-             "no measured step may be left out", self.base.guard),
-        ):  # fmt: skip
-            if not holds:
-                raise ConfigError(f"GradientFlowConfig: {must}, got {got!r}.")
-        self.members()  # whatever is wrong with one of them is wrong now
+        where, train = "GradientFlowConfig", self.base.train
+        check_known(where, "match", self.match, MATCHES)
+        require_softmax(where, "base", self.base.model)
+        require_distinct(where, "seeds", self.seeds)
+        steps = list(self.steps)
+        rises = steps == sorted(set(steps)) and steps[0] >= 1 and steps[-1] <= train.num_steps
+        bounds = f"from 1 or more to at most train.num_steps={train.num_steps}"
+        require(
+            where,
+            (rises, f"the steps of phases must rise {bounds}", steps),
+            (
+                next(iter(self.arms), None) == BASE and LARGE_VALUES in self.arms,
+                f"arms must begin with {BASE} and hold {LARGE_VALUES}",
+                list(self.arms),
+            ),
+            (
+                train.final_learning_rate > 0,
+                "train.final_learning_rate must be above 0, as updates are measured per unit of it",
+                train.final_learning_rate,
+            ),
+            (
+                not self.base.guard.intervenes,
+                "guard must be left at its defaults, as no measured step may be left out",
+                self.base.guard,
+            ),
+        )
+        self.members()  # whatever is wrong with a run is wrong now
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Those that are measured."""
+        """The steps that are measured."""
         return tuple(step for phase in self.phases.values() for step in phase)
 
     def types(self, arm: str) -> tuple[str, ...]:
-        """Names from :data:`diffattn.lab.studies.variants.VARIANTS` that an arm compares."""
+        """Names from :data:`diffattn.lab.catalog.models.VARIANTS` that an arm compares."""
         return OF_BASE if arm == BASE else OF_ARMS
 
-    def members(self) -> list[Member[RunConfig]]:
-        """The runs, seed by seed, so that an early stop leaves whole groups."""
-        members: list[Member[RunConfig]] = []
+    def members(self) -> list[Member]:
+        """The runs, seed by seed."""
+        members = []
         for seed in self.seeds:
             for arm, changes in self.arms.items():
                 model = DiffTransformerConfig(**(self.base.model.settings() | dict(changes)))
@@ -92,7 +111,7 @@ class GradientFlowConfig:
                         train=self.base.train.at(self.base.train.learning_rate, seed),
                         gradient_steps=self.steps,
                     )
-                    members.append(Member.of(run, twin))
+                    members.append(Member.from_twin(run, twin))
         return members
 
     def resolved(self) -> dict[str, Any]:
@@ -112,3 +131,29 @@ class GradientFlowConfig:
 def run_name(arm: str, model: str, seed: int) -> str:
     """Name of a run, unique within its study."""
     return f"{arm}-{model}-seed{seed}"
+
+
+def gradient_flow_study(
+    scale: str,
+    *,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+) -> GradientFlowConfig:
+    """A gradient-flow study of a scale; see :mod:`diffattn.lab.catalog.recipes.gradient_flow`.
+
+    Arguments are those of :func:`diffattn.reproduce`.
+
+    Raises:
+        ConfigError: An unknown scale or setting, or seeds that are not distinct.
+    """
+    check_known("reproduce", "scale", scale, GRADIENT_FLOW)
+    plan = GRADIENT_FLOW[scale]()
+    return GradientFlowConfig(
+        scale=scale,
+        base=apply_settings(plan.run.config(), settings),
+        arms=plan.arms,
+        phases=plan.phases,
+        seeds=plan.seeds if seeds is None else tuple(seeds),
+        match=match,
+    )

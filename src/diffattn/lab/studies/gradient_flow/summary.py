@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from diffattn.lab.report.gradient_flow.files import BASE, NULL
+from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
+from diffattn.lab.report.sections.gradient_flow_tables import BASE, NULL
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.gradient_flow.config import (
     HALVED,
@@ -18,7 +19,6 @@ from diffattn.lab.studies.gradient_flow.config import (
 )
 from diffattn.lab.studies.gradient_flow.verdict import DRIFT, HALF, LEVEL, judged, sentence
 from diffattn.lab.studies.limits import heads_below, spread
-from diffattn.lab.studies.variants import BASELINE, WIDE, WITHOUT_NORM
 
 MATRICES = ("q", "k", "v", "o")
 """Those of attention; judged."""

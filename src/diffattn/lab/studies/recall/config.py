@@ -1,38 +1,64 @@
 """What a recall study runs: a sweep of learning rates, trials at the chosen ones, and controls."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from diffattn.errors import ConfigError
-from diffattn.lab.report.page.wording import BLIND
-from diffattn.lab.studies.variants import RECALL_CONTROLS, VARIANTS, rate_owner
-from diffattn.lab.studies.workers import Member
+from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, VARIANTS, rate_owner
+from diffattn.lab.catalog.recipes.recall import RECALL
+from diffattn.lab.studies.study import (
+    Member,
+    Results,
+    Wave,
+    require,
+    require_distinct,
+    require_softmax,
+)
+from diffattn.lab.studies.sweep import EXTENSIONS, swept_rates
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.known_names import check_known
 from diffattn.models.twins import MATCHES
 
-RecallMember = Member[RecallConfig]
 Group = tuple[str, str]
 """A task, and an attention type or a control."""
 Rates = Mapping[Group, float]
 """The learning rate chosen for every task and member that is swept."""
+Score = tuple[float, float, float]
+"""Unsolved runs, steps in total, and summed validation loss."""
 PROTOCOL = 5
 """Version of the protocol: V1's lead is held against V1 whose second map is added or uniform."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The learning rate of one task and member, chosen by a sweep."""
+
+    rate: float
+    """The best rate that was tried."""
+    tried: tuple[float, ...] = ()
+    """All rates, rising."""
+    inside: bool | None = None
+    """Whether a lower and a higher rate were tried, too; ``None`` where nothing was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecallStudyConfig:
     """What is compared. All members read the same sequences at the same seed and step."""
 
+    kind: ClassVar[str] = "recall"
+    base: ClassVar[None] = None
+    shares_workers: ClassVar[bool] = True
+    always_workers: ClassVar[bool] = False
+    keeps_weights: ClassVar[bool] = True
     scale: str
     tasks: tuple[RecallConfig, ...]
     """The softmax run of every task; the others are its twins."""
     learning_rates: tuple[float, ...]
     """Peak rates of the sweep, rising; the final rate keeps its share of the peak. With a single
     one nothing is chosen, and no sweep is run."""
-    extensions: int = 3
+    extensions: int = EXTENSIONS
     """How often a sweep whose best rate is at its edge is extended by a factor of 2."""
     sweep_seeds: tuple[int, ...] = (100,)
     """Seeds that the rate is chosen on, none of them a trial's."""
@@ -46,45 +72,89 @@ class RecallStudyConfig:
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
     def __post_init__(self) -> None:
-        check_known("RecallStudyConfig", "match", self.match, MATCHES)
+        where = "RecallStudyConfig"
+        check_known(where, "match", self.match, MATCHES)
         for name in self.controls:
-            check_known("RecallStudyConfig", "control", name, RECALL_CONTROLS)
-        for name in ("tasks", "learning_rates", "sweep_seeds", "seeds", "types"):
-            values = getattr(self, name)
-            values = [task.task_name for task in values] if name == "tasks" else list(values)
-            if not values or len(set(values)) != len(values):
-                raise ConfigError(
-                    f"RecallStudyConfig: {name} must be distinct, one or more, got {values}."
-                )
-        if list(self.learning_rates) != sorted(self.learning_rates):
-            raise ConfigError(
-                f"RecallStudyConfig: learning_rates must rise, got {list(self.learning_rates)}."
-            )
-        shared = sorted(set(self.seeds) & set(self.sweep_seeds))
-        if shared:
-            raise ConfigError(
-                f"RecallStudyConfig: seeds must not be those of the sweep, got {shared} in both."
-            )
-        for name, least in (("extensions", 0), ("control_seeds", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"RecallStudyConfig: {name} must be {least} or more, got {getattr(self, name)}."
-                )
+            check_known(where, "control", name, RECALL_CONTROLS)
+        require_distinct(where, "tasks", [task.task_name for task in self.tasks])
+        for name in ("learning_rates", "sweep_seeds", "seeds", "types"):
+            require_distinct(where, name, getattr(self, name))
+        rates, shared = list(self.learning_rates), sorted(set(self.seeds) & set(self.sweep_seeds))
+        require(
+            where,
+            (rates == sorted(rates), "learning_rates must rise", rates),
+            (not shared, "seeds must not be those of the sweep", shared),
+            (self.extensions >= 0, "extensions must be 0 or more", self.extensions),
+            (self.control_seeds >= 1, "control_seeds must be 1 or more", self.control_seeds),
+        )
         for task in self.tasks:
-            if task.model.attention_type != "softmax":
-                raise ConfigError(
-                    "RecallStudyConfig: tasks must hold softmax models, whose twins are compared, "
-                    f"got {task.model.attention_type!r}."
-                )
+            require_softmax(where, "tasks", task.model)
         for seed in (*self.seeds, *self.sweep_seeds):
             replace(self.tasks[0].train, seed=seed, data_seed=seed)  # a wrong one is wrong now
 
     @property
     def swept(self) -> tuple[str, ...]:
         """Members with a learning rate of their own and all seeds; the same rule for each."""
-        return (*self.types, *(name for name in self.controls if name not in BLIND))
+        return (*self.types, *(name for name in self.controls if name not in NEVER_ATTEND))
 
-    def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[RecallMember]:
+    def choices(self, results: Results) -> dict[Group, Choice]:
+        """The learning rate of every task and member that is swept.
+
+        The rate with the most solved sweep runs; among equals the fewest steps in total (a run that
+        is not solved counts all of its steps); then the smallest summed validation loss. While the
+        best of a sweep is its lowest or highest rate, half or twice that rate is tried next, at
+        most ``extensions`` times.
+
+        Args:
+            results: Of all runs of the sweep.
+        """
+        if len(self.learning_rates) == 1:
+            return dict.fromkeys(self._swept_groups, Choice(rate=self.learning_rates[0]))
+        found = {}
+        for group in self._swept_groups:
+            scores, _ = self._replay(group, results)
+            best = min(scores, key=lambda rate: scores[rate])
+            inside = min(scores) < best < max(scores)
+            found[group] = Choice(rate=best, tried=tuple(scores), inside=inside)
+        return found
+
+    def wanted_runs(self, results: Results) -> list[Member]:
+        """The sweep's next runs; none when every rate is chosen."""
+        if len(self.learning_rates) == 1:
+            return []
+        return self.sweep({group: self._replay(group, results)[1] for group in self._swept_groups})
+
+    def waves(self, results: Results) -> Iterator[Wave]:
+        """The sweep, wave by wave, then the trials at the chosen rates."""
+        while wanted := self.wanted_runs(results):
+            num_runs = self.num_runs(len(results) + len(wanted))
+            yield Wave(wanted, "learning rates", num_runs * self.most_steps)
+        rates = {group: choice.rate for group, choice in self.choices(results).items()}
+        yield Wave(self.trials(rates), "trials")
+
+    @property
+    def _swept_groups(self) -> list[Group]:
+        return [(task.task_name, name) for task in self.tasks for name in self.swept]
+
+    def _replay(self, group: Group, results: Results) -> tuple[dict[float, Score], list[float]]:
+        """The scores of a sweep so far, and the rates that it must still try."""
+        (num_steps,) = (t.train.num_steps for t in self.tasks if t.task_name == group[0])
+
+        def score(rate: float) -> Score | None:
+            names = [swept_run(*group, rate, seed) for seed in self.sweep_seeds]
+            if any(name not in results for name in names):
+                return None
+            runs = [results[name] for name in names]
+            losses = [run["validation_loss"] for run in runs]
+            return (
+                sum(not run["solved"] for run in runs),
+                sum(run["solved_step"] if run["solved"] else num_steps for run in runs),
+                math.inf if None in losses else math.fsum(losses),  # None: it diverged
+            )
+
+        return swept_rates(self.learning_rates, score, tuple, extensions=self.extensions)
+
+    def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[Member]:
         """The runs that a learning rate is chosen from.
 
         Args:
@@ -98,7 +168,7 @@ class RecallStudyConfig:
             for rate in tried.get((task.task_name, name), ())
         ]
 
-    def trials(self, rates: Rates) -> list[RecallMember]:
+    def trials(self, rates: Rates) -> list[Member]:
         """The runs that count, seed by seed, so that an early stop leaves whole groups."""
         groups = self.groups(rates)
         return [
@@ -109,7 +179,7 @@ class RecallStudyConfig:
             if i < len(groups[task.task_name, name])
         ]
 
-    def groups(self, rates: Rates) -> dict[Group, list[RecallMember]]:
+    def groups(self, rates: Rates) -> dict[Group, list[Member]]:
         """The trials of every task and type or control, in the order of their seeds."""
         return {
             (task.task_name, name): [
@@ -131,6 +201,16 @@ class RecallStudyConfig:
             sweep = len(self.tasks) * len(self.swept) * len(self.sweep_seeds) * tries
         trials = sum(len(self.seeds_of(name)) for name in (*self.types, *self.controls))
         return sweep + len(self.tasks) * trials
+
+    @property
+    def total_steps(self) -> int:
+        """Most steps of all runs, if no sweep is extended."""
+        return self.num_runs() * self.most_steps
+
+    def steps_by_run(self) -> Callable[[str], int]:
+        """Most steps of every run."""
+        steps = self.most_steps
+        return lambda run: steps
 
     @property
     def most_steps(self) -> int:
@@ -167,19 +247,37 @@ class RecallStudyConfig:
             "attention_type": control.attention_type,
             "like": self.like(name),
             "match": control.match,
-            "changes": control.changes | {key: of for key, of in heads.items() if of != 1},
+            "changes": dict(control.changes)
+            | {k: factor for k, factor in heads.items() if factor != 1},
         }
 
     def _member(
         self, task: RecallConfig, name: str, seed: int, rate: float, run: str | None = None
-    ) -> RecallMember:
+    ) -> Member:
         """One run of a type or a control; without ``run`` it is named as a trial."""
         twin = VARIANTS[name].twin(task.model, self.match)
         train = task.train.at(rate, seed)
         run = run or f"{task.task_name}-{name}-seed{seed}"
-        return RecallMember.of(replace(task, name=run, model=twin.config, train=train), twin)
+        return Member.from_twin(replace(task, name=run, model=twin.config, train=train), twin)
 
 
 def swept_run(task: str, name: str, rate: float, seed: int) -> str:
     """Name of a run of the sweep."""
     return f"{task}-{name}-lr{rate:g}-seed{seed}"
+
+
+def recall_study(
+    scale: str, *, seeds: Sequence[int] | None = None, match: str = "params"
+) -> RecallStudyConfig:
+    """A recall study of a scale; see :mod:`diffattn.lab.catalog.recipes.recall`.
+
+    Arguments are those of :func:`diffattn.reproduce`.
+
+    Raises:
+        ConfigError: An unknown scale, or seeds that are not distinct.
+    """
+    check_known("reproduce", "scale", scale, RECALL)
+    settings = RECALL[scale]()
+    if seeds is not None:
+        settings["seeds"] = tuple(seeds)
+    return RecallStudyConfig(scale=scale, match=match, **settings)

@@ -6,12 +6,12 @@ from typing import Any
 
 from diffattn.lab.data.recall_tasks import guessing_ceilings
 from diffattn.lab.report.page.wording import plural
-from diffattn.lab.report.recall.tables import task_name
+from diffattn.lab.report.sections.recall_tables import task_name
 from diffattn.lab.stats.proportions import wilson_interval
 from diffattn.lab.studies.limits import heads_below
-from diffattn.lab.studies.recall.config import PROTOCOL, RecallMember, RecallStudyConfig
-from diffattn.lab.studies.recall.sweep import Choice, Results, choices
+from diffattn.lab.studies.recall.config import PROTOCOL, Choice, RecallStudyConfig
 from diffattn.lab.studies.recall.verdicts import claims, leak, pair_tests
+from diffattn.lab.studies.study import Member, Results
 
 
 def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def recall_results(config: RecallStudyConfig, results: Results) -> dict[str, Any
         config: The study.
         results: Name of every run to what its ``results.json`` holds.
     """
-    chosen = choices(config, results)
+    chosen = config.choices(results)
     groups = config.groups({group: choice.rate for group, choice in chosen.items()})
     tasks: dict[str, dict[str, Any]] = {}
     for task in config.tasks:
@@ -95,7 +95,7 @@ def _rate(
     }
 
 
-def _counts(members: Sequence[RecallMember], results: Results) -> dict[str, Any]:
+def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
     """What the trials of a type or a control came to."""
     trials = [results[member.config.name] for member in members]
     solved = sum(run["solved"] for run in trials)

@@ -8,18 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from diffattn.lab.report.page.wording import BLIND, IMITATIONS, listing, type_name
+from diffattn.lab.catalog.models import (
+    ADDED,
+    BASELINE,
+    NEVER_ATTEND,
+    SIDE_EFFECTS,
+    UNIFORM,
+    WIDE,
+    WIDE_NORM,
+    WITHOUT_NORM,
+    type_name,
+)
+from diffattn.lab.report.page.wording import listing
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.proportions import fisher_exact
 from diffattn.lab.stats.survival import log_rank
-from diffattn.lab.studies.variants import (
-    ADDED,
-    BASELINE,
-    NORMS_ALONE,
-    UNIFORM,
-    WIDE,
-    WITHOUT_NORM,
-)
 
 LEVEL = 0.05
 """Adjusted p-values below it count as shown."""
@@ -29,16 +32,17 @@ _LEADERS = {"fisher_exact": "more", "log_rank": "sooner"}
 """Test to the key of the member that it finds ahead."""
 _NORMED = ("diff", "shared_diff")
 """Types with head norm, and with half the heads, twice as wide."""
+_NORMS_ALONE = ("softmax_norm", WIDE_NORM)
 _WHY = {
-    **dict.fromkeys((*IMITATIONS, UNIFORM), "its second map may not be"),
-    **dict.fromkeys(NORMS_ALONE, "the norm may be"),
+    **dict.fromkeys((*SIDE_EFFECTS, UNIFORM), "its second map may not be"),
+    **dict.fromkeys(_NORMS_ALONE, "the norm may be"),
     WIDE: "the width of its heads may be",
     ADDED: "its difference may not be",
 }
 """Control to what may be why, or may not, where a lead is not shown over it."""
-_IN_NORMED = (*NORMS_ALONE, WIDE)
+_IN_NORMED = (*_NORMS_ALONE, WIDE)
 """Controls with a part of what types with head norm have beside the difference."""
-_PARTS = (WITHOUT_NORM, *_IN_NORMED, ADDED, UNIFORM, *IMITATIONS)
+_PARTS = (WITHOUT_NORM, *_IN_NORMED, ADDED, UNIFORM, *SIDE_EFFECTS)
 """Controls with a part of what V1 has."""
 Groups = Mapping[str, Mapping[str, Any]]
 """Name of a type or control to its summary."""
@@ -58,7 +62,7 @@ def pair_tests(tasks: Mapping[str, tuple[Groups, Groups, int]]) -> dict[str, dic
     """
     found: dict[str, dict[str, Any]] = {}
     for task, (types, controls, num_steps) in tasks.items():
-        seeing = [name for name in controls if name not in BLIND]
+        seeing = [name for name in controls if name not in NEVER_ATTEND]
         both = {**types, **controls}
         with_controls = [(control, name) for control in seeing for name in types]
         found[task] = {
@@ -106,7 +110,9 @@ def leak(controls: Groups, ceilings: Mapping[str, float], test_sequences: int) -
     """
     guess = ceilings["values"]
     limit = guess + _ERRORS * (guess * (1 - guess) / test_sequences) ** 0.5
-    measured = [a for name in BLIND if name in controls for a in controls[name]["test_accuracy"]]
+    measured = [
+        a for name in NEVER_ATTEND if name in controls for a in controls[name]["test_accuracy"]
+    ]
     highest = max(measured, default=None)
     return {
         "limit": limit,
@@ -244,7 +250,7 @@ def _beaten(tests: Mapping[str, Any], by: str, how: str) -> str:
     added, that are shown to be ahead of softmax attention."""
     ahead = [
         type_name(control)
-        for control in (*IMITATIONS, *_IN_NORMED, UNIFORM)
+        for control in (*SIDE_EFFECTS, *_IN_NORMED, UNIFORM)
         if _shown(control, BASELINE, by, tests["control_tests"])
     ]
     said = ""
@@ -276,7 +282,7 @@ def _shared(name: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> l
     """The imitations not shown to be ahead of a type that is behind softmax: they may lag alike."""
     return [
         control
-        for control in IMITATIONS
+        for control in SIDE_EFFECTS
         if _test_of(control, name, control_tests) and not _shown(control, name, by, control_tests)
     ]
 
@@ -294,7 +300,7 @@ def _explained(
     found = [
         control
         for control in (
-            *IMITATIONS,
+            *SIDE_EFFECTS,
             *(_IN_NORMED if name in _NORMED else ()),
             *((ADDED, UNIFORM) if name == "diff" else ()),
         )
@@ -323,7 +329,7 @@ def _takes_both(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
 
 def _norms_alone(name: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Softmax attention with head norm, at the widths that were compared with a type."""
-    return [norm for norm in NORMS_ALONE if _test_of(norm, name, control_tests)]
+    return [norm for norm in _NORMS_ALONE if _test_of(norm, name, control_tests)]
 
 
 def _lacks_lead(name: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,13 +1,21 @@
 """What a scaling study runs: every model at every size, and one size at every budget of tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from diffattn.errors import ConfigError
+from diffattn.lab.catalog.models import BASELINE, VARIANTS
+from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
 from diffattn.lab.stats.power_law import FORMS
-from diffattn.lab.studies.variants import BASELINE, VARIANTS
-from diffattn.lab.studies.workers import Member
+from diffattn.lab.studies.study import (
+    FixedRuns,
+    Member,
+    require,
+    require_distinct,
+    require_softmax,
+)
 from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.settings import apply_settings
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.known_names import check_known
 from diffattn.models.twins import MATCHES
@@ -22,9 +30,10 @@ LEAST = len(FORMS[FORM]) + 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScalingStudyConfig:
+class ScalingStudyConfig(FixedRuns):
     """What is compared. All models of a size and budget read the same tokens at the same step."""
 
+    kind: ClassVar[str] = "scaling"
     scale: str
     base: RunConfig
     """The softmax run in the middle: budgets are compared at its size, sizes at its tokens."""
@@ -35,34 +44,27 @@ class ScalingStudyConfig:
     """Steps as factors of the base's; each is a run of its own with a whole schedule."""
     seeds: tuple[int, ...]
     types: tuple[str, ...]
-    """Names from :data:`diffattn.lab.studies.variants.VARIANTS`."""
+    """Names from :data:`diffattn.lab.catalog.models.VARIANTS`."""
     match: str = "params"
     """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
+    extrapolate: bool = False
+    """Whether equivalents are read beyond the points of the fits. Not part of the record, so that a
+    finished study can be read again."""
 
     def __post_init__(self) -> None:
-        check_known("ScalingStudyConfig", "match", self.match, MATCHES)
+        where = "ScalingStudyConfig"
+        check_known(where, "match", self.match, MATCHES)
         for name in self.types:
-            check_known("ScalingStudyConfig", "type", name, VARIANTS)
+            check_known(where, "type", name, VARIANTS)
         for name, least in (("widths", LEAST), ("budgets", LEAST), ("seeds", 1), ("types", 1)):
-            values = list(getattr(self, name))
-            if len(values) < least or len(set(values)) != len(values):
-                raise ConfigError(
-                    f"ScalingStudyConfig: {name} must be distinct, {least} or more, got {values}."
-                )
+            require_distinct(where, name, getattr(self, name), least)
         for name in ("widths", "budgets"):
-            factors = getattr(self, name)
-            if 1.0 not in factors or min(factors) <= 0:
-                raise ConfigError(
-                    f"ScalingStudyConfig: {name} must be positive and hold 1, the base run, got "
-                    f"{list(factors)}."
-                )
-        kind = self.base.model.attention_type
-        if kind != BASELINE or BASELINE not in self.types:
-            raise ConfigError(
-                "ScalingStudyConfig: base must be a softmax model, whose twins are compared with "
-                f"it, got {kind!r} and types {list(self.types)}."
-            )
-        self.members()  # whatever is wrong with one of them is wrong now
+            factors = list(getattr(self, name))
+            holds = 1.0 in factors and min(factors) > 0
+            require(where, (holds, f"{name} must be positive and hold 1, the base run", factors))
+        require_softmax(where, "base", self.base.model)
+        require(where, (BASELINE in self.types, "types must hold softmax", list(self.types)))
+        self.members()  # whatever is wrong with a run is wrong now
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
@@ -86,11 +88,8 @@ class ScalingStudyConfig:
             for name in ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads")
         }
         for name, size in sizes.items():
-            if size != int(size):
-                raise ConfigError(
-                    f"ScalingStudyConfig: {name} must be whole at every width, got {size:g} at "
-                    f"{width:g}."
-                )
+            must = f"{name} must be whole at every width, as at width {width:g}"
+            require("ScalingStudyConfig", (size == int(size), must, size))
         whole = {name: int(size) for name, size in sizes.items()}
         multiplier = base.embedding_multiplier * width**0.5  # √hidden_size stays that
         settings = base.settings() | whole | {"embedding_multiplier": multiplier}
@@ -116,17 +115,20 @@ class ScalingStudyConfig:
     def _steps(self, budget: float) -> int:
         return round(self.base.train.num_steps * budget)
 
-    def members(self) -> list[Member[RunConfig]]:
-        """The runs, seed by seed, so that an early stop leaves whole groups."""
+    def members(self) -> list[Member]:
+        """The runs, seed by seed."""
         points = list(dict.fromkeys(self.sizes + self.lengths))
-        members: list[Member[RunConfig]] = []
+        members = []
         for seed in self.seeds:
             for width, budget in points:
                 base, steps = self.model_at(width), self._steps(budget)
                 train = self.base.train.at(
-                    self.rate_at(width), seed, num_steps=steps, evaluate_every=steps,
+                    self.rate_at(width),
+                    seed,
+                    num_steps=steps,
+                    evaluate_every=steps,
                     warmup_steps=round(self.base.train.warmup_steps * budget),
-                )  # fmt: skip
+                )
                 for name in self.types:
                     twin = VARIANTS[name].twin(base, self.match)
                     run = replace(
@@ -135,7 +137,7 @@ class ScalingStudyConfig:
                         model=twin.config,
                         train=train,
                     )
-                    members.append(Member.of(run, twin))
+                    members.append(Member.from_twin(run, twin))
         return members
 
     def resolved(self) -> dict[str, Any]:
@@ -149,3 +151,33 @@ class ScalingStudyConfig:
             "match": self.match,
             "config": self.base.resolved(),
         }
+
+
+def scaling_study(
+    scale: str,
+    *,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+    extrapolate: bool = False,
+) -> ScalingStudyConfig:
+    """A scaling study of a scale; see :mod:`diffattn.lab.catalog.recipes.scaling`.
+
+    Arguments are those of :func:`diffattn.reproduce`. Settings of model and training are of the
+    base, from which sizes and budgets follow.
+
+    Raises:
+        ConfigError: An unknown scale or setting, or seeds that are not distinct.
+    """
+    check_known("reproduce", "scale", scale, SCALING_STUDIES)
+    plan = SCALING_STUDIES[scale]()
+    return ScalingStudyConfig(
+        scale=scale,
+        base=apply_settings(plan.run.config(), settings),
+        widths=plan.widths,
+        budgets=plan.budgets,
+        seeds=plan.seeds if seeds is None else tuple(seeds),
+        types=plan.types,
+        match=match,
+        extrapolate=extrapolate,
+    )

@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from diffattn.lab.report.page.wording import BLIND_SECOND
+from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.scaling import equivalence_of, fits_of
 from diffattn.lab.studies.limits import heads_below, spread
 from diffattn.lab.studies.scaling.config import FORM, SECOND_FORM, ScalingStudyConfig
 from diffattn.lab.studies.scaling.verdict import verdict
-from diffattn.lab.studies.variants import BASELINE, FLOOR, VARIANTS
 from diffattn.models.accounting import parameter_count
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
@@ -18,28 +17,25 @@ Models = Mapping[tuple[str, float], DiffTransformerConfig]
 """Name and width to model."""
 
 
-def scaling_results(
-    config: ScalingStudyConfig, losses: Mapping[str, float], *, extrapolate: bool = False
-) -> dict[str, Any]:
+def scaling_results(config: ScalingStudyConfig, losses: Mapping[str, float]) -> dict[str, Any]:
     """Points, fits and equivalents along both axes.
 
     Args:
         config: The study.
         losses: Name of every run to its validation loss.
-        extrapolate: Read equivalents beyond the points of the fits too.
     """
     models = {
         (name, width): VARIANTS[name].twin(config.model_at(width), config.match).config
         for width in config.widths
         for name in config.types
     }
-    axes = {axis: _along(config, models, losses, axis, extrapolate) for axis in AXES}
+    axes = {axis: _along(config, models, losses, axis) for axis in AXES}
     return {
         "schema": 1,
         "kind": "scaling",
         "protocol": {"name": "scaling_study", "version": 2},
         "scale": config.scale,
-        "extrapolate": extrapolate,
+        "extrapolate": config.extrapolate,
         "axes": axes,
         "verdict": verdict(axes),
         "statement": statement(config, models.values()),
@@ -52,7 +48,6 @@ def _along(
     models: Models,
     losses: Mapping[str, float],
     axis: str,
-    extrapolate: bool,
 ) -> dict[str, Any]:
     """Everything of one axis."""
     where = config.sizes if axis == "parameters" else config.lengths
@@ -78,7 +73,7 @@ def _along(
         "read_at": middle,
         "types": types,
         "equivalents": [
-            equivalence_of(point["x"], name, other, laws, extrapolate=extrapolate)
+            equivalence_of(point["x"], name, other, laws, extrapolate=config.extrapolate)
             | {"point": index}
             for name, other in _pairs(config)
             for index, point in enumerate(types[name]["points"])
@@ -91,10 +86,10 @@ def _pairs(config: ScalingStudyConfig) -> Iterator[tuple[str, str]]:
     for name in config.types:
         if name != BASELINE:
             yield name, BASELINE
-    if BLIND_SECOND in config.types:
+    if UNIFORM_SECOND in config.types:
         for name in config.types:
             if VARIANTS[name].role == "type":
-                yield name, BLIND_SECOND
+                yield name, UNIFORM_SECOND
 
 
 def _point(

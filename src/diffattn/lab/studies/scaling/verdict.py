@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from diffattn.lab.report.page.wording import BLIND_SECOND, listing, number, type_name
+from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
+from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.studies.limits import MARGIN
-from diffattn.lab.studies.variants import BASELINE, FLOOR, VARIANTS
 
 _NEEDS = {"parameters": "parameters", "tokens": "training tokens"}
 
@@ -49,7 +49,7 @@ def _headline(axes: Mapping[str, Any], said: Mapping[str, Any]) -> str:
 
 
 def _saves(of: Mapping[str, Any], name: str) -> bool:
-    others = (BASELINE, BLIND_SECOND)
+    others = (BASELINE, UNIFORM_SECOND)
     return VARIANTS[name].role == "type" and all(
         _side(read(of, name, other)) == "fewer" for other in others
     )
@@ -137,10 +137,10 @@ def _said(of: Mapping[str, Any], name: str, row: Mapping[str, Any] | None) -> st
         said += f", {number(100 * row['low'], 0)} to {number(100 * row['high'], 0)} %"
     if row["extrapolated"]:
         said += ", extrapolated"
-    if _side(row) == "fewer" and name != BLIND_SECOND:
-        against = read(of, name, BLIND_SECOND)
+    if _side(row) == "fewer" and name != UNIFORM_SECOND:
+        against = read(of, name, UNIFORM_SECOND)
         if against is None:
             said += ", without a control that would explain it"
         elif _side(against) != "fewer":
-            said += f", not shown to need fewer than {type_name(BLIND_SECOND)}"
+            said += f", not shown to need fewer than {type_name(UNIFORM_SECOND)}"
     return f"{what} ({said})"

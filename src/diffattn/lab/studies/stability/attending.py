@@ -6,8 +6,8 @@ A difference between two models is one of attention only where both gain from it
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from diffattn.lab.catalog.models import FLOOR, WIDER_FLOOR
 from diffattn.lab.studies.limits import MARGIN
-from diffattn.lab.studies.variants import FLOOR, WIDER_FLOOR
 
 FLOORS = (FLOOR, WIDER_FLOOR)
 """What a model has to end below: one without attention, and one whose parameters it then has."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from diffattn.lab.catalog.models import WITHOUT_NORM
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.paired import paired_difference, paired_t_test
@@ -28,7 +29,6 @@ from diffattn.lab.studies.stability.attending import (
 )
 from diffattn.lab.studies.stability.config import WITH_NORM, StabilityStudyConfig, run_name
 from diffattn.lab.studies.stability.verdict import verdict
-from diffattn.lab.studies.variants import WITHOUT_NORM
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from diffattn.lab.report.page.wording import listing, type_name
+from diffattn.lab.catalog.models import type_name
+from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import MARGIN
 from diffattn.lab.studies.stability.attending import AT_LOWEST, AT_NONE, why_not_over
 

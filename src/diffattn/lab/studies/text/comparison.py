@@ -1,34 +1,81 @@
 """Matched models on the same tokens in the same order: which runs, and at which learning rates."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
-from diffattn.errors import ConfigError
-from diffattn.lab.report.page.wording import WITH_EVERY_SEED
-from diffattn.lab.studies.variants import BASELINE, SWEPT, VARIANTS, Variant, rate_owner
-from diffattn.lab.studies.workers import Member
+from diffattn.lab.catalog.models import (
+    BASELINE,
+    SWEPT,
+    VARIANTS,
+    Variant,
+    gets_every_seed,
+    rate_owner,
+)
+from diffattn.lab.studies.study import (
+    Member,
+    Results,
+    Wave,
+    require,
+    require_distinct,
+    require_softmax,
+)
+from diffattn.lab.studies.sweep import swept_rates
 from diffattn.lab.training.config import RunConfig
 from diffattn.models.config.known_names import check_known
 from diffattn.models.twins import MATCHES
 
-_EXTENSIONS = 3
-"""Times that a sweep grows by a factor of 2 while one of its best rates lies at its edge."""
+_SHORT = ("smoke", "laptop")
+"""Scales whose runs share processes: to start one can take a fifth of a run's time."""
+Tries = tuple[tuple[float, float | None], ...]
+"""Learning rate and validation loss, by rate; ``None`` of a run that diverged, which counts as
+infinite."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """The learning rates that one variant has tried."""
+
+    tried: Tries
+    """Of short runs."""
+    whole: Tries = ()
+    """Of runs of all steps, at the best of these rates."""
+
+    @property
+    def best(self) -> float:
+        """The rate of the lowest loss, of whole runs if there are any; of equal ones the first."""
+        return min(self.whole or self.tried, key=lambda entry: _order(entry[1]))[0]
+
+    @property
+    def inside(self) -> bool:
+        """Whether a lower and a higher rate than the best one were tried."""
+        return self.best not in (self.tried[0][0], self.tried[-1][0])
+
+    def leading(self, count: int) -> list[float]:
+        """The best rates of the short runs, best first."""
+        tried = sorted(self.tried, key=lambda entry: _order(entry[1]))
+        return [rate for rate, _ in tried[:count]]
+
+
+def _order(loss: float | None) -> float:
+    return math.inf if loss is None else loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparisonConfig:
     """What is compared."""
 
+    always_workers: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = True
     scale: str
     kind: str = "text"
-    """Key of :data:`diffattn.lab.studies.variants.MEMBERS`."""
+    """Key of :data:`diffattn.lab.catalog.models.MEMBERS`."""
     base: RunConfig
     """The softmax run; the others are its twins."""
     variants: tuple[str, ...] = SWEPT
-    """Names from :data:`diffattn.lab.studies.variants.VARIANTS`."""
+    """Names from :data:`diffattn.lab.catalog.models.VARIANTS`."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of initial weights and data order."""
     fewer_seeds: int = 3
@@ -49,64 +96,124 @@ class ComparisonConfig:
     of these is chosen: which rate is best may change with the length. 0: the sweep chooses."""
 
     def __post_init__(self) -> None:
-        where = type(self).__name__
-        if self.base.model.attention_type != "softmax":
-            raise ConfigError(
-                f"{where}: base must be a softmax model, whose twins are compared, "
-                f"got {self.base.model.attention_type!r}."
-            )
-        if self.base.windows.apart:
-            raise ConfigError(
-                f"{where}: windows.documents must be 'joined', as the models that count read them, "
-                f"got {self.base.windows.documents!r}."
-            )
-        if self.base.windows.upsample_longer_than is not None:
-            raise ConfigError(
-                f"{where}: windows.upsample_longer_than must not be set, as the models that count "
-                f"read every window alike, got {self.base.windows.upsample_longer_than}."
-            )
+        where, windows = "ComparisonConfig", self.base.windows
+        require_softmax(where, "base", self.base.model)
         check_known(where, "match", self.match, MATCHES)
         for name in self.variants:
             check_known(where, "variant", name, VARIANTS)
-        for name in ("variants", "seeds", "learning_rates"):
-            values = getattr(self, name)
-            if len(set(values)) != len(values) or (not values and name != "learning_rates"):
-                raise ConfigError(
-                    f"{where}: {name} must be distinct, one or more, got {list(values)}."
-                )
-        if BASELINE not in self.variants:
-            raise ConfigError(
-                f"{where}: variants must include {BASELINE!r}, got {list(self.variants)}."
-            )
-        missing = {rate_owner(name) for name in self.variants} - set(self.variants)
-        if self.learning_rates and missing:
-            raise ConfigError(
-                f"{where}: variants must include those that decide rates, got no "
-                f"{', '.join(sorted(missing))}."
-            )
-        known = set(SWEPT) - {BASELINE}
-        right = set(self.rate_factors) <= known and all(x > 0 for x in self.rate_factors.values())
-        if not right or (self.rate_factors and self.learning_rates):
-            raise ConfigError(
-                f"{where}: rate_factors must be positive, of {', '.join(sorted(known))}, and none "
-                f"where learning_rates are swept, got {dict(self.rate_factors)}."
-            )
-        if self.sweep_seed in self.seeds:
-            raise ConfigError(
-                f"{where}: sweep_seed must be none of the seeds, got {self.sweep_seed}."
-            )
-        if not (0 < self.sweep_share <= 1 and self.fewer_seeds >= 1):
-            raise ConfigError(
-                f"{where}: sweep_share must be above 0 and at most 1, and fewer_seeds 1 or more, "
-                f"got {self.sweep_share} and {self.fewer_seeds}."
-            )
-        if not 0 <= self.whole_rates <= len(self.learning_rates):
-            raise ConfigError(
-                f"{where}: whole_rates must be 0 to the number of learning_rates, "
-                f"{len(self.learning_rates)}, got {self.whole_rates}."
-            )
-        self.trials(self.base_rates())  # whatever is wrong with one of them is wrong now
+        require_distinct(where, "variants", self.variants)
+        require_distinct(where, "seeds", self.seeds)
+        require_distinct(where, "learning_rates", self.learning_rates, least=0)
+        swept = bool(self.learning_rates)
+        owners = {rate_owner(name) for name in self.variants} if swept else set()
+        scaled = set(SWEPT) - {BASELINE}
+        factors = dict(self.rate_factors)
+        factors_hold = set(factors) <= scaled and all(x > 0 for x in factors.values())
+        require(
+            where,
+            (
+                not windows.apart,
+                "windows.documents must be 'joined', as the models that count read them",
+                windows.documents,
+            ),
+            (
+                windows.upsample_longer_than is None,
+                "windows.upsample_longer_than must not be set, as the models that count read every "
+                "window alike",
+                windows.upsample_longer_than,
+            ),
+            (
+                BASELINE in self.variants,
+                f"variants must include {BASELINE!r}",
+                list(self.variants),
+            ),
+            (
+                owners <= set(self.variants),
+                f"variants must include those that decide rates, {', '.join(sorted(owners))}",
+                list(self.variants),
+            ),
+            (
+                factors_hold and not (factors and swept),
+                f"rate_factors must be positive, of {', '.join(sorted(scaled))}, and none where "
+                "learning_rates are swept",
+                factors,
+            ),
+            (
+                self.sweep_seed not in self.seeds,
+                "sweep_seed must be none of the seeds",
+                self.sweep_seed,
+            ),
+            (
+                0 < self.sweep_share <= 1,
+                "sweep_share must be above 0 and at most 1",
+                self.sweep_share,
+            ),
+            (self.fewer_seeds >= 1, "fewer_seeds must be 1 or more", self.fewer_seeds),
+            (
+                0 <= self.whole_rates <= len(self.learning_rates),
+                f"whole_rates must be 0 to the number of learning_rates, "
+                f"{len(self.learning_rates)}",
+                self.whole_rates,
+            ),
+        )
+        self.trials(self.base_rates())  # whatever is wrong with a run is wrong now
         self.sweep_members(self.learning_rates)
+
+    @property
+    def shares_workers(self) -> bool:
+        """Whether a worker makes several runs."""
+        return self.scale in _SHORT
+
+    def waves(self, results: Results) -> Iterator[Wave]:
+        """The sweep, wave by wave; its leading rates with all steps; then the runs that count."""
+        while wanted := self._wanted(results):
+            yield Wave(wanted, "learning rates")
+        if self.whole_rates:
+            yield Wave(self.whole_members(self.sweeps(results)), "leading learning rates")
+        sweeps = self.sweeps(results)
+        trials = self.trials(best_rates(self, sweeps))
+        yield Wave(trials, "comparison", self.steps_after(sweeps))
+
+    def sweeps(self, results: Results) -> dict[str, Sweep]:
+        """The sweep of every swept variant, as far as its runs are done; none without rates."""
+        sweeps = {}
+        for name in self._sweeping:
+            tried, _ = self._replay(name, results)
+            sweep = Sweep(tried=tuple((rate, loss) for rate, (loss,) in tried.items()))
+            rates = sorted(sweep.leading(self.whole_rates))
+            runs = {rate: whole_name(name, rate, self.sweep_seed) for rate in rates}
+            whole = [
+                (r, results[run]["validation_loss"]) for r, run in runs.items() if run in results
+            ]
+            sweeps[name] = replace(sweep, whole=tuple(whole))
+        return sweeps
+
+    @property
+    def _sweeping(self) -> list[str]:
+        return [variant.name for variant in self.swept()] if self.learning_rates else []
+
+    def _wanted(self, results: Results) -> list[Member]:
+        """The sweep's next runs; none when the rates to choose from lie inside every sweep."""
+        missing = {name: self._replay(name, results)[1] for name in self._sweeping}
+        return [
+            member
+            for rate in sorted({rate for rates in missing.values() for rate in rates})
+            for member in self.sweep_members([rate], [n for n in missing if rate in missing[n]])
+        ]
+
+    def _replay(
+        self, name: str, results: Results
+    ) -> tuple[dict[float, tuple[float | None]], list[float]]:
+        """Rate to the loss of its run, as far as the sweep is done; and the rates still to try."""
+
+        def score(rate: float) -> tuple[float | None] | None:
+            run = results.get(sweep_name(name, rate, self.sweep_seed))
+            return None if run is None else (run["validation_loss"],)
+
+        leading = max(1, self.whole_rates)
+        return swept_rates(
+            self.learning_rates, score, lambda entry: _order(entry[0]), leading=leading
+        )
 
     def swept(self) -> list[Variant]:
         """The variants that get a rate of their own."""
@@ -119,11 +226,11 @@ class ComparisonConfig:
 
     def seeds_of(self, name: str) -> tuple[int, ...]:
         """The seeds of one variant."""
-        return self.seeds if name in WITH_EVERY_SEED else self.seeds[: self.fewer_seeds]
+        return self.seeds if gets_every_seed(name) else self.seeds[: self.fewer_seeds]
 
     def sweep_members(
         self, rates: Sequence[float], names: Sequence[str] | None = None
-    ) -> list[Member[RunConfig]]:
+    ) -> list[Member]:
         """Runs of the sweep at ``rates``, of the named variants or all that are swept."""
         steps = self._sweep_steps()
         warmup = round(self.sweep_share * self.base.train.warmup_steps)
@@ -136,7 +243,7 @@ class ComparisonConfig:
             if names is None or variant.name in names
         ]  # fmt: skip
 
-    def whole_members(self, sweeps: "Mapping[str, Sweep]") -> list[Member[RunConfig]]:
+    def whole_members(self, sweeps: Mapping[str, Sweep]) -> list[Member]:
         """Runs of all steps at the best rates of each sweep, on its seed."""
         return [
             self._member(VARIANTS[name], whole_name(name, rate, self.sweep_seed),
@@ -145,7 +252,7 @@ class ComparisonConfig:
             for rate in sweep.leading(self.whole_rates)
         ]  # fmt: skip
 
-    def trials(self, rates: Mapping[str, float]) -> list[Member[RunConfig]]:
+    def trials(self, rates: Mapping[str, float]) -> list[Member]:
         """The runs that count, seed by seed, so that an early stop leaves whole groups.
 
         Those with a sweep of their own come first, then the controls.
@@ -167,18 +274,24 @@ class ComparisonConfig:
             if not at_common or (name in SWEPT and rates[name] != rates[BASELINE])
         ]
 
-    def steps_of(self, run: str) -> int:
-        """Steps of a run, by its name."""
-        steps = self.base.train.num_steps
-        return self._sweep_steps() if run.endswith(f"-sweep{self.sweep_seed}") else steps
+    def steps_by_run(self) -> Callable[[str], int]:
+        """From the name of a run to its steps."""
+        steps, of_sweep = self.base.train.num_steps, self._sweep_steps()
+        ending = f"-sweep{self.sweep_seed}"
+        return lambda run: of_sweep if run.endswith(ending) else steps
 
-    def total_steps(self, sweeps: "Mapping[str, Sweep] | None" = None) -> int:
-        """Steps of all runs; before the sweeps, as if none had to grow and all had one best rate.
+    @property
+    def total_steps(self) -> int:
+        """Steps of all runs, as if no sweep had to grow and all had one best rate."""
+        return self.steps_after({})
+
+    def steps_after(self, sweeps: Mapping[str, Sweep]) -> int:
+        """Steps of all runs, where sweeps have been made.
 
         Args:
-            sweeps: What every swept variant has tried.
+            sweeps: Swept variant to its sweep; empty before.
         """
-        trials = len(self.trials(best_rates(self, sweeps or {})))
+        trials = len(self.trials(best_rates(self, sweeps)))
         tried = len(self.sweep_members(self.learning_rates))
         if sweeps:
             tried = sum(len(sweep.tried) for sweep in sweeps.values())
@@ -210,11 +323,11 @@ class ComparisonConfig:
 
     def _member(
         self, variant: Variant, name: str, seed: int, rate: float, **changes: Any
-    ) -> Member[RunConfig]:
+    ) -> Member:
         twin = variant.twin(self.base.model, self.match)
         train = self.base.train.at(rate, seed, **changes)
         config = replace(self.base, name=name, model=twin.config, train=train)
-        return Member.of(config, twin, records_divergence=True)
+        return Member.from_twin(config, twin, records_divergence=True)
 
 
 def trial_name(variant: str, seed: int, *, common: bool = False) -> str:
@@ -230,58 +343,6 @@ def sweep_name(variant: str, rate: float, seed: int) -> str:
 def whole_name(variant: str, rate: float, seed: int) -> str:
     """The name of a run of all steps that decides between the sweep's best rates."""
     return f"{variant}-lr{rate:g}-whole{seed}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sweep:
-    """What one variant has tried, and what that says."""
-
-    tried: tuple[tuple[float, float | None], ...]
-    """Learning rate and validation loss of short runs, by rate; ``None`` of one that diverged,
-    which counts as infinite."""
-    whole: tuple[tuple[float, float | None], ...] = ()
-    """The same of runs of all steps, at the best of these rates."""
-
-    @property
-    def best(self) -> float:
-        """The rate of the lowest loss, of whole runs if there are any; of equal ones the first."""
-        return min(self.whole or self.tried, key=_loss)[0]
-
-    @property
-    def inside(self) -> bool:
-        """Whether a lower and a higher rate than the best one were tried."""
-        return self.best not in (self.tried[0][0], self.tried[-1][0])
-
-    def leading(self, count: int) -> list[float]:
-        """The best rates of the short runs, best first."""
-        return [rate for rate, _ in sorted(self.tried, key=_loss)[:count]]
-
-    def next_rate(self, count: int) -> float | None:
-        """What to try next: twice or half of the first of the ``count`` best that is at the edge.
-
-        Returns:
-            ``None`` if all of them lie inside.
-        """
-        low, high = self.tried[0][0], self.tried[-1][0]
-        for rate in self.leading(count):
-            if rate in (low, high):
-                return rate * 2 if rate == high else rate / 2
-        return None
-
-
-def _loss(one: tuple[float, float | None]) -> float:
-    """Of a try, as far as its place among the others is concerned."""
-    return math.inf if one[1] is None else one[1]
-
-
-def rates_to_try(
-    config: ComparisonConfig, sweeps: Mapping[str, Sweep]
-) -> Iterator[tuple[str, float]]:
-    """Variants with a rate to choose from at the edge, and the rate beyond, until enough are."""
-    for name, sweep in sweeps.items():
-        beyond = sweep.next_rate(max(1, config.whole_rates))
-        if beyond and len(sweep.tried) < len(config.learning_rates) + _EXTENSIONS:
-            yield name, beyond
 
 
 def best_rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import numpy as np
 from diffattn.lab.data.count_models import COUNT_MODELS, CountModel, count_losses
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.ordered_trainer import curve_windows, training_order
+from diffattn.lab.training.loop.data_order import curve_windows, training_order
 from diffattn.lab.training.prepare import PreparedData
 
 

@@ -3,9 +3,17 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from diffattn.lab.report.page.wording import IMITATIONS, OWN_IMITATIONS
+from diffattn.lab.catalog.models import (
+    BASELINE,
+    FLOOR,
+    SIDE_EFFECTS,
+    VARIANTS,
+    WIDER_FLOOR,
+    own_side_effects,
+)
 from diffattn.lab.stats.intervals import Interval, mean_interval
 from diffattn.lab.stats.paired import paired_difference
+from diffattn.lab.studies.study import Member, Results
 from diffattn.lab.studies.text.comparison import (
     ComparisonConfig,
     Sweep,
@@ -15,18 +23,13 @@ from diffattn.lab.studies.text.comparison import (
     whole_name,
 )
 from diffattn.lab.studies.text.rows import compared_rows, compared_types
-from diffattn.lab.studies.variants import BASELINE, FLOOR, VARIANTS, WIDER_FLOOR
-from diffattn.lab.studies.workers import Member
-from diffattn.lab.training.config import RunConfig
 from diffattn.models.accounting import (
     attention_parameters,
     flops_per_token,
     parameter_count,
 )
 
-Records = Mapping[str, Mapping[str, Any]]
-"""Name of a run to what its ``results.json`` holds."""
-SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *IMITATIONS)
+SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
 """What a type is compared with besides softmax: a lead over softmax that these have, too, is none
 of the second map."""
 
@@ -34,7 +37,7 @@ of the second map."""
 def comparison_results(
     config: ComparisonConfig,
     sweeps: Mapping[str, Sweep],
-    runs: Records,
+    runs: Results,
     phases: Mapping[str, int | None],
 ) -> dict[str, Any]:
     """Losses of every variant, whole and by part, and paired differences.
@@ -78,7 +81,7 @@ def comparison_results(
 
 
 def _diverged(
-    config: ComparisonConfig, trials: Mapping[str, Any], runs: Records
+    config: ComparisonConfig, trials: Mapping[str, Any], runs: Results
 ) -> dict[str, list[int]]:
     """Variants of which a run ended without a loss: how many did, and how many there are."""
     found = {}
@@ -91,7 +94,7 @@ def _diverged(
 
 
 def _rates(
-    config: ComparisonConfig, sweeps: Mapping[str, Sweep], rates: Mapping[str, float], runs: Records
+    config: ComparisonConfig, sweeps: Mapping[str, Sweep], rates: Mapping[str, float], runs: Results
 ) -> dict[str, Any]:
     member = next(iter(config.sweep_members(config.learning_rates[:1])), None)
     variants = {}
@@ -124,15 +127,15 @@ def _variant(
     config: ComparisonConfig,
     name: str,
     rates: Mapping[str, float],
-    trials: Mapping[str, Member[RunConfig]],
-    runs: Records,
+    trials: Mapping[str, Member],
+    runs: Results,
     phases: Mapping[str, int | None],
 ) -> dict[str, Any]:
     variant = VARIANTS[name]
     model = trials[trial_name(name, config.seeds[0])].config.model
     facts = {
         "role": variant.role,
-        "what": variant.what,
+        "what": variant.summary,
         "attention_type": variant.attention_type,
         "match": variant.match or config.match,
         "parameters": parameter_count(model),
@@ -160,7 +163,7 @@ def _variant(
 
 
 def _differences(
-    config: ComparisonConfig, variants: Mapping[str, Any], runs: Records, common: float
+    config: ComparisonConfig, variants: Mapping[str, Any], runs: Results, common: float
 ) -> Iterator[dict[str, Any]]:
     """Every variant minus what it is compared with, and every type minus the controls.
 
@@ -172,16 +175,16 @@ def _differences(
     for name in config.variants:
         if name == BASELINE or name not in variants:
             continue
-        against = [VARIANTS[name].compared_with, *VARIANTS[name].besides]
+        against = [VARIANTS[name].compared_with, *VARIANTS[name].also]
         if VARIANTS[name].role == "type":
-            against += (*SOFTMAX_CONTROLS, *OWN_IMITATIONS.get(name, ()))
+            against += (*SOFTMAX_CONTROLS, *own_side_effects(name))
         with_parts = {FLOOR}
         if config.kind == "text":
             with_parts.add(VARIANTS[name].compared_with)
         for baseline in against:
             if baseline not in variants:
                 continue
-            own = baseline in OWN_IMITATIONS.get(name, ())
+            own = baseline in own_side_effects(name)
             ats = ["best"] if own else list(variants[name]["at"])
             if (
                 not own
@@ -200,7 +203,7 @@ def _differences(
 def _difference(
     config: ComparisonConfig,
     variants: Mapping[str, Any],
-    runs: Records,
+    runs: Results,
     name: str,
     baseline: str,
     at: str,

@@ -3,11 +3,21 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from diffattn.lab.catalog.models import (
+    BASELINE,
+    FLOOR,
+    RANK,
+    SIDE_EFFECTS,
+    VARIANTS,
+    WIDE_NORM,
+    WITHOUT_NORM,
+    own_side_effects,
+    type_name,
+)
 from diffattn.lab.report.page import phase
-from diffattn.lab.report.page.wording import IMITATIONS, OWN_IMITATIONS, listing, type_name
+from diffattn.lab.report.page.wording import listing
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.paired import paired_t_test
-from diffattn.lab.studies.variants import BASELINE, FLOOR, RANK, VARIANTS, WIDE_NORM, WITHOUT_NORM
 
 LEVEL = 0.05
 """Adjusted p-values up to it count."""
@@ -107,16 +117,16 @@ def _compared_with(name: str, members: Collection[str]) -> tuple[str, ...]:
         return ()
     if RANK in members and variant.role == "type":
         return ()
-    return (variant.compared_with, *(variant.besides if variant.role == "type" else ()))
+    return (variant.compared_with, *(variant.also if variant.role == "type" else ()))
 
 
 def _is_of_types(entry: Mapping[str, Any]) -> bool:
     if entry["metric"] != "validation_loss":
         return False
     if VARIANTS[entry["variant"]].role == "type":
-        own = OWN_IMITATIONS.get(entry["variant"], ())
-        return entry["baseline"] in (BASELINE, *IMITATIONS, *own)
-    return entry["baseline"] == BASELINE and entry["variant"] in (*IMITATIONS, WITHOUT_NORM)
+        own = own_side_effects(entry["variant"])
+        return entry["baseline"] in (BASELINE, *SIDE_EFFECTS, *own)
+    return entry["baseline"] == BASELINE and entry["variant"] in (*SIDE_EFFECTS, WITHOUT_NORM)
 
 
 def rows_said(results: Mapping[str, Any]) -> Iterator[str]:

@@ -4,10 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from diffattn.lab.catalog.models import (
+    BASELINE,
+    SIDE_EFFECTS,
+    VARIANTS,
+    WITHOUT_NORM,
+    own_side_effects,
+    type_name,
+)
 from diffattn.lab.report.page import phase
-from diffattn.lab.report.page.wording import IMITATIONS, OWN_IMITATIONS, listing, type_name
+from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.text.rows import LEVEL
-from diffattn.lab.studies.variants import BASELINE, VARIANTS, WITHOUT_NORM
 
 _COMMON = "at the common learning rate"
 _BETTER, _WORSE = "better", "worse"
@@ -21,7 +28,7 @@ def types_of(results: Mapping[str, Any]) -> list[str]:
 
 def control_name(name: str) -> str:
     """What a control is, without what it stands for."""
-    return VARIANTS[name].what.split(":")[0]
+    return VARIANTS[name].summary.split(":")[0]
 
 
 def difference(
@@ -152,7 +159,7 @@ def _aside(results: Mapping[str, Any], name: str) -> str:
 def _leading_controls(results: Mapping[str, Any]) -> Iterator[str]:
     leading = [
         f"{control_name(name)} ({interval_in_words(row)})"
-        for name in IMITATIONS
+        for name in SIDE_EFFECTS
         if (row := difference(results, name, BASELINE)) is not None
         and row["mean"] < 0
         and _is_shown(results, row)
@@ -207,9 +214,9 @@ def _explained(results: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     A control that does not take part has not been shown to be worse.
     """
     name, at = row["variant"], row["at"]
-    own = OWN_IMITATIONS.get(name, ()) if at == "best" else ()
+    own = own_side_effects(name) if at == "best" else ()
     explained = []
-    for control in (*IMITATIONS, *own):
+    for control in (*SIDE_EFFECTS, *own):
         against = difference(results, name, control, at)
         if against is None:
             explained.append(f"than {control_name(control)} (not trained)")
@@ -226,7 +233,7 @@ def _over_own(results: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     """By how much a leading type is better than models that share most of what it is, the closest
     first: only so much of its lead can be its difference."""
     name = row["variant"]
-    own = OWN_IMITATIONS.get(name, ()) if row["at"] == "best" else ()
+    own = own_side_effects(name) if row["at"] == "best" else ()
     ahead = [against for of in own if (against := difference(results, name, of)) is not None]
     return [
         f", {-against['mean']:.3f} better than {control_name(against['baseline'])} "

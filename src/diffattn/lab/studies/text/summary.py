@@ -1,31 +1,30 @@
 """From finished runs to the comparison's results, costs, example maps and plain words."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from diffattn.files.io import read_json, read_jsonl, write_json
+from diffattn.errors import DiffAttnError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.catalog.models import BASELINE, FLOOR, VARIANTS
 from diffattn.lab.catalog.recipes.catalog import recipe
+from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
-from diffattn.lab.studies.study_folder import recorded_costs
-from diffattn.lab.studies.text.comparison import (
-    ComparisonConfig,
-    Sweep,
-    best_rates,
-    sweep_name,
-    trial_name,
-)
+from diffattn.lab.studies.study import OnMessage, Results, Runs
+from diffattn.lab.studies.text.comparison import ComparisonConfig, best_rates, trial_name
+from diffattn.lab.studies.text.count_models import count_model_results
 from diffattn.lab.studies.text.phase import phase_step
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.verdict import verdict
-from diffattn.lab.studies.variants import VARIANTS
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.models.loading import load_model
-from diffattn.probes.attention_rows import example_maps
+from diffattn.probes.attention_rows import attention_rows
 
 EXAMPLE_TOKENS = 48
+_COUNTS_SCHEMA = 2
 # The papers' models see 10 billion tokens or more.
 FEWEST_TESTED_TOKENS = 10_000_000_000
 _ONE_RATE = "One learning rate is used for all types, tuned for none."
@@ -43,77 +42,99 @@ _PHASE = (
 )
 
 
-def summarise(
-    config: ComparisonConfig,
-    sweeps: Mapping[str, Sweep],
-    counts: Mapping[str, Any],
-    data: PreparedData,
-    folder: Path,
-) -> None:
-    """Write ``results.json``, ``costs.json`` and ``maps.json`` of a finished comparison.
+def judge_comparison(
+    config: ComparisonConfig, runs: Runs, data: PreparedData, on_message: OnMessage
+) -> dict[str, Any]:
+    """The ``results.json`` of a finished comparison; writes ``counts.json`` and ``maps.json``.
 
     Args:
         config: The comparison.
-        sweeps: Swept variant to its sweep; empty if there was none.
-        counts: Count model to its loss and its loss by part.
-        data: Its tokens.
-        folder: Study folder with ``runs/``.
+        runs: All runs.
+        data: Their tokens.
+        on_message: Given one line per stage.
 
     Raises:
-        CheckpointError: A run's records are missing or damaged.
+        CheckpointError: A run's records are damaged.
+        DiffAttnError: A run that counts diverged.
     """
-    costs = recorded_costs(folder / "runs", _run_names(config, sweeps))
-    write_json(folder / "results.json", study_results(config, sweeps, counts, folder))
-    write_json(folder / "costs.json", {"schema": 1, "runs": costs})
+    folder = runs.folder.parent
+    require_losses(config, runs.results, on_message)
+    counts = _counts(config, data, folder / "counts.json", on_message)
+    on_message("comparing")
     write_json(folder / "maps.json", _maps(config, data, folder))
+    return study_results(config, runs, counts)
+
+
+def require_losses(config: ComparisonConfig, results: Results, on_message: OnMessage) -> None:
+    """Refuse to compare where a run that counts has diverged.
+
+    Of a study of rows these are softmax attention and no attention: that another diverges is what
+    its row then says.
+
+    Raises:
+        DiffAttnError: A run that counts diverged.
+    """
+    trials = config.trials(best_rates(config, config.sweeps(results)))
+    names = [member.config.name for member in trials]
+    lost = [name for name in names if results[name]["validation_loss"] is None]
+    steps = {name: results[name]["diverged_step"] for name in lost}
+    if config.kind != "text":
+        vital = {trial_name(name, seed) for name in (BASELINE, FLOOR) for seed in config.seeds}
+        for name in sorted(set(lost) - vital):
+            on_message(f"{name} was not finite at step {steps[name]}: its rows are not compared")
+        lost = [name for name in lost if name in vital]
+    if not lost:
+        return
+    runs = listing(f"{name} (not finite at step {steps[name]})" for name in lost)
+    # A rate that was swept for is not set.
+    is_swept = bool(config.learning_rates)
+    change = "guard.not_finite=roll_back" if is_swept else "a lower train.learning_rate"
+    raise DiffAttnError(
+        f"reproduce: every run that counts must end with a loss, got none from {runs}. The others "
+        f"are kept. Choose another --out and --set {change}."
+    )
+
+
+def _counts(
+    config: ComparisonConfig, data: PreparedData, path: Path, on_message: OnMessage
+) -> dict[str, Any]:
+    """Losses of models that only count, on the tokens that the runs of the first seed read."""
+    if not path.exists() or read_json(path)["schema"] != _COUNTS_SCHEMA:
+        on_message("counting what unigrams, bigrams and copies predict")
+        seed = config.seeds[0]
+        train = replace(config.base.train, seed=seed, data_seed=seed)
+        write_json(path, {"schema": _COUNTS_SCHEMA, "models": count_model_results(train, data)})
+    models: dict[str, Any] = read_json(path)["models"]
+    return models
 
 
 def study_results(
-    config: ComparisonConfig,
-    sweeps: Mapping[str, Sweep],
-    counts: Mapping[str, Any],
-    folder: Path,
+    config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What ``results.json`` holds: everything that follows from the records of the runs.
 
     Args:
         config: The comparison.
-        sweeps: Swept variant to its sweep; empty if there was none.
+        runs: All runs.
         counts: Count model to its loss and its loss by part.
-        folder: Study folder with ``runs/``.
 
     Raises:
-        CheckpointError: A run's records are missing or damaged.
+        CheckpointError: A run's records are damaged.
     """
-    names = _run_names(config, sweeps)
-    runs = {name: read_json(folder / "runs" / name / "results.json") for name in names}
     # Few windows may repeat no bigram; their curves have no such part either.
     bigrams = counts["bigram"]["curve"]["parts"].get("repeated_bigram")
     threshold = None if bigrams is None else bigrams - PHASE_GAIN
-    phases = {}
-    for name in names:
-        recorded = runs[name]["metrics"]
-        rows = read_jsonl(folder / "runs" / name / "metrics.jsonl", recorded=recorded)
-        phases[name] = None if threshold is None else phase_step(rows, threshold)
-    results = comparison_results(config, sweeps, runs, phases)
+    phases = {
+        name: None if threshold is None else phase_step(rows, threshold)
+        for name, rows in runs.rows("metrics").items()
+    }
+    results = comparison_results(config, config.sweeps(runs.results), runs.results, phases)
     return results | {
         "count_models": counts,
         "phase": None if threshold is None else {"threshold": threshold, "what": _PHASE},
         "verdict": verdict(results),
         "statement": statement(config),
     }
-
-
-def _run_names(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> list[str]:
-    """Runs that chose the rates, then those that count."""
-    swept = [
-        sweep_name(name, rate, config.sweep_seed)
-        for name, sweep in sweeps.items()
-        for rate, _ in sweep.tried
-    ]
-    swept += [member.config.name for member in config.whole_members(sweeps)]
-    trials = config.trials(best_rates(config, sweeps))
-    return swept + [member.config.name for member in trials]
 
 
 def statement(config: ComparisonConfig) -> str:
@@ -187,14 +208,14 @@ def _maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[st
                 layers[name] = earlier[name]
             continue
         model, _ = load_model(str(weights))
-        maps = example_maps(model, ids[None], layer=layer, head=0)
-        entry: dict[str, Any] = {"run": run, "layer": layer, "head": 0}
-        entry["map_1"] = _rounded(maps.map_1)
-        if maps.map_2 is not None and maps.difference is not None:
-            entry["map_2"] = _rounded(maps.map_2)
-            entry["difference"] = _rounded(maps.difference)
+        rows = attention_rows(model, ids[None])[layer]
+        first, *second = rows.maps[0]
+        entry: dict[str, Any] = {"run": run, "layer": layer, "head": 0, "map_1": _rounded(first)}
+        if second:
+            entry["map_2"] = _rounded(second[0])
+            entry["difference"] = _rounded(rows.signed[0])
             # Every row of the difference sums to 1 − λ; V2 has one λ per row, so give their mean.
-            entry["lam"] = round(1.0 - float(maps.difference.sum(-1).mean()), 4)
+            entry["lam"] = round(1.0 - float(rows.signed[0].sum(-1).mean()), 4)
         layers[name] = entry
     return {"schema": 1, "tokens": labels, "layers": layers}
 

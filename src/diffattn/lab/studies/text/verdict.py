@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from diffattn.lab.catalog.models import BASELINE, FLOOR, WIDER_FLOOR, type_name
 from diffattn.lab.report.page import phase
-from diffattn.lab.report.page.wording import listing, plural, type_name
+from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.studies.limits import MARGIN
 from diffattn.lab.studies.text.rows import rows_details, rows_said
 from diffattn.lab.studies.text.sentence import (
@@ -16,7 +17,6 @@ from diffattn.lab.studies.text.sentence import (
     setting,
     types_of,
 )
-from diffattn.lab.studies.variants import BASELINE, FLOOR, WIDER_FLOOR
 
 
 def verdict(results: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,28 +135,32 @@ class BatchGuard(TrainerCallback, Carried):
         self.step_losses.clear()
         self.sum_before = self.trainer._tr_loss.clone()
 
-    def on_pre_optimizer_step(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
-    ) -> None:
-        """Let the update happen, leave it out, or end."""
-        step = state.global_step + 1
+    def allows(self, norm: float) -> bool:
+        """Whether the update of the step in work may happen.
+
+        Args:
+            norm: Gradient norm before clipping.
+
+        Raises:
+            GuardStop: A policy ends the run.
+            RolledBack: A policy goes back to the last evaluation.
+        """
+        step = self.trainer.state.global_step + 1
         if self.skips(step):
-            self._leave_out(model)
-            return
+            return False
         loss = float(torch.stack(self.step_losses).sum())
-        norm = self.trainer.gradient_norm()
         fault = self._fault(loss, norm)
         if fault is None:
             self.losses.append(loss)
             self.log_norms.append(_log(norm))
-            return
-        policy, what, value = fault
+            return True
+        policy, name, value = fault
         if policy == "stop":
-            raise _stopped(what, value, step)
+            raise _stopped(name, value, step)
         if policy == "roll_back":
-            self.roll_back(step, what, value)
-        self._decide("skip", step, step, step, what, value)
-        self._leave_out(model)
+            self.roll_back(step, name, value)
+        self._decide("skip", step, step, step, name, value)
+        return False
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
@@ -165,13 +169,13 @@ class BatchGuard(TrainerCallback, Carried):
         if self.skips(state.global_step) and "grad_norm" in logs:
             logs["grad_norm"] = None
 
-    def roll_back(self, step: int, what: str, value: object) -> None:
+    def roll_back(self, step: int, name: str, value: object) -> None:
         """Leave out all batches from the last evaluation before a step up to it.
 
         Args:
             step: At which something went wrong, counted from 1.
-            what: Was wrong.
-            value: That it had.
+            name: The quantity that was wrong, for example ``"the loss"``.
+            value: Its value.
 
         Raises:
             RolledBack: Training has to begin again.
@@ -182,17 +186,17 @@ class BatchGuard(TrainerCallback, Carried):
         every = self.config.train.evaluate_every
         target = (step - 1) // every * every if step else 0
         if step == 0 or set(range(target + 1, step + 1)) <= set(self.left_out):
-            raise _stopped(what, value, step)
-        self._decide("roll_back", step, target + 1, step, what, value)
+            raise _stopped(name, value, step)
+        self._decide("roll_back", step, target + 1, step, name, value)
         trainer = self.trainer
         trainer.signals.require_none("The run goes back from here", trainer.args.device)
         raise RolledBack
 
     def _fault(self, loss: float, norm: float) -> tuple[str, str, float] | None:
-        """The policy that applies, of what and its value."""
-        for what, value in (("the loss", loss), ("the gradient norm", norm)):
+        """The policy that applies, the quantity at fault and its value."""
+        for name, value in (("the loss", loss), ("the gradient norm", norm)):
             if not math.isfinite(value):
-                return self.policy.not_finite, what, value
+                return self.policy.not_finite, name, value
         if self.policy.spike != "ignore":
             if _sticks_out(self.losses, loss, LEAST_LOSS):
                 return self.policy.spike, "the loss", loss
@@ -201,19 +205,19 @@ class BatchGuard(TrainerCallback, Carried):
         return None
 
     def _decide(
-        self, action: str, step: int, first: int, last: int, what: str, value: object
+        self, action: str, step: int, first: int, last: int, name: str, value: object
     ) -> None:
         """Write a decision down, unless there have been too many."""
         if len(self.decisions) >= self.policy.limit:
             raise GuardStop(
                 f"training: batches must be left out at most guard.limit={self.policy.limit} "
-                f"times, got {what} of {value} at step {step}.",
+                f"times, got {name} of {value} at step {step}.",
                 step,
             )
         row = {
             "step": step,
             "action": action,
-            "reason": what,
+            "reason": name,
             "value": str(value),  # may be no number
             "first": first,
             "last": last,
@@ -223,21 +227,14 @@ class BatchGuard(TrainerCallback, Carried):
         sync(self.path)  # before a checkpoint that rests on it
         self.decisions.append(row)
         steps = f"step {last} is" if first == last else f"steps {first} to {last} are"
-        self.on_message(f"{what} was {value} at step {step}: {steps} left out ({action})")
-
-    def _leave_out(self, model: torch.nn.Module) -> None:
-        """No parameter moves, and the means that are logged are those of the other steps."""
-        model.zero_grad(set_to_none=True)  # the optimizer passes over what has no gradient
-        self.trainer._tr_loss = self.sum_before
-        self.trainer._globalstep_last_logged += 1
-        self.trainer._norm = None
+        self.on_message(f"{name} was {value} at step {step}: {steps} left out ({action})")
 
 
 def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:
     """Which windows of the training tokens some steps read.
 
     Args:
-        dataset: Of :func:`diffattn.lab.training.ordered_trainer.training_order`.
+        dataset: Of :func:`diffattn.lab.training.loop.data_order.training_order`.
         first: Step, counted from 1.
         last: Step, counted from 1.
         config: The run.
@@ -269,11 +266,11 @@ def _log(norm: float) -> float:
     return math.log(max(norm, torch.finfo(torch.float64).tiny))
 
 
-def _stopped(what: str, value: object, step: int) -> GuardStop:
-    message = str(diverged(what, value, step))
+def _stopped(name: str, value: object, step: int) -> GuardStop:
+    message = str(diverged(name, value, step))
     if isinstance(value, float) and math.isfinite(value):
         message = (
-            f"training: {what} must not stick out above the {WINDOW} steps before "
+            f"training: {name} must not stick out above the {WINDOW} steps before "
             f"(guard.spike), got {value} at step {step}."
         )
     return GuardStop(message, step)

@@ -12,7 +12,6 @@ from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.monitoring.batch_guard import GUARD, BatchGuard, GuardStop
 from diffattn.lab.training.monitoring.gradient_flow import GradientFlowCallback
 from diffattn.lab.training.monitoring.lambda_policy import LambdaPolicy
-from diffattn.lab.training.monitoring.monitored_trainer import MonitoredTrainer
 from diffattn.lab.training.monitoring.postmortem import POSTMORTEM, write_postmortem
 from diffattn.lab.training.monitoring.trackers import Reporter
 from diffattn.lab.training.monitoring.watching import WatchCallback
@@ -45,7 +44,7 @@ class Monitor:
 
     def attach(
         self,
-        trainer: MonitoredTrainer,
+        trainer: Any,
         metrics: MetricsCallback,
         probe: Mapping[str, Any],
     ) -> None:
@@ -74,11 +73,11 @@ class Monitor:
             )
         )  # fmt: skip
 
-    def ended(self, error: DivergenceError, trainer: MonitoredTrainer) -> DivergenceError:
-        """What becomes of a run whose numbers are not finite.
+    def handle_divergence(self, error: DivergenceError, trainer: Any) -> DivergenceError:
+        """Handle a diverged run: roll back if the guard allows it, else write the post-mortem.
 
         Returns:
-            The error that ends it; its post-mortem is written, unless divergence is a result.
+            The error that ends the run. A run whose divergence is a result gets no post-mortem.
 
         Raises:
             RolledBack: It does not end: training has to begin again.

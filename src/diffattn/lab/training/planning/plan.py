@@ -83,58 +83,32 @@ def make_plan(
 ) -> Plan:
     """Plan a run.
 
-    Memory is that of eager PyTorch and holds no allowance for fragmentation or the libraries of
-    communication. With several devices, ``"ddp"`` adds the buckets of gradients, and ``"fsdp"``
-    divides weights, gradients and optimizer state, and adds two gathered blocks and the embedding.
+    Memory is that of eager PyTorch, without fragmentation and communication libraries. See
+    :func:`device_phases` for several devices.
 
     Args:
         config: The run, with how it is executed.
         device: What it runs on.
         devices: How many.
-        utilisation: Share of the peak that model operations reach, in (0, 1]. Assumed, not
-            estimated.
+        utilisation: Assumed share of the peak that model operations reach, in (0, 1].
         price: Of a device for an hour.
-        cache_sequences: Sequences that the key/value cache is stated for.
+        cache_sequences: Sequences in the key/value cache.
         cache_tokens: Tokens of each. Default: the model's longest context.
 
     Raises:
         ConfigError: A number is out of range, or the batch cannot be divided.
         BackendError: The configured backend cannot run there.
     """
-    check_positive("--utilisation", utilisation, most=1.0)
-    check_positive("--price", price)
-    for option, value in (
-        ("--gpus", devices), ("--cache-batch", cache_sequences), ("--cache-length", cache_tokens),
-    ):  # fmt: skip
-        if value is not None and not 1 <= value <= 10**9:
-            raise ConfigError(f"plan: {option} must be from 1 to 1,000,000,000, got {value}.")
     model, train = config.model, config.train
+    _check_numbers(devices, utilisation, price, cache_sequences, cache_tokens)
     shards = config.engine.shards(devices, "plan")
     share = share_of_batch(train, devices)
-    micro = train.micro_batch_sequences or share
-    if share % micro:
-        raise ConfigError(
-            f"plan: train.micro_batch_sequences must divide the {share} sequences of a device, "
-            f"got {micro}."
-        )
+    micro = _micro_batch(train, share)
     planner = _Memory(config, device, devices, shards, share)
     step, memory = planner.step(micro), planner.parts(micro)
-    available = device.memory_bytes
-    if available is None and (of_machine := available_bytes()) is not None:
-        available = of_machine // devices  # its processes share it
-    needed = sum(memory.values())
     forward = flops_per_token(model, train.seq_len)
     untested = planner.backend_untested(step)
-    composed = None
-    if "composed" in (step.backend, untested):
-        composed = flops_per_token(model, train.seq_len, composed=True) / forward
-    tokens = train.num_steps * train.batch_tokens
-    speed = None
-    if device.bfloat16_flops is not None and train.precision == "bfloat16":
-        # In another precision the peak is another one, which is not in the table.
-        speed = devices * device.bfloat16_flops * utilisation / (3 * forward)
-    hours = None if speed is None else tokens / speed / 3600
-    cache_tokens = cache_tokens or model.max_position_embeddings
+    composed = "composed" in (step.backend, untested)
     return Plan(
         name=config.name,
         attention_type=model.attention_type,
@@ -145,31 +119,91 @@ def make_plan(
         activation_checkpointing=config.engine.activation_checkpointing,
         backend=step.backend,
         backend_untested=untested,
-        composed_operations=composed,
-        parameters=parameter_count(model),
-        non_embedding_parameters=parameter_count(model, embeddings=False),
-        forward_flops_per_token=forward,
-        backward_flops_per_token=2 * forward,
-        tokens=tokens,
+        composed_operations=flops_per_token(model, train.seq_len, composed=True) / forward
+        if composed
+        else None,
+        **_model_facts(model, forward),
+        tokens=train.num_steps * train.batch_tokens,
         batch_tokens=train.batch_tokens,
         micro_batch_sequences=micro,
         passes_per_step=share // micro,
         memory=memory,
-        memory_bytes=needed,
-        device_memory_bytes=available,
-        fits=None if available is None else needed <= available,
-        largest_micro_batch=None if available is None else planner.largest_micro_batch(available),
-        kv_cache={
-            "sequences": cache_sequences,
-            "tokens": cache_tokens,
-            "bytes": cache_sequences * cache_tokens * kv_cache_bytes_per_token(model),
-        },
+        **planner.verdict(memory, _memory_of(device, devices)),
+        kv_cache=_kv_cache(model, cache_sequences, cache_tokens),
         utilisation=utilisation,
-        tokens_per_second=speed,
-        days=None if hours is None else hours / 24,
-        device_hours=None if hours is None else hours * devices,
-        cost=None if hours is None or price is None else hours * devices * price,
+        **_time_and_cost(train, device, devices, utilisation, forward, price),
     )
+
+
+def _model_facts(model: DiffTransformerConfig, forward: int) -> dict[str, Any]:
+    return {
+        "parameters": parameter_count(model),
+        "non_embedding_parameters": parameter_count(model, embeddings=False),
+        "forward_flops_per_token": forward,
+        "backward_flops_per_token": 2 * forward,
+    }
+
+
+def _check_numbers(
+    devices: int,
+    utilisation: float,
+    price: float | None,
+    cache_sequences: int,
+    cache_tokens: int | None,
+) -> None:
+    check_positive("--utilisation", utilisation, most=1.0)
+    check_positive("--price", price)
+    for option, value in (
+        ("--gpus", devices), ("--cache-batch", cache_sequences), ("--cache-length", cache_tokens),
+    ):  # fmt: skip
+        if value is not None and not 1 <= value <= 10**9:
+            raise ConfigError(f"plan: {option} must be from 1 to 1,000,000,000, got {value}.")
+
+
+def _micro_batch(train: TrainConfig, share: int) -> int:
+    """Sequences of one forward pass, of the ``share`` that a device reads of a batch."""
+    micro = train.micro_batch_sequences or share
+    if share % micro:
+        raise ConfigError(
+            f"plan: train.micro_batch_sequences must divide the {share} sequences of a device, "
+            f"got {micro}."
+        )
+    return micro
+
+
+def _memory_of(device: Device, devices: int) -> int | None:
+    """Bytes of one device; processes on a CPU share the machine's memory."""
+    if device.memory_bytes is not None:
+        return device.memory_bytes
+    machine = available_bytes()
+    return None if machine is None else machine // devices
+
+
+def _time_and_cost(
+    train: TrainConfig,
+    device: Device,
+    devices: int,
+    utilisation: float,
+    forward: int,
+    price: float | None,
+) -> dict[str, Any]:
+    """Speed, time and cost; unknown without a peak in the run's precision."""
+    if device.bfloat16_flops is None or train.precision != "bfloat16":
+        return dict.fromkeys(("tokens_per_second", "days", "device_hours", "cost"))
+    speed = devices * device.bfloat16_flops * utilisation / (3 * forward)
+    hours = train.num_steps * train.batch_tokens / speed / 3600
+    return {
+        "tokens_per_second": speed,
+        "days": hours / 24,
+        "device_hours": hours * devices,
+        "cost": None if price is None else hours * devices * price,
+    }
+
+
+def _kv_cache(model: DiffTransformerConfig, sequences: int, tokens: int | None) -> dict[str, int]:
+    tokens = tokens or model.max_position_embeddings
+    size = sequences * tokens * kv_cache_bytes_per_token(model)
+    return {"sequences": sequences, "tokens": tokens, "bytes": size}
 
 
 def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
@@ -263,8 +297,22 @@ class _Memory:
     def parts(self, micro: int) -> dict[str, int]:
         return largest(device_phases(self.step(micro), devices=self._devices, shards=self._shards))
 
-    def largest_micro_batch(self, available: int) -> int:
-        """The largest divisor of a device's share that fits; 0 if not one sequence does."""
+    def verdict(self, memory: dict[str, int], available: int | None) -> dict[str, Any]:
+        needed = sum(memory.values())
+        return {
+            "memory_bytes": needed,
+            "device_memory_bytes": available,
+            "fits": None if available is None else needed <= available,
+            "largest_micro_batch": self.largest_micro_batch(available),
+        }
+
+    def largest_micro_batch(self, available: int | None) -> int | None:
+        """The largest divisor of a device's share that fits; 0 if not one sequence does.
+
+        ``None``: the device's memory is unknown.
+        """
+        if available is None:
+            return None
         small = [size for size in range(1, isqrt(self._share) + 1) if self._share % size == 0]
         sizes = sorted({*small, *(self._share // size for size in small)})
         low, high = 0, len(sizes)  # sizes[:low] fit, sizes[high:] do not

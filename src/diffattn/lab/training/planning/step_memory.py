@@ -71,10 +71,7 @@ def step_memory(
     tested: bool = True,
     whole: bool = False,
 ) -> StepMemory:
-    """Run one step of a model on tensors without values, and count what is alive.
-
-    Two layers are run; the others are equal to them and are added. What is counted is what eager
-    PyTorch allocates for tensors; see :class:`LiveBytes` for what it is not.
+    """Run two layers of a step without values; count live tensors (:class:`LiveBytes`) of all.
 
     Args:
         config: The model.
@@ -82,11 +79,10 @@ def step_memory(
         sequences: Of one forward pass on the device.
         accumulates: Whether several passes make a step: gradients are there from the start.
         device: ``"cpu"`` or ``"cuda"``, whose backends and optimizer are meant.
-        checkpointing: Whether activations of a block are computed again.
-        loss_chunk_tokens: Tokens whose logits exist at once. Default: all of a forward pass.
-        apart: Whether documents are kept apart: the sequences are one packed row, and a backend
-            that holds masks or maps has those of the whole row.
-        elsewhere: Whether another machine is meant, with every backend of that device.
+        checkpointing: Whether a block's activations are computed again.
+        loss_chunk_tokens: Tokens whose logits exist at once. Default: all.
+        apart: Whether documents are kept apart: the sequences are one packed row.
+        elsewhere: Whether another machine runs it, with every backend of that device.
         tested: See :func:`diffattn.models.attention.cached_attention.chosen_backend`.
         whole: Run all layers, which takes longer and gives the same.
 
@@ -104,7 +100,7 @@ def step_memory(
     ran = layers if whole else min(layers, _COUNTED_LAYERS)
     step = _Step(config, backend, ran, on_gpu=device != "cpu")
     ids = torch.zeros(sequences, train.seq_len, dtype=torch.int64)
-    positions = torch.arange(train.seq_len).expand(sequences, -1) if apart else None
+    positions = torch.arange(train.seq_len).expand_as(ids) if apart else None
     rows = window_inputs(ids, positions)  # before: where documents begin are values
     with FakeTensorMode(allow_non_fake_inputs=True), step.live:
         step.run(
@@ -113,10 +109,9 @@ def step_memory(
         )  # fmt: skip
     block = sum(p.numel() for p in step.model.model.layers[0].parameters())
     root = sum(p.numel() for p in step.model.parameters()) - ran * block
+    phases = step.phases(layers - ran, block, accumulates=accumulates, checkpointing=checkpointing)
     return StepMemory(
-        phases=step.phases(
-            layers - ran, block, accumulates=accumulates, checkpointing=checkpointing
-        ),
+        phases=phases,
         block_parameters=block,
         root_parameters=root,
         backend=backend,

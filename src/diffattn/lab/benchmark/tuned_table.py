@@ -1,0 +1,94 @@
+"""Lines of the launch table that ``tools/tune.py`` found, as source and put in force."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.checksum import file_hash
+from diffattn.files.io import read_json
+from diffattn.ops.triton import configs
+from diffattn.ops.triton.configs import LaunchConfig
+
+
+def lines_path(out: Path) -> Path:
+    """Where the lines for the table lie, of the record ``out``."""
+    return out.with_suffix(".lines.txt")
+
+
+def lines_text(row: int, lines: Mapping[str, Any]) -> str:
+    """One row of ``configs._SEEDS``, as source."""
+    rows = []
+    for launch, tiles in lines.items():
+        columns = [str(tuple(tile)) if tile else "None" for tile in tiles]
+        forms = (", ".join(columns[:3]), ", ".join(columns[3:]))  # one line for V1, one for V2
+        head = f'        "{launch}": ('
+        if any(tiles):
+            rows.append(f"{head}{forms[0]},\n{' ' * len(head)}{forms[1]}),")
+    return "\n".join([f"    {row}: {{", *rows, "    },", ""])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TunedTable:
+    """What a tuner found for one row of the launch table."""
+
+    row: int
+    lines: Mapping[str, Any]
+    """Tiles by launch, as ``configs.table_row`` gives them."""
+    digest: str
+    """Of the record, so that measurements by other lines are told apart."""
+
+    def in_force(self) -> AbstractContextManager[None]:
+        """A context in which kernels launch by these lines."""
+        return configs.seeded_with(self.row, self.lines)
+
+
+def read_table(path: Path, device: str) -> TunedTable:
+    """The lines of a record, for the device that it speaks of.
+
+    Args:
+        path: What :func:`tune` wrote, complete or not: a line that was not searched holds the
+            package's tiles.
+        device: Where they are to be launched.
+
+    Raises:
+        CheckpointError: The file is missing, damaged or no record of the tuner.
+        ConfigError: It is of other chips than this device.
+    """
+    record = read_json(path)
+    row, lines = record.get("row"), record.get("lines", {})
+    if row not in configs.CAPABILITIES or not _are_lines(lines, configs.table_row(row)):
+        raise CheckpointError(
+            f"{path}: must be the record of 'python -m tools.tune' by this version's launches, got "
+            "another file."
+        )
+    here = configs.device_row(torch.device(device))
+    if here != row:
+        raise ConfigError(
+            f"bench: the table must be for this device, row {here} of the launch table, got "
+            f"row {row}."
+        )
+    tiles = {name: tuple(tuple(x) if x else None for x in line) for name, line in lines.items()}
+    return TunedTable(row=row, lines=tiles, digest=file_hash(path)[:16])
+
+
+def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
+    """Whether these are lines of the table: its launches, columns and tiles."""
+    columns = {len(line) for line in shipped.values()}
+    return (
+        isinstance(lines, dict)
+        and set(shipped) <= set(lines) <= set(shipped) | set(configs.CANDIDATES)
+        and all(isinstance(line, list) and len(line) in columns for line in lines.values())
+        and all(_is_tile(tile) for line in lines.values() for tile in line)
+    )
+
+
+def _is_tile(tile: Any) -> bool:
+    if tile is None:
+        return True
+    right = isinstance(tile, list) and len(tile) == len(fields(LaunchConfig))
+    return right and all(type(number) is int and number > 0 for number in tile)

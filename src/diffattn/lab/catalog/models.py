@@ -1,0 +1,375 @@
+"""Every model that studies compare, one row each. Loads without torch and transformers.
+
+A new control needs its row here, its layer in :mod:`diffattn.layers` and a test of that layer.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from diffattn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.twins import Twin
+
+BASELINE = "softmax"
+FLOOR, WIDER_FLOOR = "none", "none_ffn"
+"""Controls without attention; the second gives its parameters to the feed-forward layers. A study
+says nothing of attention unless softmax attention beats them."""
+WIDE, WIDE_NORM, MORE_HEADS = "softmax_wide", "softmax_wide_norm", "softmax_more_heads"
+UNIFORM_SECOND = "softmax_minus_mean"
+WITHOUT_NORM, ADDED, UNIFORM = "diff_no_norm", "diff_added", "diff_uniform"
+V2_WITH_NORM = "diff_v2_norm"
+RANK = "shared_diff_r8"
+"""The rank of the comparison on text at study scale; other ranks are compared with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One model of a comparison, made from the softmax base."""
+
+    role: str
+    """``"baseline"``, ``"type"``, ``"control"``, ``"ablation"``, ``"match"`` or ``"rank"``."""
+    name: str
+    title: str
+    """In tables and charts."""
+    compared_with: str
+    """The variant whose learning rate it uses and that it is compared with."""
+    summary: str
+    """The model in words, or the effect that it separates."""
+    also: tuple[str, ...] = ()
+    """Other variants that it is compared with, where they take part."""
+    color: str = "#999999"
+    attends: bool = True
+    """Whether a position sees other positions."""
+    side_effect_of: tuple[str, ...] = ()
+    """Types whose side effect it has, without a second map that learns. If it leads softmax too,
+    their lead is no effect of their second map."""
+    layer: str = ""
+    """Attention type of its layers. Default: the name."""
+    match: str | None = None
+    """Budget that it keeps equal. Default: that of the comparison."""
+    heads: float = 1.0
+    """Number of heads as a factor of the softmax model's."""
+    width: int = 1
+    """Width of a head as a factor of the softmax model's."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the model's configuration."""
+
+    @property
+    def attention_type(self) -> str:
+        """Attention type of its layers."""
+        return self.layer or self.name
+
+    def twin(self, base: "DiffTransformerConfig", match: str) -> "Twin[DiffTransformerConfig]":
+        """The model of this variant.
+
+        Args:
+            base: The softmax model.
+            match: Budget that the comparison keeps equal, of :data:`diffattn.models.twins.MATCHES`.
+
+        Raises:
+            ConfigError: The number of heads would not be whole.
+        """
+        changes = dict(self.changes)
+        if (self.heads, self.width) != (1, 1):
+            for name in ("num_heads", "num_kv_heads"):
+                wanted = getattr(base, name) * self.heads
+                if not wanted.is_integer():
+                    raise ConfigError(f"{self.name}: {name} must be whole, got {wanted:g}.")
+                changes[name] = int(wanted)
+            changes["head_dim"] = base.head_dim * self.width
+        return base.twin(self.attention_type, self.match or match, **changes)
+
+
+_type, _control, _ablation, _match, _rank = (
+    partial(Variant, role) for role in ("type", "control", "ablation", "match", "rank")
+)
+_V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
+_NORM = {"head_norm": True}
+# Colours are Okabe and Ito's: distinct under common colour-vision deficiencies and in grey.
+_TYPES = (
+    Variant(
+        "baseline", BASELINE, "Transformer (softmax)", BASELINE, "the baseline", color="#4d4d4d"
+    ),
+    _type(_V1, "DIFF V1", BASELINE, "DIFF Transformer", (WIDE_NORM,), "#0072b2"),
+    _type(_V2, "DIFF V2", BASELINE, "DIFF V2", (MORE_HEADS,), "#d55e00"),
+    _type(_SHARED, "Shared DIFF", BASELINE, "Shared DIFF", (WIDE_NORM,), "#009e73"),
+)
+TYPES = tuple(row.name for row in _TYPES)
+"""Softmax and the attention types of the papers."""
+_TEXT = (
+    *_TYPES,
+    _control(
+        FLOOR,
+        "No attention",
+        BASELINE,
+        "no attention: its output is zero",
+        color="#cc79a7",
+        attends=False,
+        match="heads",
+    ),
+    _control(
+        WIDER_FLOOR,
+        "No attention, wider FFN",
+        FLOOR,
+        "no attention, its parameters given to the feed-forward layers",
+        (BASELINE,),
+        "#e69f00",
+        attends=False,
+        layer=FLOOR,
+        match="params",
+    ),
+    _control(
+        "softmax_half",
+        "Softmax × ½",
+        BASELINE,
+        "softmax times ½: V2's scale at the start",
+        side_effect_of=TYPES[1:],
+    ),
+    _control(
+        UNIFORM_SECOND,
+        "Softmax − 0.7 mean value",
+        BASELINE,
+        "softmax minus 0.7 times the mean value: a second map that sees nothing",
+        side_effect_of=TYPES[1:],
+    ),
+    _control(
+        WITHOUT_NORM,
+        "DIFF V1 without head norm",
+        _V1,
+        "V1 without head norm",
+        (BASELINE,),
+        "#56b4e9",
+        layer=_V1,
+        changes={"head_norm": False},
+    ),
+    _ablation(
+        "diff_v2_gate",
+        "DIFF V2, gate only",
+        _V2,
+        "V2 without its second map: softmax times 1 − λ",
+        side_effect_of=(_V2,),
+    ),
+    _ablation("diff_v2_constant", "DIFF V2, λ = ½", _V2, "V2 with λ = ½"),
+    _ablation(
+        V2_WITH_NORM,
+        "DIFF V2 with head norm",
+        _V2,
+        "V2 with head norm",
+        color="#8c6d00",
+        layer=_V2,
+        changes=_NORM,
+    ),
+    _ablation(
+        "diff_v2_added",
+        "DIFF V2, maps added",
+        _V2,
+        "V2 whose second map is added: nothing is subtracted",
+        side_effect_of=(_V2,),
+    ),
+    _ablation(
+        "diff_token_lambda", "DIFF V1, λ per token", _V1, "V1 with V2's λ per token and head"
+    ),
+    _match(
+        "diff_v2_heads",
+        "DIFF V2, equal heads",
+        _V2,
+        "V2 at equal heads: more parameters",
+        (BASELINE,),
+        layer=_V2,
+        match="heads",
+    ),
+    _match(
+        "diff_v2_flops",
+        "DIFF V2, equal FLOPs",
+        _V2,
+        "V2 at equal training FLOPs",
+        (BASELINE,),
+        layer=_V2,
+        match="flops",
+    ),
+    _match(
+        "shared_diff_heads",
+        "Shared DIFF, equal heads",
+        _SHARED,
+        "Shared DIFF at equal heads: fewer parameters",
+        (BASELINE,),
+        layer=_SHARED,
+        match="heads",
+    ),
+)
+_RECALL = (
+    _control(
+        "softmax_norm",
+        "Softmax with head norm",
+        _V1,
+        "softmax with head norm, its heads half as wide as V1's",
+        layer=BASELINE,
+        changes=_NORM,
+    ),
+    _control(
+        UNIFORM,
+        "DIFF V1, uniform second map",
+        _V1,
+        "V1 whose second map is uniform: it sees nothing",
+    ),
+)
+_ABLATIONS = (
+    _ablation(
+        WIDE,
+        "Softmax, half the heads",
+        BASELINE,
+        "softmax with half the heads, twice as wide",
+        layer=BASELINE,
+        heads=0.5,
+        width=2,
+    ),
+    _ablation(
+        WIDE_NORM,
+        "Softmax, half the heads, head norm",
+        WIDE,
+        "the same with head norm",
+        layer=BASELINE,
+        heads=0.5,
+        width=2,
+        changes=_NORM,
+    ),
+    _ablation(
+        MORE_HEADS,
+        "Softmax, 1.5 times the heads",
+        BASELINE,
+        "softmax with 1.5 times the heads, of keys and values too, and an FFN that "
+        "pays for them: more goes to attention than in V2",
+        layer=BASELINE,
+        heads=1.5,
+    ),
+    _ablation(
+        ADDED, "DIFF V1, maps added", _V1, "V1 whose second map is added: nothing is subtracted"
+    ),
+    _ablation(
+        "diff_lambda_08",
+        "DIFF V1, λ_init 0.8",
+        _V1,
+        "V1 with λ_init = 0.8 in every layer",
+        layer=_V1,
+        changes={"lambda_init": 0.8},
+    ),
+    _ablation(
+        "diff_lambda_05",
+        "DIFF V1, λ_init 0.5",
+        _V1,
+        "V1 with λ_init = 0.5 in every layer",
+        layer=_V1,
+        changes={"lambda_init": 0.5},
+    ),
+    _ablation("diff_v2_no_lambda", "DIFF V2 without λ", _V2, "V2 without λ: A1 − A2"),
+    _ablation(
+        "diff_v2_raw_lambda", "DIFF V2, λ without sigmoid", _V2, "V2 with λ not through a sigmoid"
+    ),
+    _ablation(
+        "diff_v2_across",
+        "DIFF V2, pairs across groups",
+        _V2,
+        "V2 with pairs i and i + h: other keys and values",
+    ),
+    _ablation(
+        "shared_diff_map_norm",
+        "Shared DIFF, norm on the map",
+        _SHARED,
+        "Shared DIFF with its norm on the map, not on the head's output",
+    ),
+)
+_RANKS = (2, 4, 8, 16)
+_LAMBDA_INITS = {"_lambda_08": 0.8, "_lambda_05": 0.5}
+
+
+def _rows_of_rank(rank: int) -> tuple[Variant, ...]:
+    name, title = f"shared_diff_r{rank}", f"Shared DIFF, r = {rank}"
+    shared = partial(Variant, "rank", layer=_SHARED)
+    return (
+        shared(
+            name,
+            title,
+            _V1 if name == RANK else RANK,
+            f"Shared DIFF with updates of rank {rank}",
+            (BASELINE,) if name == RANK else (_V1, BASELINE),
+            changes={"shared_rank": rank},
+        ),
+        *(
+            shared(
+                f"{name}{ending}",
+                f"{title}, λ_init {value}",
+                name,
+                f"the same with λ_init = {value} in every layer",
+                (_V1, BASELINE),
+                changes={"shared_rank": rank, "lambda_init": value},
+            )
+            for ending, value in _LAMBDA_INITS.items()
+        ),
+    )
+
+
+_RANKED = tuple(row for rank in _RANKS for row in _rows_of_rank(rank))
+VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
+"""Name to variant."""
+NEVER_ATTEND = tuple(row.name for row in VARIANTS.values() if not row.attends)
+SIDE_EFFECTS = tuple(name for name, row in VARIANTS.items() if row.side_effect_of == TYPES[1:])
+"""Controls with a side effect of every type."""
+CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
+"""A lead of a type is one of its second map only if all of these are compared."""
+RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED, UNIFORM)
+"""For recall the head norm alone, the width of heads, added maps and a blind second map count
+too."""
+SWEPT = (*TYPES, FLOOR)
+"""Variants with a rate of their own; the others use that of the variant they are compared with."""
+MEMBERS: dict[str, tuple[str, ...]] = {
+    "text": tuple(row.name for row in _TEXT),
+    "ablations": (
+        *(BASELINE, WIDE, WIDE_NORM, MORE_HEADS),
+        *(_V1, WITHOUT_NORM, ADDED, "diff_lambda_08", "diff_lambda_05"),
+        *(_V2, "diff_v2_no_lambda", "diff_v2_raw_lambda", "diff_v2_across"),
+        *(_SHARED, "shared_diff_map_norm", FLOOR),
+    ),
+    "rank": (BASELINE, _V1, *(row.name for row in _RANKED), FLOOR),
+}
+"""Kind of study to the variants that it compares, in the order of its tables."""
+RANKS_ALONE = (
+    *(BASELINE, _V1),
+    *(f"shared_diff_r{rank}" for rank in _RANKS),
+    *(f"{RANK}{ending}" for ending in _LAMBDA_INITS),
+    FLOOR,
+)
+"""For long runs, where more seeds tell more than every rank at every λ_init."""
+
+
+def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:
+    """The variant whose sweep decides the learning rate of ``name``."""
+    while name not in swept:
+        name = VARIANTS[name].compared_with
+    return name
+
+
+def own_side_effects(name: str) -> tuple[str, ...]:
+    """Ablations of a type that have a side effect of that type alone."""
+    return tuple(row.name for row in VARIANTS.values() if row.side_effect_of == (name,))
+
+
+def gets_every_seed(name: str) -> bool:
+    """Whether a variant decides how a lead is read; others may have fewer seeds."""
+    row = VARIANTS.get(name)
+    return row is not None and (
+        row.role in ("baseline", "type", "control") or bool(row.side_effect_of)
+    )
+
+
+def type_name(name: str) -> str:
+    """Title of a variant; an unknown one keeps its name."""
+    return VARIANTS[name].title if name in VARIANTS else name
+
+
+def type_color(name: str) -> str:
+    """Hex colour of a variant."""
+    return VARIANTS[name].color if name in VARIANTS else "#999999"

@@ -1,0 +1,92 @@
+"""One compressed table of all runs of a study, in place of their folders.
+
+``pandas.read_json("published/text/runs.jsonl.gz", lines=True)`` reads it: one row per run, with its
+name and one column per file of its folder. Columns of ``.jsonl`` files hold lists of rows.
+"""
+
+import gzip
+import json
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import CheckpointError
+
+TABLE = "runs.jsonl.gz"
+RUNS = "runs"
+
+
+def pack_runs(runs: Path, table: Path) -> None:
+    """Write the table of every run folder below ``runs``.
+
+    Raises:
+        CheckpointError: A file would not be the same, byte for byte, when it is unpacked.
+    """
+    lines = []
+    for folder in sorted({path.parent for path in runs.rglob("*.json")}):
+        files = {path.name: _parse(path) for path in sorted(folder.glob("*.json*"))}
+        lines.append(json.dumps({"name": folder.relative_to(runs).as_posix()} | files))
+    table.write_bytes(gzip.compress("\n".join(lines).encode() + b"\n", mtime=0))
+
+
+def unpack_runs(table: Path, runs: Path) -> None:
+    """Write the run folders of a table again, byte for byte.
+
+    Raises:
+        CheckpointError: The table is damaged.
+    """
+    try:
+        lines = gzip.decompress(table.read_bytes()).splitlines()
+    except (OSError, EOFError) as error:
+        raise CheckpointError(f"{table}: must be a gzip file, got a damaged one.") from error
+    for line in lines:
+        files = json.loads(line)
+        folder = runs / files.pop("name")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_text(_format(name, content), encoding="utf-8")
+
+
+def runs_folder(study: Path) -> Path:
+    """The run folders of a study: its own, or a temporary copy unpacked from its table."""
+    table = study / TABLE
+    return study / RUNS if (study / RUNS).exists() or not table.exists() else _unpacked(table)
+
+
+def results_folder(evaluation: Path) -> Path:
+    """The result folders of an evaluation: its own, or those of its table, as above."""
+    table = evaluation / TABLE
+    return _unpacked(table) if table.exists() else evaluation
+
+
+@cache
+def _unpacked(table: Path) -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="diffattn-runs-")
+    _TEMPORARY.append(folder)  # removed when the process ends
+    unpack_runs(table, Path(folder.name))
+    return Path(folder.name)
+
+
+_TEMPORARY: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _parse(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    is_rows = path.suffix == ".jsonl"
+    content = [json.loads(row) for row in text.splitlines()] if is_rows else json.loads(text)
+    if _format(path.name, content) != text:
+        raise CheckpointError(f"{path}: must be as our writer formats it, got another layout.")
+    return content
+
+
+def _format(name: str, content: Any) -> str:
+    if name.endswith(".jsonl"):
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content)
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    command, source, target = sys.argv[1:]
+    {"pack": pack_runs, "unpack": unpack_runs}[command](Path(source), Path(target))

@@ -1,0 +1,101 @@
+"""The elements of a page. One template renders them to HTML, one function to Markdown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from diffattn.lab.report.page.charts import Chart
+from diffattn.lab.report.page.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One paragraph of plain text."""
+
+    text: str
+    role: Literal["", "lead", "statement", "gap", "remark", "verdict", "verdict uninformative"] = ""
+    """How the style sheet shows it."""
+    title: str = ""
+    """Words in bold before the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """A list of sentences. A page without sentences shows nothing."""
+
+    items: Sequence[str]
+    title: str = ""
+    role: Literal["", "gap"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Names and their explanations."""
+
+    entries: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text in a fixed-width font."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Eq. (1) of arXiv:2410.05258v2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Charts side by side, or the sentences in their place."""
+
+    charts: "Sequence[Chart | Text]"
+    role: Literal["pair", "maps"] = "pair"
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Elements that a reader opens."""
+
+    title: str
+    content: "Sequence[Element]"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Elements under a heading of the third level."""
+
+    title: str
+    content: "Sequence[Element]"
+    id: str = ""
+
+
+Element: TypeAlias = Text | Bullets | Terms | Code | Equation | Pair | Fold | Part | Chart | Table
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Elements under a heading of the second level, which the contents of the page name."""
+
+    id: str
+    title: str
+    content: Sequence[Element]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """A page."""
+
+    title: str
+    lead: Sequence[Element]
+    """Stands before the first section."""
+    sections: Sequence[Section]
+    summary: Table | None = field(default=None)
+    """The table that a terminal or a text document shows of the page."""
+
+
+def kind_of(element: Element) -> str:
+    """The name of the macro that renders an element."""
+    return type(element).__name__.lower()

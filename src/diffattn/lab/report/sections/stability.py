@@ -1,0 +1,271 @@
+"""The page of a stability study: spikes, clipping and divergence over the learning rate."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from diffattn.lab.catalog.models import NEVER_ATTEND
+from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
+from diffattn.lab.report.page.elements import Document, Section, Text
+from diffattn.lab.report.page.run_tables import cost_table, models_table
+from diffattn.lab.report.page.runs import Study, runs_by_name, study_of_runs
+from diffattn.lab.report.page.study_page import (
+    read_info,
+    read_results,
+    study_document,
+    unfinished,
+)
+from diffattn.lab.report.page.tables import (
+    Cell,
+    Table,
+    head_cell,
+    number_cell,
+    per_run,
+    table,
+    type_cell,
+    word_cell,
+)
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    count,
+    listing,
+    number,
+    p_value,
+    plural,
+    span,
+    type_name,
+)
+
+METRICS = {
+    "loss": "Final validation loss",
+    "loss_spike_share": "Loss spikes",
+    "gradient_spike_share": "Gradient spikes",
+    "clipped_share": "Clipped steps",
+    "sensitivity": "Sensitivity to the rate",
+}
+"""Measures of ``results.json`` and their names. The last one spans all rates."""
+_UNITS = {
+    "loss": "nats per token, at most that of guessing all tokens alike; diverged runs count as "
+    "that",
+    "loss_spike_share": "share of the judged steps",
+    "gradient_spike_share": "share of the judged steps",
+    "clipped_share": "share of all steps",
+}
+
+
+def read_stability_study(folder: Path) -> Study:
+    """Read the records of a stability study. All but ``study.json`` may be missing.
+
+    Raises:
+        CheckpointError: A file is damaged or of another schema version.
+    """
+    info = read_info(folder)
+    names = [
+        f"{name}-lr{rate:g}-seed{seed}"
+        for name in info["types"]
+        for rate in info["learning_rates"]
+        for seed in info["seeds"]
+    ]
+    return study_of_runs(
+        info, runs_by_name(folder), names, read_results(folder), missing="nothing is counted"
+    )
+
+
+def stability_document(study: Study) -> Document:
+    """Assemble the page."""
+    info, train, results = study.info, study.info["config"]["train"], study.results
+    names = listing(type_name(name) for name in study.types)
+    rates = info["learning_rates"]
+    lead = (
+        f"Compared: language models that are alike but for their attention ({names}), each "
+        f"trained for {count(train.get('num_steps'))} steps of {count(train.get('batch_tokens'))} "
+        f"tokens at {plural(len(rates), 'learning rate')} from {min(rates):g} to {max(rates):g}, "
+        f"with {plural(len(info['seeds']), 'seed')}."
+    )
+    first_runs = [study.runs_of(name)[:1] for name in study.types]
+    one_per_type = replace(study, runs=tuple(run for runs in first_runs for run in runs))
+    sections = [
+        Section("models", "Models", [models_table(one_per_type)]),
+        Section("results", "Results", unfinished("counted")),
+        Section("differences", "Differences", unfinished("compared")),
+    ]
+    if results is not None:
+        sections[1:] = [
+            Section(
+                "results",
+                "Results",
+                [
+                    Text(_definition(results["definition"])),
+                    diverged_table(results, rates),
+                    *(
+                        element
+                        for metric in _UNITS
+                        for element in (
+                            over_rates(study, metric, f"chart-{metric}"),
+                            measure_table(results, rates, metric),
+                        )
+                    ),
+                ],
+            ),
+            Section("differences", "Differences", difference_tables(results)),
+        ]
+    return study_document(
+        study,
+        "stability",
+        verdict=[
+            Text(results["verdict"]["sentence"], "lead") if results else unfinished("compared")[0]
+        ],
+        lead=lead,
+        sections=sections,
+        costs=[cost_table(study)],
+        summary=None if results is None else summary_table(results),
+    )
+
+
+def over_rates(study: Study, metric: str, element_id: str) -> Chart:
+    """Draw a measure over the learning rate, one line per type, with intervals."""
+    assert study.results is not None
+    traces = []
+    for name, entry in study.results["types"].items():
+        points = [(at["learning_rate"], at[metric]) for at in entry["rates"]]
+        trace = line([(rate, summary["mean"]) for rate, summary in points], name, "mean of seeds")
+        trace["mode"] = "lines+markers"
+        trace["hovertemplate"] = [type_name(name), "rate %{x}: %{y:.4f}"]
+        bounds = [(summary["mean"], summary["low"], summary["high"]) for _, summary in points]
+        trace["error_y"] = interval_bars(bounds) | {"thickness": 1, "width": 4}
+        traces.append(trace)
+    ticks = study.info["learning_rates"]
+    axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{rate:g}" for rate in ticks]}
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("learning rate", METRICS[metric].lower(), xaxis=axis),
+        caption=f"{METRICS[metric]} over the learning rate: mean over seeds and its interval.",
+        runs=names_of([f"{name}-lr…-seed…" for name in study.results["types"]]),
+        height=380,
+        label=f"{METRICS[metric]} over the learning rate, one line per attention type",
+    )
+
+
+def measure_table(results: dict[str, Any], rates: list[float], metric: str) -> Table:
+    """Tabulate one measure: a row per type, a column per rate, mean and interval."""
+    rows = [
+        [
+            type_cell(name),
+            *(
+                number_cell(number(at[metric]["mean"], 3), at["runs"], note=_ends(at[metric]))
+                for at in entry["rates"]
+            ),
+        ]
+        for name, entry in results["types"].items()
+    ]
+    caption = f"{METRICS[metric]}: {_UNITS[metric]}. Mean over seeds and its interval."
+    return table(caption, ["Model", *(f"rate {rate:g}" for rate in rates)], rows)
+
+
+def diverged_table(results: dict[str, Any], rates: list[float]) -> Table:
+    """List the runs that diverged, and when."""
+    rows = []
+    for name, entry in results["types"].items():
+        row = [type_cell(name)]
+        for at in entry["rates"]:
+            runs = zip(at["runs"], at["diverged"], at["diverged_steps"], strict=True)
+            lines = [(run, _when(step)) for run, diverged, step in runs if diverged]
+            row.append(per_run([("", f"{len(lines)} of {len(at['runs'])}"), *lines]))
+        rows.append(row)
+    headers = ["Model", *(f"rate {rate:g}" for rate in rates)]
+    return table("Diverged runs, and the step at which a number was not finite.", headers, rows)
+
+
+def difference_tables(results: dict[str, Any]) -> list[Table]:
+    """Tabulate paired differences: means over rates, at each rate, and to no attention."""
+    differences = results["differences"]
+    to_nothing = [entry for entry in differences if entry["baseline"] in NEVER_ATTEND]
+    others = [entry for entry in differences if entry not in to_nothing]
+    overall = [entry for entry in others if entry["learning_rate"] is None]
+    at_each = [entry for entry in others if entry["learning_rate"] is not None]
+    margin = results["verdict"].get("margin")
+    uses_context = (
+        "below 0 is better than no attention"
+        if margin is None
+        else f"a model whose whole intervals lie {margin:g} nats or more below 0 uses its context "
+        "at this rate"
+    )
+    stable = "below 0 is more stable"
+    return [
+        _difference_table(overall, "Rates", stable, ""),
+        _difference_table(at_each, "Rate", stable, " of one measure"),
+        *([_difference_table(to_nothing, "Rate", uses_context, "")] if to_nothing else ()),
+    ]
+
+
+def _difference_table(
+    entries: list[dict[str, Any]], header: str, reading: str, family: str
+) -> Table:
+    rows = [
+        [
+            head_cell(f"{type_name(entry['type'])} − {type_name(entry['baseline'])}"),
+            word_cell(METRICS.get(entry["metric"], entry["metric"])),
+            _rates_cell(entry),
+            number_cell(number(entry["mean"], 4, signed=True)),
+            number_cell(_ends(entry, signed=True)),
+            number_cell(p_value(entry["p_value"])),
+            number_cell(p_value(entry["p_holm"])),
+            word_cell(entry.get("why", "counted by earlier rules")),
+        ]
+        for entry in entries
+    ]
+    headers = ["Models", "Measure", header, "Difference", "95 % interval", "p", "p, Holm", "Remark"]
+    caption = (
+        f"Paired by seed; {reading}. p: Student's t test. Holm: adjusted for all rows of this "
+        f"table{family}, those that say nothing counting with 1."
+    )
+    return table(caption, headers, rows)
+
+
+def summary_table(results: dict[str, Any]) -> Table:
+    """Tabulate means over seeds: a row per type and rate."""
+    rows = [
+        [
+            type_cell(name),
+            number_cell(f"{at['learning_rate']:g}"),
+            number_cell(f"{sum(at['diverged'])} of {len(at['runs'])}"),
+            *(
+                number_cell(number(at[metric]["mean"], 3), note=_ends(at[metric]))
+                for metric in _UNITS
+            ),
+        ]
+        for name, entry in results["types"].items()
+        for at in entry["rates"]
+    ]
+    headers = ["Model", "Learning rate", "Diverged", *(METRICS[metric] for metric in _UNITS)]
+    return table("Means over seeds.", headers, rows)
+
+
+def _rates_cell(entry: dict[str, Any]) -> Cell:
+    if entry["learning_rate"] is not None:
+        return number_cell(f"{entry['learning_rate']:g}")
+    return word_cell(", ".join(f"{rate:g}" for rate in entry.get("rates", ())) or MISSING)
+
+
+def _when(step: int | None) -> str:
+    return "no better than a guess" if step is None else f"at step {step:,}"
+
+
+def _ends(entry: dict[str, Any], *, signed: bool = False) -> str:
+    return span(entry["low"], entry["high"], 3, signed=signed, none="one seed")
+
+
+def _definition(rule: dict[str, Any]) -> str:
+    return (
+        f"A spike of the loss is a step whose training loss exceeds the median of the "
+        f"{rule['window']} steps before by more than {number(rule['deviations'], 0)} robust "
+        f"standard deviations and by more than {rule['least_loss']:g} nats. A spike of the "
+        "gradient follows the same rule for the logarithm of its norm before clipping, with a "
+        f"factor of at least {math.exp(rule['least_log_gradient']):g}. The first {rule['window']} "
+        "steps are not judged. A run diverges if a number is not finite, or if its final loss is "
+        "no better than guessing all tokens alike. Steps that it did not make count as spikes and "
+        "as clipped. Sensitivity to the rate is the mean loss over the rates minus the best "
+        "(arXiv:2309.14322, there over rates evenly spaced in logarithm)."
+    )

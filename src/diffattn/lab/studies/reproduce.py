@@ -1,0 +1,149 @@
+"""Reproduce a study: the kinds of studies, and the one function that runs each of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.catalog.models import MEMBERS
+from diffattn.lab.studies.gradient_flow.config import GradientFlowConfig, gradient_flow_study
+from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
+from diffattn.lab.studies.recall.config import RecallStudyConfig, recall_study
+from diffattn.lab.studies.recall.summary import recall_results
+from diffattn.lab.studies.run import run_study
+from diffattn.lab.studies.scaling.config import ScalingStudyConfig, scaling_study
+from diffattn.lab.studies.scaling.summary import scaling_results
+from diffattn.lab.studies.stability.config import StabilityStudyConfig, stability_study
+from diffattn.lab.studies.stability.summary import stability_results
+from diffattn.lab.studies.study import OnMessage, OnProgress, Runs, Study
+from diffattn.lab.studies.text.comparison import ComparisonConfig
+from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.summary import judge_comparison
+from diffattn.lab.training.prepare import PreparedData
+from diffattn.models.config.known_names import check_known
+
+KINDS = (*MEMBERS, "recall", "stability", "gradient-flow", "scaling")
+
+
+def reproduce(
+    scale: str = "laptop",
+    *,
+    kind: str = "text",
+    out: str | Path | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+    extrapolate: bool = False,
+    reuse: Sequence[str | Path] = (),
+    workers: int | None = None,
+    on_message: OnMessage = print,
+    on_progress: OnProgress = lambda name, event: None,
+) -> Path:
+    """Train the models of a study on the same data, and compare them.
+
+    ``"text"`` compares softmax, DIFF V1, DIFF V2 and Shared DIFF, and controls: models that lack
+    what may explain a difference, first of all attention. At study scale a sweep on a seed of its
+    own chooses each type's learning rate. The same call again continues what was interrupted.
+
+    Args:
+        scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (a day) or, of
+            text, ablations and rank, ``"workstation"`` (one GPU).
+        kind: ``"text"``; ``"ablations"`` for Table 6, V1 with its second map added, V2's ablations
+            and the other reading of Shared DIFF's norm; ``"rank"`` for Shared DIFF's rank and
+            λ_init; ``"recall"``, ``"stability"``, ``"gradient-flow"`` or ``"scaling"``. Ablations
+            and rank sweep no learning rate, and test every row against what it changes one thing
+            of.
+        out: Study folder. Default: ``runs/<kind>-<scale>``, or ``runs/<scale>`` of text.
+        seeds: Seeds of initial weights and data order. Default: the scale's.
+        settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``; none of
+            recall.
+        match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
+        extrapolate: Of scaling: read equivalents beyond the points of the fits, too.
+        reuse: Folders of other studies on text, whose finished runs with the same settings, seed
+            and tokens are copied and not trained again.
+        workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
+        on_message: Given one line per stage.
+        on_progress: Given progress of each run: its name, and ``step`` and ``loss``; and ``total``,
+            the most steps of all runs, where a sweep changes them.
+
+    Returns:
+        The path of ``report.html``; beside it lie ``study.json``, ``results.json``, ``costs.json``
+        and ``runs/``; of a study on text ``data/``, and of text, ablations and rank
+        ``counts.json`` and ``maps.json``.
+
+    Raises:
+        ConfigError: An unknown kind, scale or setting, ``out`` holds another configuration,
+            ``reuse`` names a folder without a study, or the scale is made for a GPU and there is
+            none.
+        CheckpointError: ``out`` or a run to be copied holds foreign or damaged files.
+        DiffAttnError: A run failed; or a run that counts diverged, and all others are made. A run
+            that is to choose a learning rate may diverge: its rate is the worst.
+    """
+    study = make_study(
+        kind, scale, seeds=seeds, settings=settings, match=match, extrapolate=extrapolate
+    )
+    return run_study(
+        study,
+        Path(out) if out is not None else default_folder(kind, scale),
+        judge,
+        reuse=[Path(folder) for folder in reuse],
+        workers=workers,
+        on_message=on_message,
+        on_progress=on_progress,
+    )
+
+
+def default_folder(kind: str, scale: str) -> Path:
+    """Where a study lies unless the user names a folder."""
+    return Path("runs") / (scale if kind == "text" else f"{kind}-{scale}")
+
+
+def make_study(
+    kind: str,
+    scale: str,
+    *,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+    extrapolate: bool = False,
+) -> Study:
+    """The settings of a study. Arguments are those of :func:`reproduce`.
+
+    Raises:
+        ConfigError: An unknown kind, scale or setting, or a setting that the kind does not have.
+    """
+    check_known("reproduce", "kind", kind, KINDS)
+    if extrapolate and kind != "scaling":
+        raise ConfigError(f"reproduce {kind}: extrapolate must be left out, it is of scaling.")
+    if kind == "recall":
+        if settings:
+            raise ConfigError(f"reproduce recall: settings must be empty, got {settings[0]!r}.")
+        return recall_study(scale, seeds=seeds, match=match)
+    if kind == "scaling":
+        return scaling_study(
+            scale, seeds=seeds, settings=settings, match=match, extrapolate=extrapolate
+        )
+    if kind in MEMBERS:
+        return comparison(scale, kind=kind, seeds=seeds, settings=settings, match=match)
+    make = gradient_flow_study if kind == "gradient-flow" else stability_study
+    return make(scale, seeds=seeds, settings=settings, match=match)
+
+
+def judge(
+    study: Study, runs: Runs, data: PreparedData | None, on_message: OnMessage
+) -> dict[str, Any]:
+    """The ``results.json`` of a study, of whichever kind."""
+    match study:
+        case RecallStudyConfig():
+            return recall_results(study, runs.results)
+        case ScalingStudyConfig():
+            losses = {name: result["validation_loss"] for name, result in runs.results.items()}
+            return scaling_results(study, losses)
+        case StabilityStudyConfig():
+            return stability_results(study, runs.results, runs.rows("metrics"))
+        case GradientFlowConfig():
+            return gradient_flow_results(study, runs.results, runs.rows("gradients"))
+        case ComparisonConfig():
+            assert data is not None, "a comparison reads text"
+            return judge_comparison(study, runs, data, on_message)
+    raise AssertionError(f"{study.kind}: every kind of study has a judge")

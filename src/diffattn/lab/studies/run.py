@@ -1,0 +1,162 @@
+"""Run a study of any kind: claim its folder, train its waves, judge its runs, write its page."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json, write_json
+from diffattn.lab.data.corpora import corpus_hash, load_corpus
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.run import package_versions
+from diffattn.lab.studies import workers as processes
+from diffattn.lab.studies.page import build_study_page
+from diffattn.lab.studies.reuse import require_studies, reuse_runs
+from diffattn.lab.studies.study import FixedRuns, OnMessage, OnProgress, Runs, Study, Wave
+from diffattn.lab.studies.study_folder import (
+    begin_study,
+    recorded_costs,
+    recorded_study,
+    require_same_data,
+)
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.memory import require_run_memory
+from diffattn.lab.training.prepare import PreparedData, has_packing, prepare_data
+from diffattn.lab.training.run import RESULTS, require_enough
+
+Judge = Callable[[Study, Runs, PreparedData | None, OnMessage], dict[str, Any]]
+"""From finished runs to the ``results.json`` of their study."""
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    judge: Judge,
+    *,
+    reuse: Sequence[Path] = (),
+    workers: int | None = None,
+    on_message: OnMessage,
+    on_progress: OnProgress,
+) -> Path:
+    """Begin or continue a study: train what is left of it, sum it up and write its page.
+
+    Args:
+        study: Its settings.
+        folder: Study folder.
+        judge: Sums the runs up.
+        reuse: Folders of other studies whose equal runs are copied.
+        workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
+        on_message: Given one line per stage.
+        on_progress: Given progress of each run.
+
+    Returns:
+        The path of ``report.html``.
+
+    Raises:
+        ConfigError: ``folder`` holds another configuration, ``reuse`` names a folder without a
+            study, or the scale is made for a GPU and there is none.
+        CheckpointError: ``folder`` or a run to be copied holds foreign or damaged files.
+        DiffAttnError: A run failed.
+    """
+    if study.scale == "workstation" and not torch.cuda.is_available():
+        raise ConfigError("reproduce: scale 'workstation' needs a CUDA device, got none here.")
+    workers = processes.worker_count(workers)
+    require_studies(reuse)
+    first = next(iter(study.waves({}))).members
+    for member in first:
+        if isinstance(member.config, RunConfig):
+            require_run_memory(member.config, side_by_side=min(workers, len(first)))
+    results: dict[str, dict[str, Any]] = {}
+    with sole_writer(folder):
+        data = _claim(study, folder, on_message)
+        for wave in study.waves(results):
+            _train(study, wave, folder / "runs", data, reuse, workers, on_message, on_progress)
+            for name in (member.config.name for member in wave.members):
+                results[name] = read_json(folder / "runs" / name / RESULTS)
+        costs = recorded_costs(folder / "runs", results)
+        judged = judge(study, Runs(folder / "runs", results), data, on_message)
+        write_json(folder / "results.json", judged)
+        write_json(folder / "costs.json", {"schema": 1, "runs": costs})
+        return build_study_page(folder)
+
+
+def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | None:
+    """Write ``study.json``, or check that the folder holds this study and the same tokens.
+
+    A folder of another configuration or text is refused before any work is done. Where there is
+    packed data, it knows its text, which is checked as it is opened.
+    """
+    resolved: dict[str, Any] = study.resolved()
+    facts: dict[str, Any] = {"kind": study.kind}
+    if isinstance(study, FixedRuns):
+        facts["runs"] = [member.config.name for member in study.members()]
+    if study.base is None:
+        if recorded_study(folder, resolved) is None:
+            begin_study(folder, resolved, facts)
+        return None
+    config = study.base.data
+    recorded = recorded_study(folder, resolved, besides="data")
+    if recorded is not None and not has_packing(folder / "data"):
+        documents = load_corpus(config.source, text_field=config.text_field)
+        require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
+    require = partial(require_enough, study.base)
+    data = prepare_data(config, folder / "data", require=require, on_message=on_message)
+    if recorded is not None:
+        require_same_data(folder, recorded, data.facts())
+        return data
+    source = {"source": config.source, "vocab_size": config.vocab_size}
+    of_data = source | {"python": package_versions()["python"]} | data.facts()
+    begin_study(folder, resolved, facts | {"data": of_data})
+    return data
+
+
+def _train(
+    study: Study,
+    wave: Wave,
+    runs: Path,
+    data: PreparedData | None,
+    reuse: Sequence[Path],
+    workers: int,
+    on_message: OnMessage,
+    on_progress: OnProgress,
+) -> None:
+    """Copy or train the runs of a wave that are not done."""
+    members, title = wave.members, f"{wave.title}: " if wave.title else ""
+
+    def drop_weights(name: str) -> None:
+        if not study.keeps_weights:
+            shutil.rmtree(runs / name / "model", ignore_errors=True)
+
+    def show_progress(name: str, event: dict[str, Any]) -> None:
+        if "done" in event:
+            drop_weights(name)
+        on_progress(name, event)
+
+    if wave.total_steps is not None:
+        on_progress(members[0].config.name, {"total": wave.total_steps})
+    copied = [] if data is None else reuse_runs(members, data.facts(), runs, reuse)
+    if copied:
+        on_message(f"{title}copied {len(copied)} of {len(members)} models")
+    for name in copied:
+        on_progress(name, {"done": True})
+    waiting = processes.unfinished(members, runs)
+    if waiting:
+        on_message(f"{title}training {len(waiting)} of {len(members)} models")
+    if workers == 1 and not study.always_workers:
+        processes.run_here(waiting, data, runs, on_progress=show_progress)
+    else:
+        folder = None if data is None else data.folder
+        processes.run_members(
+            waiting,
+            folder,
+            runs,
+            workers=workers,
+            on_progress=show_progress,
+            short=study.shares_workers,
+        )
+    for member in members:  # the end of a run may have gone unseen
+        drop_weights(member.config.name)

@@ -1,0 +1,40 @@
+"""A sweep of learning rates that extends itself while a leading rate lies at its edge."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+EXTENSIONS = 3
+"""How often a sweep is extended by a factor of 2."""
+Score = TypeVar("Score")
+
+
+def swept_rates(
+    rates: Sequence[float],
+    score: Callable[[float], Score | None],
+    order: Callable[[Score], float | tuple[float, ...]],
+    *,
+    leading: int = 1,
+    extensions: int = EXTENSIONS,
+) -> tuple[dict[float, Score], list[float]]:
+    """Replay a sweep as far as its runs are done.
+
+    Args:
+        rates: Learning rates to begin with.
+        score: Rate to the score of its runs; ``None`` while a run is missing.
+        order: Score to a number or tuple, smaller where the score is better.
+        leading: How many of the best rates must lie inside the sweep.
+        extensions: How often the sweep may be extended.
+
+    Returns:
+        The scores so far, by rising rate; and the rates that must run before a rate is chosen.
+    """
+    rates = sorted(rates)
+    for extension in range(extensions + 1):
+        scores = {rate: value for rate in rates if (value := score(rate)) is not None}
+        missing = [rate for rate in rates if rate not in scores]
+        best = sorted(scores, key=lambda rate: order(scores[rate]))[:leading]
+        edge = next((rate for rate in best if rate in (rates[0], rates[-1])), None)
+        if missing or edge is None or extension == extensions:
+            break
+        rates = sorted([*rates, 2 * edge if edge == rates[-1] else edge / 2])
+    return scores, missing

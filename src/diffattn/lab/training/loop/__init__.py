@@ -1,0 +1,1 @@
+"""The loop: from a batch to its update."""

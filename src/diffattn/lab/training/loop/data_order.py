@@ -1,0 +1,97 @@
+"""Which windows every step of a run reads."""
+
+import itertools
+from array import array
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from diffattn.lab.data.tokens import PackedTokens, TokenDataset
+from diffattn.lab.data.upsampling import UpsampledTokens
+from diffattn.lab.training.callbacks import OnMessage
+from diffattn.lab.training.config import RunConfig, TrainConfig
+
+
+def training_windows(
+    split: PackedTokens, config: RunConfig, on_message: OnMessage = lambda line: None
+) -> Subset[Any]:
+    """The windows of every step of a run, in order, a function of its settings and data alone.
+
+    Up-sampled, each pass is over documents drawn anew, whose windows are read in random order.
+
+    Args:
+        split: To train on.
+        config: The run.
+        on_message: Given one line on what is up-sampled.
+
+    Raises:
+        ConfigError: What is to be up-sampled is none of the documents, or all of them.
+    """
+    train, windows = config.train, config.windows
+    if windows.upsample_longer_than is None:
+        return training_order(TokenDataset(split, train.seq_len, apart=windows.apart), train)
+    drawn = UpsampledTokens(
+        split,
+        longer_than=windows.upsample_longer_than,
+        factor=windows.upsample_factor,
+        num_tokens=train.num_steps * train.batch_tokens,
+        seed=train.data_seed + 2**32,  # no data_seed: the order below has other random numbers
+    )
+    on_message(drawn.summary())
+    generator = torch.Generator().manual_seed(train.data_seed)
+    ends = [end // train.seq_len for end in drawn.pass_ends]
+    order = torch.cat(
+        [
+            start + torch.randperm(end - start, generator=generator)
+            for start, end in itertools.pairwise([0, *ends])
+        ]
+    )
+    dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
+    return Subset(dataset, _numbers(order[: train.num_steps * train.batch_sequences]))
+
+
+def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
+    """The windows of every step, in order: a fresh permutation for each pass over the data.
+
+    It depends on ``data_seed`` and the dataset alone, so every member of a comparison reads the
+    same tokens at the same step.
+
+    Args:
+        dataset: Map-style, of n windows.
+        config: Steps, batch and ``data_seed``.
+
+    Returns:
+        A dataset of ``num_steps * batch_sequences`` windows, to be read front to back.
+    """
+    size = len(dataset)  # type: ignore[arg-type]
+    wanted = config.num_steps * config.batch_sequences
+    generator = torch.Generator().manual_seed(config.data_seed)
+    passes = [torch.randperm(size, generator=generator) for _ in range(-(-wanted // size))]
+    return Subset(dataset, _numbers(torch.cat(passes)[:wanted]))
+
+
+def _numbers(order: Tensor) -> "array[int]":
+    """The same in 8 bytes each: a long run has 10^8 windows, of which a list would take 4 GB."""
+    numbers = array("q")
+    numbers.frombytes(order.numpy().data.cast("B"))
+    return numbers
+
+
+def first_windows(dataset: TokenDataset, count: int) -> dict[str, Tensor]:
+    """``input_ids`` of the first windows, int64 ``[B, T]``, with ``position_ids`` if they have any.
+
+    Args:
+        dataset: At least one window.
+        count: B, or fewer if there are not so many.
+    """
+    items = [dataset[index] for index in range(min(count, len(dataset)))]
+    return {name: torch.stack([x[name] for x in items]) for name in items[0] if name != "labels"}
+
+
+def curve_windows(dataset: TokenDataset, config: TrainConfig) -> Subset[Any]:
+    """What evaluations during training read: ``evaluation_tokens``, in whole windows spread evenly
+    over the validation split, at least one."""
+    count = max(1, min(config.evaluation_tokens // config.seq_len, len(dataset)))
+    return Subset(dataset, [i * len(dataset) // count for i in range(count)])

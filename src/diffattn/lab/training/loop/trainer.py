@@ -1,0 +1,239 @@
+"""One training step, from the batch to the update and the checkpoint."""
+
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import SequentialSampler
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
+
+from diffattn.lab.data.context_parts import PartLosses
+from diffattn.lab.training.callbacks import METRICS, require_finite
+from diffattn.lab.training.checkpoints import Carried
+from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.distributed import (
+    is_first,
+    micro_batch,
+    num_processes,
+    run_device,
+    together,
+)
+from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.loop.unlogged import UnloggedLosses, unlogged_losses
+from diffattn.lab.training.monitoring.batch_guard import BatchGuard
+from diffattn.lab.training.monitoring.signals import StopSignals
+from diffattn.lab.training.monitoring.trackers import flat
+from diffattn.lab.training.sharding import (
+    is_sharded,
+    load_optimizer_shard,
+    require_parts,
+    save_model,
+    save_optimizer_shard,
+    written_by_all,
+)
+from diffattn.ops.inputs.packed_rows import window_inputs
+from diffattn.probes.window_losses import window_losses
+
+
+class RunTrainer(Trainer):
+    """``transformers.Trainer`` for our runs. Its methods stand in the order of a step:
+
+    1. ``_get_train_sampler``: the windows come in the order of the dataset.
+    2. ``_prepare_inputs``: the batch goes to the device, packed where documents are apart.
+    3. ``training_step``: forward pass, loss, backward pass; once per micro batch.
+    4. transformers clips the gradients to ``max_grad_norm``.
+    5. ``_get_grad_norm``: the guard judges loss and norm, and may leave the batch out.
+    6. transformers calls the optimizer (AdamW) and the schedule; see ``loop/schedule.py``.
+    7. ``log`` and ``evaluation_loop``, at the steps of ``log_every`` and ``evaluate_every``.
+    8. ``_save_checkpoint``.
+    """
+
+    guard: BatchGuard | None = None
+    """Judges every step, if a policy asks for it."""
+    signals: StopSignals
+    """Signals that came during training."""
+    _norm: Tensor | float | None = None
+
+    def train_from(self, checkpoint: Path | None) -> None:
+        """Train from a checkpoint, or from the start, until the end or a signal.
+
+        Raises:
+            Terminated: SIGTERM came, and a checkpoint is saved.
+            KeyboardInterrupt: SIGINT came, and a checkpoint is saved.
+            RolledBack: Training has to begin again, and no signal came.
+        """
+        self.add_callback(UnloggedLosses(self))
+        if checkpoint is not None:
+            for carried in self._carried():
+                carried.load(checkpoint)
+        with StopSignals() as self.signals:
+            self.add_callback(self.signals)
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        saved = f"The checkpoint of step {self.state.global_step} is saved"
+        self.signals.require_none(saved, self.args.device)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Documents that are kept apart go to the model as one packed row."""
+        if "position_ids" in inputs:
+            labels = inputs["labels"].reshape(1, -1)
+            rows = window_inputs(inputs["input_ids"], inputs["position_ids"])
+            inputs = {**rows, "labels": labels}
+        return super()._prepare_inputs(inputs)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """One forward and backward pass, unless an earlier decision leaves the step out."""
+        if self.guard is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        if self.guard.skips(self.state.global_step + 1):
+            return torch.zeros((), device=self.args.device)
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        self.guard.step_losses.append(loss)
+        return loss
+
+    def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
+        if self.model.config.distributed_config.dp_replicate_size > 1:
+            # Gradients are shared out at once, and averaged over replicas in the last pass.
+            context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
+            return context
+        # Until the last pass of a step each device would hold whole float32 gradients.
+        return nullcontext()
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The norm before clipping; transformers asks for it just before the update."""
+        self._norm = norm = super()._get_grad_norm(model, grad_norm)
+        if self.guard is not None and not self.guard.allows(float(norm)):
+            model.zero_grad(set_to_none=True)  # the optimizer passes over what has no gradient
+            self._tr_loss = self.guard.sum_before  # the log gives means of the other steps
+            self._globalstep_last_logged += 1
+            self._norm = None
+        return norm
+
+    def gradient_norm(self) -> float | None:
+        """Of the last step, before clipping; ``None`` if its batch was left out."""
+        return None if self._norm is None else float(self._norm)
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Log; trackers get each part's loss as its own number."""
+        numbers: dict[str, Any] = {}
+        for name, value in logs.items():
+            numbers |= flat({name: value}) if isinstance(value, dict) else {name: value}
+        super().log(numbers, start_time)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Mean loss of a causal language model, and loss and tokens of every part, in one pass."""
+        losses = PartLosses()
+        for batch in dataloader:
+            ids, positions = batch["input_ids"], batch.get("position_ids")
+            measured = torch.from_numpy(window_losses(self.model, ids, positions)).to(ids.device)
+            within = torch.ones_like(ids) if positions is None else positions
+            if num_processes() > 1:  # each has read a share; what fills up the last batch goes
+                ids, measured, within = self.accelerator.gather_for_metrics((ids, measured, within))
+            losses.add(
+                ids.cpu().numpy(),
+                measured.cpu().numpy(),
+                None if positions is None else within.cpu().numpy(),
+            )
+        return EvalLoopOutput(
+            predictions=None,
+            label_ids=None,
+            metrics={
+                f"{metric_key_prefix}_loss": losses.loss,
+                f"{metric_key_prefix}_parts": losses.parts(),
+            },
+            num_samples=len(dataloader.dataset),
+        )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        step = self.state.global_step
+        folder = Path(self.args.output_dir) / f"checkpoint-{step}"
+        # No row of the log holds these losses yet.
+        require_finite(step, {"train_loss": unlogged_losses(self)})
+        with written_by_all(folder):
+            with together():
+                super()._save_checkpoint(model, trial)
+                if is_sharded(self.model):
+                    self._save_rng_state(str(folder))
+                    save_optimizer_shard(self, folder)
+            require_parts(self.model, folder)
+            with together():
+                if is_first():
+                    shutil.copy(folder.parents[1] / METRICS, folder)
+            for carried in self._carried():  # on all processes: they gather sums of losses
+                carried.save(folder)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if output_dir is not None and is_sharded(self.model):
+            save_model(self.model, Path(output_dir))
+        else:
+            super()._save(output_dir, state_dict)
+
+    def _carried(self) -> list[Carried]:
+        return [c for c in self.callback_handler.callbacks if isinstance(c, Carried)]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not is_sharded(self.model):  # a sharded model was made from the checkpoint
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None and is_sharded(self.model):
+            load_optimizer_shard(self, Path(checkpoint))
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Not of a tied head, which no checkpoint holds: its weights are the embedding's."""
+        tied = self.model.all_tied_weights_keys
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+
+def training_arguments(
+    config: TrainConfig, folder: Path, *, fresh: bool, engine: EngineConfig
+) -> TrainingArguments:
+    """The settings as transformers.Trainer takes them, with checkpoints in ``folder``."""
+    micro = micro_batch(config)
+    on_cpu = run_device() == "cpu"
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=micro,
+        per_device_eval_batch_size=micro,
+        gradient_accumulation_steps=config.batch_sequences // (micro * num_processes()),
+        max_steps=config.num_steps,
+        max_grad_norm=config.max_grad_norm,
+        bf16=config.precision == "bfloat16",
+        seed=config.seed,
+        use_cpu=on_cpu,
+        dataloader_pin_memory=not on_cpu,
+        logging_strategy="steps",
+        logging_steps=config.log_every,
+        logging_first_step=True,
+        logging_nan_inf_filter=False,
+        eval_strategy="steps",
+        eval_steps=config.evaluate_every,
+        eval_on_start=fresh,
+        save_strategy="steps",
+        save_steps=config.evaluate_every,
+        report_to=list(engine.trackers) if engine else [],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+        save_only_model=engine.parallel == "fsdp",  # see save_optimizer_shard
+        torch_compile=engine.compile,
+    )
+    # On several GPUs transformers would multiply the batch by their number.
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments

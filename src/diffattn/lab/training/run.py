@@ -1,0 +1,328 @@
+"""One training run, from a configuration to a run directory."""
+
+import contextlib
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import PrinterCallback, set_seed
+
+from diffattn.errors import CheckpointError, ConfigError, ShapeError
+from diffattn.files.io import log_facts, read_json, read_jsonl, write_json
+from diffattn.files.manifest import verify_manifest
+from diffattn.lab.data.tokens import TokenDataset
+from diffattn.lab.data.upsampling import long_documents
+from diffattn.lab.records.claim import claim_run, difference
+from diffattn.lab.records.launches import read_launches
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.training.callbacks import (
+    METRICS,
+    CostCallback,
+    DivergenceError,
+    MetricsCallback,
+    OnMessage,
+    OnProgress,
+    diverged,
+    require_finite,
+)
+from diffattn.lab.training.checkpoints import CheckpointCallback
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.distributed import (
+    from_first,
+    is_first,
+    joined,
+    micro_batch,
+    together,
+    wait_for_files,
+    written_by_first,
+)
+from diffattn.lab.training.engine import unused_settings
+from diffattn.lab.training.initial import require_same_tokenizer
+from diffattn.lab.training.loop.data_order import curve_windows, first_windows, training_windows
+from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
+from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
+from diffattn.lab.training.memory import require_run_memory
+from diffattn.lab.training.monitoring.batch_guard import RolledBack, require_policies
+from diffattn.lab.training.monitoring.gradient_flow import GRADIENTS
+from diffattn.lab.training.monitoring.monitor import Monitor
+from diffattn.lab.training.monitoring.trackers import require_trackers, tracked_in
+from diffattn.lab.training.prepare import PreparedData
+from diffattn.lab.training.run_records import chosen_backends, record, record_launch
+from diffattn.lab.training.sharding import (
+    prepare_model,
+    prepare_trainer,
+    require_same_parts,
+    require_shardable,
+    save_model,
+    untrained_model,
+    written_by_all,
+)
+from diffattn.models.loading import without_bars
+from diffattn.probes.lambdas import layer_lambdas
+
+RESULTS = "results.json"
+
+
+def train(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    *,
+    facts: dict[str, Any] | None = None,
+    on_progress: OnProgress = lambda step, loss: None,
+    on_message: OnMessage = lambda line: None,
+) -> dict[str, Any]:
+    """Train one model and write its run directory; continue it if it was interrupted.
+
+    ``folder`` gets ``run.json`` before step 0, a row of ``launches.jsonl`` at every start, then
+    ``metrics.jsonl``, ``costs.json``, ``model/`` (weights and tokenizer) and, last,
+    ``results.json``. Checkpoints are removed at the end.
+
+    Args:
+        config: Model, training and data.
+        data: Tokens; see :func:`diffattn.lab.training.prepare.prepare_data`.
+        folder: Run directory.
+        facts: More to record about the model, for example its difference to a baseline.
+        on_progress: Called after every step.
+        on_message: Given one line for every checkpoint that is damaged and left out.
+
+    Returns:
+        What ``results.json`` holds: losses in nats per token (also by part of the
+        validation tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ.
+
+    Raises:
+        ConfigError: The data is too short for one sequence, the run does not fit into memory, its
+            batch cannot be shared out to the processes of the launch, or the weights that it starts
+            from are of another tokenizer.
+        BackendError: The configured backend cannot run here.
+        CheckpointError: ``folder`` holds another run, or another process is at work there.
+        DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
+            same call continues.
+        OSError: The disk is full or not writable; the same call continues.
+        Terminated: SIGTERM came, and what was done is saved; KeyboardInterrupt for SIGINT.
+    """
+    folder = Path(folder)
+    require_runnable(config)
+    require_enough(config, data)
+    resolved = config.resolved()
+    resolved["data"] |= data.facts()
+    facts = dict(facts or {})
+    if config.init is not None:
+        facts["init_from"] = config.init.folder
+    run = record(config.name, config.model, config.train, resolved, facts, config.engine)
+    if not is_first():
+        on_progress, on_message = _stay_silent, _stay_silent
+
+    def train_until_done() -> None:
+        while True:  # again after every roll-back of the guard
+            with contextlib.suppress(RolledBack):
+                return _train(config, data, folder, on_progress, on_message)
+
+    return finish(folder, run, train_until_done, lambda: _report_unused(config, folder, on_message))
+
+
+def _report_unused(config: RunConfig, folder: Path, on_message: OnMessage) -> None:
+    """Name the settings that a finished run was given and never used."""
+    try:
+        launches = read_launches(folder)
+    except CheckpointError:  # damaged: a finished run needs them for nothing else
+        return
+    if launches and (unused := unused_settings(config.engine, launches)):
+        on_message(f"run {config.name!r} is finished: {', '.join(unused)} had no effect")
+
+
+def require_runnable(config: RunConfig) -> None:
+    """Refuse what can be known to fail, or to be kept from its task, before any data is there.
+
+    Raises:
+        ConfigError: The run does not fit into memory, its batch cannot be shared out to the
+            processes of the launch, they cannot shard or guard it as asked, or a tracker is not
+            installed.
+        BackendError: The configured backend cannot run here.
+    """
+    require_run_memory(config)
+    require_shardable(config.engine)
+    require_trackers(config.engine)
+    require_policies(config)
+    apart = config.windows.documents == "apart"
+    chosen_backends(config.model, config.train, apart=apart)
+
+
+def finish(
+    folder: Path,
+    run: RunRecord,
+    train: Callable[[], None],
+    on_finished: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Claim a run directory, train unless it has results, and return what they hold."""
+
+    def results() -> dict[str, Any]:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        return read_json(folder / RESULTS)
+
+    with joined():
+        _require_same(run)
+        with written_by_first(folder), without_bars():
+            is_finished = from_first(lambda: _is_finished(folder, run))
+            with together():
+                wait_for_files(folder, ["run.json"])
+            if is_finished:
+                from_first(on_finished)
+            else:
+                train()
+            return from_first(results)
+
+
+def _require_same(run: RunRecord) -> None:
+    """Refuse a launch whose processes were asked for different runs: they would average gradients
+    of different models, or wait for one another for ever. So may other versions of a package.
+
+    Raises:
+        ConfigError: Names the first setting, fact of the data or package that differs.
+    """
+    ours = {"config": run.config, "engine": run.engine, "versions": run.versions}
+    firsts = from_first(lambda: ours)
+    with together():
+        for kind, first in firsts.items():
+            if fault := difference("", first, ours[kind], (), where="is the first process's"):
+                raise ConfigError(
+                    f"training: every process must be launched with the same settings, data and "
+                    f"versions of packages, got {fault}."
+                )
+
+
+def _is_finished(folder: Path, run: RunRecord) -> bool:
+    """Whether a run directory, claimed for a run, holds its results.
+
+    Raises:
+        CheckpointError: It holds another run, or of a finished one a file is damaged: it cannot
+            be continued.
+    """
+    claim_run(folder, run, f"run {run.name!r}", besides="data")
+    if not (folder / RESULTS).exists():
+        return False
+    try:
+        read_jsonl(folder / METRICS, recorded=read_json(folder / RESULTS).get("metrics"))
+        if (folder / "model").exists():  # runs on recall tasks keep none
+            verify_manifest(folder / "model")
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} To train it again, choose another --out.") from error
+    return True
+
+
+def _stay_silent(*event: object) -> None:
+    """Drop progress and messages: only the first process reports them."""
+
+
+def require_enough(config: RunConfig, data: PreparedData) -> None:
+    """Refuse data that a run cannot read.
+
+    Raises:
+        ConfigError: It is too short, has tokens that the model does not know, or is of another
+            tokenizer than the weights that the run starts from.
+    """
+    if config.windows.upsample_longer_than is not None:
+        long_documents(data.train, config.windows.upsample_longer_than)
+    for split in (data.train, data.validation):
+        TokenDataset(split, config.train.seq_len)
+        if split.metadata["vocab_size"] > config.model.vocab_size:
+            raise ConfigError(
+                f"training: model.vocab_size must be at least the data's "
+                f"{split.metadata['vocab_size']}, got {config.model.vocab_size}."
+            )
+    if config.init is not None:
+        require_same_tokenizer(config.init, data.tokenizer)
+
+
+def _train(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    on_progress: OnProgress,
+    on_message: OnMessage,
+) -> None:
+    """Train from the start or from the last checkpoint, and write ``results.json``."""
+    set_seed(config.train.seed)
+    monitor = Monitor(folder, config, on_message)
+    checkpoint = from_first(monitor.last_checkpoint)
+    require_same_parts(checkpoint, config.engine)
+    record_launch(folder, checkpoint, config.engine, on_message)
+    model = untrained_model(
+        config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
+    )
+    prepare_model(model, config.engine)
+    validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
+    # No more at once than in a step, whose memory is counted.
+    probe: dict[str, Any] = {**first_windows(validation, 8), "at_once": micro_batch(config.train)}
+    metrics = MetricsCallback(folder, config.train, probe, on_progress)
+    costs = CostCallback(folder, config.name, config.train)
+    arguments = training_arguments(
+        config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
+    )
+    back_every = config.train.evaluate_every if config.guard.rolls_back else None
+    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every, on_message)
+    with tracked_in(folder, config.engine):
+        trainer = RunTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=training_windows(data.train, config, on_message),
+            eval_dataset=curve_windows(validation, config.train),
+            optimizers=optimizer_and_scheduler(model, config.train),
+            callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
+        )
+    prepare_trainer(trainer, config.engine)
+    trainer.remove_callback(PrinterCallback)  # the caller shows progress
+    monitor.attach(trainer, metrics, probe)
+    metrics.restore(checkpoint)
+    try:
+        trainer.train_from(checkpoint)
+        measured = trainer.evaluate(validation, metric_key_prefix="full")
+        lam, loss = layer_lambdas(model, **probe), measured["full_loss"]
+        require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
+    except ShapeError as error:  # the operator meets a λ that is no number before any loss does
+        got = f"an error of the operator ({error})"
+        fault = diverged("the model", got, trainer.state.global_step)
+        raise monitor.handle_divergence(fault, trainer) from error
+    except DivergenceError as error:
+        raise monitor.handle_divergence(error, trainer) from error
+    model.config.use_cache = config.model.use_cache  # transformers switches it off in training
+    with written_by_all(folder / "model"):
+        save_model(model, folder / "model", remote_code=True)
+        if is_first():
+            data.tokenizer.save_pretrained(folder / "model")
+    costs.write()
+    if is_first():
+        write_json(folder / RESULTS, _results(config, data, folder, measured, lam, monitor))
+
+
+def _results(
+    config: RunConfig,
+    data: PreparedData,
+    folder: Path,
+    measured: dict[str, Any],
+    lam: list[float] | None,
+    monitor: Monitor,
+) -> dict[str, Any]:
+    """The content of ``results.json``."""
+    model, loss = config.model, measured["full_loss"]
+    has_vectors = model.attention.lambda_vectors
+    results = {
+        "schema": 1,
+        "run": config.name,
+        "validation_loss": loss,
+        "validation_parts": measured["full_parts"],
+        "validation_bits_per_byte": loss / math.log(2) / data.bytes_per_token,
+        "lam": lam,
+        "lambda_init": [model.layer_lambda_init(i) for i in range(model.num_hidden_layers)]
+        if has_vectors
+        else None,
+        "tokens": config.train.num_steps * config.train.batch_tokens,
+        "metrics": log_facts(folder / METRICS),
+    }
+    if monitor.guard is not None:
+        results["left_out_steps"] = len(monitor.guard.left_out)
+    if config.gradient_steps:
+        results["gradients"] = log_facts(folder / GRADIENTS)
+    return results

@@ -1,0 +1,54 @@
+"""Forward passes that leave a model as it was, with no more memory than training needs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.inputs.packed_rows import window_inputs
+
+
+@contextmanager
+def evaluating(model: nn.Module, *hooks: Any) -> Iterator[None]:
+    """Use evaluation mode; afterwards restore the mode and remove ``hooks``."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+
+
+def run_windows(
+    model: DiffTransformerForCausalLM, input_ids: Tensor, position_ids: Tensor | None = None
+) -> None:
+    """Run windows ``[B, T]`` for the hooks of a model; see :func:`window_inputs`."""
+    inputs = {
+        name: x.to(model.device) for name, x in window_inputs(input_ids, position_ids).items()
+    }
+    # Logits of all tokens would be the largest tensor of a whole training run.
+    model(**inputs, use_cache=False, logits_to_keep=1)
+
+
+def pieces(
+    input_ids: Tensor, position_ids: Tensor | None, at_once: int | None
+) -> Iterator[tuple[float, Tensor, Tensor | None]]:
+    """Split windows ``[B, T]`` into pieces of ``at_once``, by default one piece.
+
+    Yields the share of the windows, in (0, 1], ``input_ids`` and ``position_ids`` of a piece.
+    """
+    size = at_once or len(input_ids)
+    for start in range(0, len(input_ids), size):
+        ids = input_ids[start : start + size]
+        positions = None if position_ids is None else position_ids[start : start + size]
+        yield len(ids) / len(input_ids), ids, positions
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x`` in float32; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -1,0 +1,183 @@
+"""The report of a recall study, from a made-up folder."""
+
+import re
+import shutil
+
+import plotly.graph_objects as go
+import pytest
+
+from diffattn.errors import CheckpointError
+from diffattn.lab.report.build import build_report, markdown_results
+from lab.report.page_reader import build, figures, outline_of
+from recall_records import CONTROL, TYPES, WHAT, summary, write_recall_study, write_run
+from record_files import read_record, replace_in_record, write_record
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Numbers are made up."""
+    write_recall_study(tmp_path / "study")
+    return tmp_path / "study"
+
+
+def read(folder):
+    """The page and its text."""
+    page = build(folder)
+    outline = outline_of(page)
+    assert len(set(outline.ids)) == len(outline.ids)
+    return page, " ".join(" ".join(outline.text).split())
+
+
+def test_the_page_shows_every_run_and_number(study):
+    page, text = read(study)
+    assert "What is missing" not in text
+    assert "Made-up <i>statement</i>." in text  # escaped: it reached the text
+    assert "Made-up <b>processor</b>" in text
+    for task in ("noisy_recall", "multi_needle"):
+        for kind in TYPES:
+            for name in (f"{task}-{kind}-seed0", f"{task}-{kind}-lr0.003-seed100"):
+                assert text.count(name) >= 4
+    for shown in (
+        "1 of 2",
+        "0 of 2",
+        "0.09 to 0.91",
+        "not in 200",
+        "0.998",
+        "0.432",
+        "0.065",
+        "0.864",
+        "0.131",
+        "depth 25 %",
+        "rate 0.006",
+        "Can it be learned? made-up shares.",
+        "Is it learned sooner? made-up steps.",
+        "The task does not leak: without attention the best model answers 0.126, and guessing any "
+        "value explains up to 0.188.",
+        "−1,234",
+        "No attention and Transformer (softmax)",
+        "1 seed each",
+        "0.88",
+    ):
+        assert shown in text, shown
+    assert "50 % of the context is noise" in text
+    assert "2 needles in 8 tokens, 2 of them asked for" in text
+    assert "any value 0.125, a value of the context 0.500" in text
+    assert not re.search(r"https?://|@import|url\(", page)
+
+
+def test_charts_hold_every_trial_and_the_ceilings(study):
+    shown = figures(read(study)[0])
+    assert set(shown) == {
+        f"chart-{part}{task}"
+        for part in ("", "controls-", "sweep-")
+        for task in ("noisy_recall", "multi_needle")
+    }
+    traces = shown["chart-noisy_recall"]["data"]
+    curves = {tuple(trace["y"]): trace for trace in traces if "diff" in trace["legendgroup"]}
+    solved = curves[0.5, 0.5, 1.0, 1.0]
+    assert solved["x"] == [0, 50, 100, 150]
+    guesses = [trace for trace in traces if trace["legendgroup"].startswith("guess")]
+    assert [trace["y"] for trace in guesses] == [[0.125, 0.125], [0.5, 0.5]]
+    assert [trace["x"] for trace in guesses] == 2 * [[0, 200]]
+    assert sum(trace["showlegend"] for trace in traces) == len(TYPES) + len(guesses)
+    blind = shown["chart-controls-noisy_recall"]["data"]
+    assert blind[0]["y"] == [0.5] * 5
+    assert blind[0]["name"] == WHAT
+    assert CONTROL not in {trace["legendgroup"] for trace in traces}
+    for spec in shown.values():
+        assert len(go.Figure(spec).data) == len(spec["data"]) > 0
+
+
+def test_a_control_with_a_sweep_is_shown_with_it(study):
+    """As every control that attends has: two rates tried, all seeds."""
+    name, rates = "softmax_norm", (0.001, 0.003)
+    info, results = (read_record(study / file) for file in ("study.json", "results.json"))
+    info["controls"][name] = {"like": name}
+    for task, entry in results["tasks"].items():
+        of = f"{task}-{name}"
+        tried = [write_run(study, f"{of}-lr{r}-seed100", task, "softmax", 100, 50) for r in rates]
+        swept = [run | {"learning_rate": rate} for run, rate in zip(tried, rates, strict=True)]
+        runs = [write_run(study, f"{of}-seed{i}", task, "softmax", i, 150) for i in (0, 1)]
+        of_control = {"sweep": swept, "inside": False, "like": name}
+        entry["controls"][name] = summary(task, runs) | of_control
+        for test in (*entry["tests"], *entry["control_tests"]):
+            test["log_rank_exact"] = True
+    write_record(study / "study.json", info)
+    write_record(study / "results.json", results)
+    page, text = read(study)
+    assert "What is missing" not in text
+    assert (
+        "Controls: one thing changed, 2 seeds each, at a rate chosen as for types; No attention: "
+        "1 seed each, at the learning rate of what they are compared with."
+    ) in text
+    assert "of each type and of each control that attends was chosen before" in text
+    assert text.count("Log-rank p-values: all ways to split the runs are counted.") == 4
+    assert "Softmax with head norm its own" in text
+    traces = figures(page)["chart-sweep-noisy_recall"]["data"]
+    shown = {trace["legendgroup"] for trace in traces if not trace["legendgroup"].startswith("gu")}
+    assert shown == {*TYPES, name}
+    drawn = figures(page)["chart-noisy_recall"]["data"]
+    assert name not in {trace["legendgroup"] for trace in drawn}
+
+
+def test_same_study_gives_same_bytes(study):
+    assert build_report(study).read_bytes() == build_report(study).read_bytes()
+
+
+def test_markdown(study):
+    lines = markdown_results(study).splitlines()
+    assert len(lines) == 2 + 2 * 3
+    assert " | 0 of 2 | 0.09 to 0.91 | over 200 | — | " in lines[2]
+    assert lines[3] == (
+        "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | 0.09 to 0.91 | over 200 (100 to over 200) "
+        "| 0.864, 0.131 | 0.510 to 0.998 | 0.500 |"
+    )
+    assert lines[4].startswith(f"| Noisy recall | {WHAT} | 0.003 | 0 of 1 | ")
+
+
+def test_a_single_rate_is_said_to_be_no_choice(study):
+    for path in (study / "study.json", study / "results.json"):
+        record = read_record(path)
+        if "learning_rates" in record:
+            record["learning_rates"] = [0.003]
+        for task in record["tasks"].values():
+            for entry in task.get("types", {}).values():
+                entry |= {"sweep": [], "inside": None}
+        write_record(path, record)
+    for path in study.glob("runs/*-lr*"):
+        shutil.rmtree(path)
+    text = read(study)[1]
+    assert "All models use the learning rate 0.003; none was chosen." in text
+    assert "all at one learning rate" in text
+    assert "What is missing" not in text
+
+
+def test_a_leak_is_named(study):
+    replace_in_record(study / "results.json", '"leaks": false', '"leaks": true')
+    assert "The task leaks: without attention" in read(study)[1]
+
+
+def test_records_of_another_version_of_the_protocol_are_refused(study):
+    """Others asked less, and some held other tasks: never in one table with this one."""
+    path = study / "results.json"
+    replace_in_record(path, '"version": 5', '"version": 1')
+    with pytest.raises(CheckpointError, match="protocol's version must be 5, got 1"):
+        build_report(study)
+    with pytest.raises(CheckpointError, match="protocol's version must be 5, got 1"):
+        markdown_results(study)
+    replace_in_record(path, '"version": 1', f'"version": "{"9" * 5_000}"')
+    with pytest.raises(CheckpointError, match=r"must be 5, got '9{50,60}\. Run"):
+        build_report(study)
+
+
+def test_what_is_missing_is_named(study):
+    shutil.rmtree(study / "runs" / "noisy_recall-diff-seed1")
+    (study / "runs" / "noisy_recall-diff-seed0" / "results.json").unlink()
+    (study / "results.json").unlink()
+    text = read(study)[1]
+    assert "Run noisy_recall-diff-seed1 was not found." in text
+    assert "Run noisy_recall-diff-seed0 has not finished: it stopped at step 200." in text
+    assert "results.json is missing" in text
+    assert "The study has not finished, so it makes no statement." in text
+    shutil.rmtree(study / "runs")
+    assert "No run recorded an accuracy." in read(study)[1]

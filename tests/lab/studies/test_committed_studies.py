@@ -1,0 +1,171 @@
+"""The committed studies: whole, clean, and their results follow from their runs."""
+
+from pathlib import Path
+
+import pytest
+
+from diffattn.files.io import read_json
+from diffattn.lab.catalog.models import NEVER_ATTEND
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.stored_runs import runs_folder
+from diffattn.lab.report.sections.gradient_flow import read_gradient_flow_study
+from diffattn.lab.report.sections.recall import read_recall_study
+from diffattn.lab.report.sections.scaling import read_scaling_study
+from diffattn.lab.report.sections.stability import read_stability_study
+from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.study.published import (
+    ALL_RECORDS,
+    PUBLISHED,
+    read_published,
+    study_summary,
+)
+from diffattn.lab.report.study.summary import differences, variants_of
+from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
+from diffattn.lab.studies.recall.config import recall_study
+from diffattn.lab.studies.reproduce import judge
+from diffattn.lab.studies.scaling.config import scaling_study
+from diffattn.lab.studies.stability.config import stability_study
+from diffattn.lab.studies.study import Runs
+from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.summary import study_results
+from diffattn.lab.training.recall import solved_step
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED_STUDIES = ROOT / "published"
+OF_TEXT = ("text", "laptop", "ablations", "rank")
+FITTED = frozenset({"mean", "r2", "max_error", "other_x", "loss", "ratio"})
+READERS = {
+    "gradient_flow": read_gradient_flow_study,
+    "recall": read_recall_study,
+    "scaling": read_scaling_study,
+    "stability": read_stability_study,
+}
+
+
+def runs_of(name):
+    """The runs of a committed study."""
+    folder = runs_folder(PUBLISHED_STUDIES / name)
+    names = sorted(path.name for path in folder.iterdir())
+    return Runs(folder, {run: read_json(folder / run / "results.json") for run in names})
+
+
+def committed(name, file="results.json"):
+    return read_json(PUBLISHED_STUDIES / name / file)
+
+
+def config_of(name):
+    """The recipe, if it is the one that was run: if it moves on, the study must be run again."""
+    study = committed(name, "study.json")
+    seeds = study["seeds"]
+    make = {
+        "ablations": lambda: comparison("study", kind="ablations", seeds=seeds),
+        "gradient_flow": lambda: gradient_flow_study("laptop", seeds=seeds),
+        # Its recipe evaluates on fewer tokens now, which changes no number of a table.
+        "laptop": lambda: comparison(
+            "laptop", seeds=seeds, settings=["train.evaluation_tokens=16384"]
+        ),
+        "rank": lambda: comparison("study", kind="rank", seeds=seeds),
+        "recall": lambda: recall_study("study"),
+        "scaling": lambda: scaling_study("laptop"),
+        "stability": lambda: stability_study("study"),
+        "text": lambda: comparison(study["scale"], seeds=seeds),
+    }
+    config = make[name]()
+    assert {key: study[key] for key in config.resolved()} == config.resolved()
+    return config
+
+
+def members_of(name, config, runs):
+    """All runs of a study, but those of the sweep of a study of text."""
+    *sweeps, trials = config.waves(runs.results)
+    assert name in OF_TEXT or not any(config.wanted_runs(runs.results) for _ in sweeps)
+    if name != "recall":
+        return trials.members
+    tried = {group: choice.tried for group, choice in config.choices(runs.results).items()}
+    return [*config.sweep(tried), *trials.members]
+
+
+def read_any(name):
+    """The study as the report reads it."""
+    return READERS.get(name, read_study)(PUBLISHED_STUDIES / name)
+
+
+@pytest.mark.parametrize("name", [*OF_TEXT, *READERS])
+def test_results_follow_from_the_runs(name, assert_same_statistics):
+    config = config_of(name)
+    fit = {"fitted": FITTED, "rel": 1e-4} if name == "scaling" else {}
+    runs = runs_of(name)
+    if name in OF_TEXT:
+        results = study_results(config, runs, committed(name, "counts.json")["models"])
+    else:
+        results = judge(config, runs, None, None)
+    assert assert_same_statistics(results, committed(name), **fit) > 50
+    if name != "laptop":  # whose models that count were replaced by newer ones
+        assert read_any(name).gaps == ()
+
+
+@pytest.mark.parametrize("name", [*OF_TEXT, *READERS])
+def test_every_run_is_whole_and_from_a_clean_commit(name):
+    config, runs = config_of(name), runs_of(name)
+    members = members_of(name, config, runs)
+    names = {member.config.name for member in members}
+    assert names <= set(runs.results)
+    assert name in ("text", "laptop") or names == set(runs.results)
+    records = [RunRecord.read(runs.folder / member.config.name) for member in members]
+    metrics = runs.rows("metrics")
+    for member, record in zip(members, records, strict=True):
+        assert record.commit
+        assert record.dirty is False
+        assert record.config["model"] == member.config.model.settings()
+        measured, train = runs.results[member.config.name], member.config.train
+        if name == "recall":
+            assert record.config == member.config.resolved()
+            rows = [r for r in metrics[member.config.name] if "accuracy" in r]
+            assert (rows[0]["step"], rows[-1]["step"]) == (0, measured["steps"])
+            assert solved_step(rows, member.config.solved_accuracy) == measured["solved_step"]
+            assert measured["solved"] or measured["steps"] == train.num_steps
+            continue
+        assert measured["tokens"] == train.num_steps * train.batch_tokens
+        if name != "stability":  # whose runs may diverge
+            rows = metrics[member.config.name]
+            steps = [row["step"] for row in rows if "validation_loss" in row]
+            assert (steps[0], steps[-1]) == (0, train.num_steps)
+    if name in OF_TEXT:
+        assert all(record.config["data"] == records[0].config["data"] for record in records)
+    if name in ("scaling", "stability", "gradient_flow"):
+        assert len({record.commit for record in records}) == 1
+
+
+@pytest.mark.parametrize("name", ["ablations", "rank"])
+def test_runs_of_two_studies_are_the_same(name):
+    """Copied, so that a type has one number in both."""
+    here, there = runs_of(name), runs_of("text")
+    both = set(here.results) & set(there.results)
+    logs = here.rows("metrics"), there.rows("metrics")
+    assert {"softmax", "diff", "none"} <= {run.partition("-seed")[0] for run in both}
+    for run in both:
+        assert here.results[run] == there.results[run]
+        assert logs[0][run] == logs[1][run]
+
+
+def test_the_package_carries_a_summary_of_the_study_on_text():
+    """After a new study: ``python -m diffattn.lab.report.study.published published/text``."""
+    study = ROOT / ALL_RECORDS
+    whole, carried = read_study(study), read_published(PUBLISHED)
+    assert read_json(PUBLISHED) == study_summary(study)
+    assert PUBLISHED.stat().st_size < 150_000
+    assert differences(whole) == differences(carried)
+    for name, variant in variants_of(whole).items():
+        assert variants_of(carried)[name].best.loss == variant.best.loss
+
+
+def test_recall_is_learned_by_a_type_and_by_no_model_without_attention():
+    """On a test set that no training or choice has seen, beyond what guessing reaches."""
+    results = list(runs_of("recall").results.values())
+    for task, counted in committed("recall")["tasks"].items():
+        best = max(
+            (run for run in results if run["task"] == task), key=lambda run: run["test_accuracy"]
+        )
+        assert best["test_accuracy"] > 0.99 > max(best["ceilings"].values())
+        assert counted["leak"]["leaks"] is False
+        assert all(counted["controls"][name]["solved"] == 0 for name in NEVER_ATTEND)

@@ -1,0 +1,137 @@
+"""Our V1 against transformers' own DiffLlama: another author's implementation, the same function.
+
+DiffLlama counts 2h heads where we count h, and pairs head i with head i + h. Its head norm has no
+weight and uses the blocks' eps; its λ_init schedule counts from 0 as ours.
+"""
+
+import pytest
+import torch
+from torch import nn
+from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+
+NUM_HEADS, HEAD_DIM, HIDDEN, LAYERS, EPS = 4, 8, 40, 3, 1e-4
+LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+
+
+@pytest.fixture(params=[4, 2, 1], ids=["mha", "gqa", "mqa"])
+def theirs(request):
+    config = DiffLlamaConfig(
+        vocab_size=61,
+        hidden_size=HIDDEN,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=2 * NUM_HEADS,
+        num_key_value_heads=2 * request.param,
+        head_dim=HEAD_DIM,
+        rms_norm_eps=EPS,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = DiffLlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lambda_" in name:  # q1·k1 near 0.5 and q2·k2 near -0.5: λ near λ_init + 1
+                parameter.normal_(-0.25 if name.endswith("lambda_k2") else 0.25, 0.1)
+            elif parameter.ndim == 1:
+                parameter.normal_(1.0, 0.2)
+            else:
+                parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
+    return model
+
+
+@pytest.fixture
+def ours(theirs, converted, network, tmp_path):
+    """Our model with DiffLlama's weights."""
+    theirs.save_pretrained(tmp_path)
+    return network(converted(tmp_path, "diffattn"))
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(1, 61, (2, 13), generator=torch.Generator().manual_seed(0))
+
+
+def test_lambda_differs_clearly_from_its_start(ours):
+    """Else the comparison would not see it."""
+    for layer in ours.model.layers:
+        assert layer.self_attn.lam().item() - layer.self_attn.lambda_init > 0.3
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_logits_are_equal_to_rounding(theirs, ours, ids, implementation, assert_only_rounding):
+    theirs.set_attn_implementation(implementation)
+    with torch.no_grad():
+        logits = theirs(ids).logits
+    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+
+
+def test_gradients_are_equal_to_rounding(theirs, ours, ids, assert_only_rounding):
+    def gradients(model):
+        """Of the embedding, which all layers feed, and of λ in all layers together."""
+        model.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        attention = [layer.self_attn for layer in model.model.layers]
+        lambdas = [getattr(layer, name).grad for layer in attention for name in LAMBDAS]
+        return model.model.embed_tokens.weight.grad, torch.stack(lambdas)
+
+    assert_only_rounding(gradients(theirs), ours, gradients)
+
+
+def test_logits_are_equal_in_float64(theirs, ours, ids, assert_only_rounding, logits_of):
+    """Far below float32's rounding once the two places where DiffLlama leaves float64 are met.
+
+    It casts its block norms and the two exponentials of λ to float32. So its norms are replaced
+    by PyTorch's of the same weight and eps, and our λ vectors by ones whose exponentials are its
+    rounded ones.
+    """
+    ours, theirs = ours.double(), theirs.double()
+    theirs.set_attn_implementation("sdpa")  # the eager kernel's softmax is float32
+    replace_norms(theirs)
+    with torch.no_grad():
+        for our_layer, layer in zip(ours.model.layers, theirs.model.layers, strict=True):
+            take_rounded_lambda(our_layer.self_attn, layer.self_attn)
+        logits = theirs(ids).logits
+        assert relative_error(ours(ids).logits, logits) < 1e-12
+    assert_only_rounding([logits], ours, logits_of(input_ids=ids))
+
+
+def relative_error(actual, exact):
+    return float((actual - exact).abs().max() / exact.abs().max())
+
+
+def replace_norms(model):
+    for parent in [model.model, *model.model.layers]:
+        for name, norm in list(parent.named_children()):
+            if type(norm).__name__ == "DiffLlamaRMSNorm":
+                wide = nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon).double()
+                wide.weight = norm.weight
+                setattr(parent, name, wide)
+
+
+def take_rounded_lambda(ours, theirs):
+    for index in (1, 2):
+        q, k = (getattr(theirs, f"lambda_{x}{index}") for x in "qk")
+        exponential = torch.exp(torch.sum(q * k, dim=-1, dtype=torch.float32)).double()
+        getattr(ours, f"lambda_q{index}").zero_()[0] = exponential.log()
+        getattr(ours, f"lambda_k{index}").fill_(1.0)
+
+
+def test_cached_decoding_matches(theirs, ours, ids, assert_only_rounding):
+    """DiffLlama's caches, filled token by token, against our full pass."""
+    cache, steps = None, []
+    with torch.no_grad():
+        for t in range(ids.shape[1]):
+            out = theirs(ids[:, t : t + 1], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            steps.append(out.logits)
+    assert_only_rounding([torch.cat(steps, 1)], ours, lambda m: [m(ids).logits.detach()])
+
+
+def test_a_wrong_pairing_is_seen(theirs, ours, ids):
+    """The comparison can fail: without the permutation the logits are far apart."""
+    for our_layer, layer in zip(ours.model.layers, theirs.model.layers, strict=True):
+        our_layer.self_attn.q_proj.weight = layer.self_attn.q_proj.weight
+    with torch.no_grad():
+        assert relative_error(ours(ids).logits, theirs(ids).logits) > 0.01

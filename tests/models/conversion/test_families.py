@@ -1,0 +1,299 @@
+"""Llama, Qwen2 (biases) and Qwen3 (norms on queries and keys) as ours, of every type."""
+
+import itertools
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.lab.training.initial import initial_config, initial_model, initial_weights
+from diffattn.models.conversion.convert import convert
+
+FAMILIES = {"llama": LlamaForCausalLM, "qwen2": Qwen2ForCausalLM, "qwen3": Qwen3ForCausalLM}
+NEW = {
+    "llama": (),
+    "qwen2": ("q_proj.bias", "k_proj.bias", "v_proj.bias"),
+    "qwen3": ("q_norm.weight", "k_norm.weight"),
+}
+OPTION = {"qwen2": "qkv_bias", "qwen3": "qk_norm"}
+PLAIN = {"head_norm": False}
+every_family = pytest.mark.parametrize("family", FAMILIES)
+with_options = pytest.mark.parametrize("family", OPTION)
+
+
+@pytest.fixture(scope="module")
+def source(llama):
+    """``source(family, **config)``: folder of 4 heads, made once; wider than its heads."""
+    made = {}
+
+    def make(family, **changes):
+        key = (family, *changes.items())
+        if key not in made:
+            made[key] = llama(model=FAMILIES[family], **changes)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def start(source, converted):
+    """``start(family, target)``: what it becomes, made once."""
+    made = {}
+
+    def make(family, target="diff_v2", **changes):
+        key = (family, target, *changes.items())
+        if key not in made:
+            made[key] = converted(source(family), target, changes=changes)
+        return made[key]
+
+    return make
+
+
+PUSHED = (  # every family, with what differs most in each
+    ("llama", "diff_v2", 2, torch.float32, False),
+    ("qwen2", "diff_v2", 2, torch.float32, False),
+    ("qwen3", "diff_v2", 2, torch.bfloat16, True),
+)
+CASES = [
+    pytest.param(*case, marks=[] if case in PUSHED else [pytest.mark.scheduled])
+    for case in itertools.product(
+        FAMILIES, ("diffattn", "diff_v2"), (4, 2), (torch.float32, torch.bfloat16), (False, True)
+    )
+]
+
+
+@pytest.mark.parametrize(("family", "target", "kv_heads", "dtype", "tied"), CASES)
+def test_it_has_the_logits_and_tokens_of_its_source(
+    family, target, kv_heads, dtype, tied, source, converted, network, ids, assert_only_rounding
+):
+    given = source(family, kv_heads=kv_heads, dtype=dtype, tie_word_embeddings=tied)
+    ours, theirs = network(converted(given, target)), network(given)
+    assert ours.config.attention_type == ("softmax" if target == "diffattn" else target)
+    for name, option in OPTION.items():
+        assert getattr(ours.config, option) is (name == family)
+    with torch.no_grad():
+        logits = theirs(ids).logits
+    assert logits.dtype == dtype
+    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+    if dtype == torch.float32:  # in bfloat16 two tokens may be equally likely
+        options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        assert torch.equal(ours.generate(ids, **options), theirs.generate(ids, **options))
+
+
+def trained_step(model, ids):
+    """The loss, and gradients of one step of AdamW by name in a layer, one list for all layers."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    loss = model(ids, labels=ids).loss
+    loss.backward()
+    gradients = {
+        name: [layer.self_attn.get_parameter(name).grad.clone() for layer in model.model.layers]
+        for name, _ in model.model.layers[0].self_attn.named_parameters()
+    }
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item(), gradients
+
+
+def halves(x, heads=4):
+    """The two maps' rows of a projection or of its bias."""
+    return x.unflatten(0, (heads, 2, -1)).unbind(1)
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", pytest.param("qwen2", marks=pytest.mark.scheduled), "qwen3"]
+)
+def test_training_goes_on_where_it_stood_and_parts_the_maps(family, source, start, network, ids):
+    """The loss is that of the softmax model; every parameter has a gradient, and those of the two
+    queries, weights and biases, are opposite in sign: the first step moves them apart."""
+    with torch.no_grad():
+        before = network(source(family))(ids, labels=ids).loss.item()
+    folder = start(family)
+    model = initial_model(
+        initial_config(folder), initial_weights(folder, initial_config(folder))
+    )  # as ``diffattn train --init-from START --same-model`` does
+    loss, gradients = trained_step(model, ids)
+    assert loss == pytest.approx(before, rel=1e-6)
+    for name in ("lambda_proj.weight", "lambda_proj.bias", *NEW[family]):
+        assert all(x.abs().max() > 1e-5 for x in gradients[name]), name
+    for name in [name for name in gradients if name.startswith("q_proj")]:
+        for first, second in map(halves, gradients[name]):
+            assert first.abs().max() > 1e-5
+            assert (second + first / 2).abs().max() < 1e-4 * first.abs().max(), name
+        for layer in model.model.layers:
+            first, second = halves(layer.self_attn.get_parameter(name).detach())
+            assert (first - second).abs().median().item() == pytest.approx(2e-3, rel=0.05)
+    assert trained_step(model, ids)[0] < loss
+
+
+@pytest.mark.scheduled
+@every_family
+@pytest.mark.parametrize("target", ["diff", "shared_diff"])
+def test_v1_and_shared_keep_the_output_without_their_head_norm(
+    family, target, source, start, network, ids, assert_only_rounding
+):
+    ours = network(start(family, target, **PLAIN))
+    with torch.no_grad():
+        logits = network(source(family))(ids).logits
+    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()], ulps=4.0)
+    _, gradients = trained_step(ours, ids)
+    late = {"q_up", "k_up"}  # of updates that are 0 until the first step
+    still = {name for name, x in gradients.items() if not all(y.any() for y in x)}
+    assert still == (late if target == "shared_diff" else set())
+
+
+@pytest.mark.scheduled
+@every_family
+def test_a_head_norm_starts_from_the_size_of_the_values(
+    family, source, start, network, ids, tmp_path
+):
+    """Larger values, biases included, read by smaller weights give the same start."""
+    other = network(source(family))
+    with torch.no_grad():
+        for layer in other.model.layers:
+            for parameter in layer.self_attn.v_proj.parameters():
+                parameter *= 8
+            layer.self_attn.o_proj.weight /= 8
+    other.save_pretrained(tmp_path / "other")
+    convert(str(tmp_path / "other"), "diff", tmp_path / "out")
+    logits, same = (network(x)(ids).logits for x in (tmp_path / "out", start(family, "diff")))
+    assert (logits - same).abs().max() < 1e-3 * same.abs().max()
+
+
+@pytest.mark.scheduled
+@every_family
+@pytest.mark.parametrize("target", ["diff_v2", "diff", "shared_diff", "diff_v2_gate"])
+def test_caches_and_kernels_agree(family, target, start, network, ids, implementation):
+    """What a cache holds has its bias, its norm and its position already."""
+    model = network(start(family, target))
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(ids, use_cache=False, **options)
+    assert torch.equal(model.generate(ids, **options), expected)
+    assert torch.equal(model.generate(ids, cache_implementation="static", **options), expected)
+    with torch.no_grad():
+        logits = model(ids).logits
+    for name in ("sdpa", "eager"):
+        with implementation(model, name):
+            with torch.no_grad():
+                torch.testing.assert_close(model(ids).logits, logits, rtol=1e-4, atol=1e-4)
+            assert torch.equal(model.generate(ids, **options), expected)
+
+
+@pytest.mark.scheduled
+@every_family
+def test_a_saved_start_is_the_same_bits(family, start, network, ids, tmp_path):
+    model = network(start(family))
+    model.save_pretrained(tmp_path)
+    loaded = network(tmp_path)
+    before, after = model.state_dict(), loaded.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert loaded.config.settings() == model.config.settings()
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+
+
+@pytest.mark.scheduled
+@every_family
+def test_folding_shared_diff_keeps_biases_and_norms(family, start, network, ids, tmp_path):
+    shared = network(start(family, "shared_diff"))
+    with torch.no_grad():  # off the start, where both maps are equal
+        for layer in shared.model.layers:
+            layer.self_attn.q_down_proj.weight.normal_(0.0, 0.2)
+    shared.save_pretrained(tmp_path / "shared")
+    convert(str(tmp_path / "shared"), "diff", tmp_path / "out")
+    with torch.no_grad():
+        logits, same = (network(tmp_path / x)(ids).logits for x in ("out", "shared"))
+    assert (logits - same).abs().max() < 1e-5 * same.abs().max()
+
+
+@pytest.mark.scheduled
+@every_family
+def test_scaled_rope_is_kept(family, llama, converted, network, ids):
+    """As these families are told to read longer contexts."""
+    given = llama(
+        model=FAMILIES[family], max_position_embeddings=32,
+        rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+            "original_max_position_embeddings": 8,
+        },
+    )  # fmt: skip
+    ours = network(converted(given, "diff_v2"))
+    with torch.no_grad():
+        exact = network(given)(ids).logits
+        assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+WINDOWED = {"use_sliding_window": True, "sliding_window": 16, "max_position_embeddings": 64}
+
+
+@pytest.mark.scheduled
+@with_options
+def test_windows_are_refused_unless_no_layer_has_one(family, source, converted, tmp_path):
+    mixed = source(family, max_window_layers=1, **WINDOWED)
+    with pytest.raises(CheckpointError, match="--set max_position_embeddings=16"):
+        convert(str(mixed), "diff_v2", tmp_path / "out")
+    assert converted(mixed, "diff_v2", changes={"max_position_embeddings": 16}).exists()
+    assert converted(source(family, max_window_layers=2, **WINDOWED), "diff_v2").exists()
+
+
+def edited(folder, to, **changes):
+    """A copy with other settings."""
+    to.mkdir()
+    settings = json.loads((folder / "config.json").read_text()) | changes
+    (to / "config.json").write_text(json.dumps(settings))
+    save_file(load_file(folder / "model.safetensors"), to / "model.safetensors")
+    return to
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("qwen2", {"model_type": "qwen2_moe"}, "model_type must be one of .*, got 'qwen2_moe'"),
+        ("qwen2", {"model_type": "qwen2_5_vl"}, "model_type must be one of .*, got 'qwen2_5_vl'"),
+        ("qwen3", {"model_type": "qwen3_moe"}, "model_type must be one of .*, got 'qwen3_moe'"),
+        ("qwen3", {"attention_bias": True}, "attention_bias must be False, .* its output"),
+        (
+            "qwen2", {"layer_types": ["full_attention", "sliding_attention"]},
+            "layer_types must be full_attention, or .*, got 'sliding_attention'",
+        ),
+        (
+            "qwen3", {"layer_types": ["chunked_attention", "full_attention"]},
+            "layer_types must be full_attention, or .*, got 'chunked_attention'",
+        ),
+        ("qwen2", {"model_type": "llama"}, r"must hold what .* Llama family has, got .*\.bias too"),
+        ("qwen3", {"model_type": "qwen2"}, r"must hold .*\.bias as \[\d+\], got none"),
+    ],
+)  # fmt: skip
+def test_other_members_are_refused_by_name(family, changes, message, source, tmp_path):
+    given = edited(source(family), tmp_path / "given", **changes)
+    with pytest.raises(CheckpointError, match=message):
+        convert(str(given), "diff_v2", tmp_path / "out")
+    assert [x.name for x in tmp_path.iterdir()] == ["given"]
+
+
+@pytest.mark.scheduled
+@with_options
+@pytest.mark.parametrize(
+    ("kind", "target"), [("diff", "diffllama"), ("diff", "original"), ("diff_v2", "original")]
+)
+def test_what_layouts_lack_is_named(family, kind, target, start, tmp_path):
+    """Without the refusal the tensors would be left out."""
+    message = rf"{OPTION[family]} of a model for {target}\w* must be False"
+    with pytest.raises(ConfigError, match=message):
+        convert(str(start(family, kind)), target, tmp_path / "out")
+
+
+@pytest.mark.scheduled
+def test_weights_of_another_kind_are_no_start(llama, converted, start):
+    """Neither with an option too many nor with one too few."""
+    plain = converted(llama(model=LlamaForCausalLM), "diff_v2")
+    for folder, other, must in (
+        (plain, start("qwen3"), "model.qk_norm must be False"),
+        (start("qwen3"), plain, "model.qk_norm must be True"),
+    ):
+        with pytest.raises(ConfigError, match=must):
+            initial_weights(folder, initial_config(other))

@@ -1,0 +1,100 @@
+"""The table of the compile gate: what it lists, keeps and shows."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+from tools import aot, aot_table
+
+RECORD = Path(__file__).parents[2] / "tools" / "records" / "compile_gate.jsonl"
+ROW = aot_table.TableRow(
+    capability=80, case="v1-d64-fwd", tile="128x32 w8 s2", key="k", work_ratio=1.0, registers=255
+)
+
+
+def test_every_admitted_width_layout_and_mask_is_listed_once():
+    names = [case.name for case in aot_table.table_cases(90)]
+    assert len(set(names)) == len(names)
+    forms = {name.split("-d")[0] for name in names}
+    assert forms == {"v1", "v1-narrow", "v2", "v2-wide", "softmax", "softmax-wide"}
+    assert {"v2-wide-d96-dq-padding", "softmax-d32-dkv-ranges", "v1-d128-fwd_by_map"} <= {*names}
+    assert names[0] == "v1-d64-fwd"
+
+
+@pytest.mark.parametrize("capability", aot.SHARED_BYTES)
+def test_the_record_has_every_launch_of_the_table_and_all_are_accepted(capability):
+    tiles = {case.name: aot_table.tile_of(case) for case in aot_table.table_cases(capability)}
+    of_all = aot_table.read_rows(RECORD)
+    rows = {name: row for (chip, name), row in of_all.items() if chip == capability}
+    assert {name: row.tile for name, row in rows.items()} == tiles
+    assert all(row.is_accepted for row in rows.values())
+    unclean = {name for name, row in rows.items() if not row.is_clean}
+    reload = {f"{x}-{mask}" for _, x in aot_table.MEASURED for mask in ("ranges", "padding")}
+    assert unclean == (reload if capability == 90 else set())
+    assert {row.work_ratio for row in rows.values()} == {1.0}
+    assert {row.loop_copies for row in rows.values()} == {0}
+
+
+def test_a_row_is_measured_again_only_if_what_is_compiled_has_changed(tmp_path, monkeypatch):
+    measured = []
+
+    def measure(case, capability):
+        measured.append(case.name)
+        return replace(ROW, case=case.name, capability=capability, key=aot_table.case_key(case))
+
+    monkeypatch.setattr(aot_table, "measure", measure)
+    monkeypatch.setattr(aot_table, "case_key", lambda case: "first")
+    path = tmp_path / "table.jsonl"
+    arguments = [str(path), "80", "--match", "v1-d64", "--page", str(tmp_path / "page.md")]
+    assert aot_table.main(arguments) == 0
+    once = len(measured)
+    assert once == 12  # four launches, three masks
+    assert aot_table.main(arguments) == 0
+    assert len(measured) == once
+    monkeypatch.setattr(aot_table, "case_key", lambda case: "second")
+    assert aot_table.main(arguments) == 0
+    assert len(measured) == 2 * once
+    assert len(aot_table.read_rows(path)) == once
+    assert "12 launches, 12 clean" in (tmp_path / "page.md").read_text("utf-8")
+
+
+def test_an_unknown_chip_is_refused_before_anything_is_written(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        aot_table.main([str(tmp_path / "table.jsonl"), "75"])
+    assert "capability must be in {80, 86, 90, 100, 120}, got 75" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "waste", [{"work_ratio": 4 / 3}, {"loop_copies": 1}, {"loop_reloads": 1}, {"broken": "no"}]
+)
+def test_waste_is_shown_and_makes_the_command_fail(waste, tmp_path, monkeypatch):
+    monkeypatch.setattr(aot_table, "case_key", lambda case: "k")
+    bad = replace(ROW, **waste)
+    assert not bad.is_clean
+    (tmp_path / "table.jsonl").write_text(json.dumps(asdict(bad)) + "\n", encoding="utf-8")
+    monkeypatch.setattr(aot_table, "table_cases", lambda capability: iter([CASE]))
+    assert aot_table.main([str(tmp_path / "table.jsonl"), "80"]) == 1
+    before = {(80, ROW.case): replace(bad, tile="64x16 w8 s2")}
+    page = aot_table.page([ROW], before)
+    assert "After: 1 launches, 1 clean" in page
+    assert "Before: 1 launches, 0 clean" in page
+    assert "64x16 w8 s2" in page
+
+
+CASE = next(case for case in aot_table.table_cases(80) if case.name == ROW.case)
+
+
+def test_programs_of_a_multiprocessor_are_what_the_scarcest_resource_allows():
+    few = {"threads": 256, "registers": 32, "shared_bytes": 1024}
+    assert aot.resident_programs(80, **few) == 8  # threads
+    assert aot.resident_programs(80, **few | {"registers": 255}) == 1
+    assert aot.resident_programs(80, **few | {"registers": 128}) == 2
+    assert aot.resident_programs(86, **few | {"shared_bytes": 49_152}) == 2
+    assert aot.resident_programs(90, **few | {"shared_bytes": 232_448}) == 1
+    assert aot.resident_programs(90, **few | {"shared_bytes": 232_449}) == 0
+    assert aot.resident_programs(100, **few, tmem_columns=256) == 2

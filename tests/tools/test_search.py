@@ -1,0 +1,147 @@
+"""The search for the fastest option, with times that are given."""
+
+import multiprocessing
+import os
+import time
+from functools import partial
+
+import pytest
+
+from tools.search import Checkers, best, search
+
+
+def tried(samples, refused=()):
+    reasons = dict(refused)
+    options = dict.fromkeys([*samples, *reasons])
+    return search(
+        {name: name for name in options},
+        check=lambda options: {name: reasons.get(name) for name in options},
+        time=lambda right, _: {name: samples[name] for name in right},
+        why=lambda option, error: str(error),
+    )
+
+
+def test_the_fastest_right_one_is_chosen_and_the_others_say_why_not():
+    found = tried({"a": [3.0, 3.0], "b": [2.0, 2.0]}, {"c": "out of registers"})
+    assert best(found, "a") == "b"
+    assert found["c"].refused == "out of registers"
+    assert found["c"].seconds is None
+    assert found["b"].seconds.median == 2.0
+    assert list(found) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("other", "winner"), [([2.0, 2.0, 2.0], "seed"), ([1.95, 1.95, 1.95], "seed"),
+                          ([1.8, 1.8, 1.8], "other")],
+)  # fmt: skip
+def test_what_rounds_differ_by_is_a_tie_and_the_seed_stays(other, winner):
+    found = tried({"other": other, "seed": [1.8, 2.0, 2.2]})
+    assert found["seed"].seconds.low == pytest.approx(1.9)
+    assert best(found, "seed") == winner
+
+
+def test_a_refused_seed_or_none_at_all():
+    found = tried({"a": [3.0], "b": [2.0]}, {"seed": "wrong"})
+    assert best(found, "seed") == best(found, None) == "b"
+
+
+def test_nothing_is_timed_where_everything_is_refused():
+    def never(right):
+        raise AssertionError
+
+    found = search(
+        {"a": 1}, check=lambda options: dict.fromkeys(options, "no"), time=never, why=never
+    )
+    assert best(found, "a") is None
+
+
+def test_what_fails_while_it_is_timed_is_refused_and_the_others_are_timed():
+    def time(right, on_failure):
+        on_failure("b", TypeError("no tile"))
+        return {name: [1.0] for name in right if name != "b"}
+
+    found = search(
+        {"a": 1, "b": 2}, check=dict.fromkeys, time=time,
+        why=lambda option, error: f"{option}: {error}",
+    )  # fmt: skip
+    assert found["b"].refused == "2: no tile"
+    assert found["b"].seconds is None
+    assert best(found, "b") == "a"
+
+
+def test_another_error_ends_the_search():
+    def broken(option):
+        raise ValueError(option)
+
+    with pytest.raises(ValueError, match="a"):
+        search({"a": "a"}, check=broken, time=dict, why=broken)
+
+
+def by_name(option):
+    """A check, in a process of its own; what a compiler may do to it stands in the option."""
+    if option == "abort":
+        assert multiprocessing.parent_process() is not None, "it would end the tests themselves"
+        os._exit(3)
+    if option == "raise":
+        raise TypeError("no tile")
+    if option == "hang":
+        time.sleep(600)
+    return None if option == "right" else f"{option} in {os.getpid()}"
+
+
+def elsewhere(pid, option):
+    """A device that takes one process."""
+    if os.getpid() != pid:
+        raise RuntimeError("busy")
+    return by_name(option)
+
+
+@pytest.fixture
+def checkers():
+    made = Checkers(by_name, num=2, seconds=120)
+    yield made
+    made.close()
+
+
+def test_checks_side_by_side_end_what_they_refuse_alone(checkers):
+    options = {"a": "abort", "b": "right", "c": "wrong", "d": "right"}
+    found = checkers(options)
+    assert set(found) == set(options)
+    assert found["a"] == "its check ended the process, exit status 3"
+    assert found["b"] is found["d"] is None
+    wrong, _, process = found["c"].rpartition(" ")
+    assert wrong == "wrong in"
+    assert int(process) != os.getpid()
+    kept = {worker.process.pid for worker in checkers.idle}
+    assert 1 <= len(kept) <= 2
+    again = checkers({"e": "wrong"})["e"]
+    assert int(again.rpartition(" ")[2]) in kept  # no process is started for one that waits
+    for worker in checkers.idle:
+        worker.process.kill()
+        worker.process.join()
+    assert checkers._waiting() is None
+    assert not checkers.idle
+
+
+@pytest.mark.scheduled
+def test_a_process_is_replaced_after_an_error_or_when_it_hangs(checkers):
+    assert checkers({"a": "raise", "b": "right"}) == {"a": "TypeError: no tile", "b": None}
+    checkers.seconds = 20
+    found = checkers({"a": "hang", "b": "right", "c": "raise", "d": "right"})
+    assert found == {
+        "a": "not checked within 20 s", "b": None, "c": "TypeError: no tile", "d": None,
+    }  # fmt: skip
+
+
+@pytest.mark.scheduled
+def test_where_no_process_is_of_use_this_one_checks(checkers):
+    checkers.check = partial(elsewhere, os.getpid())
+    assert checkers({"a": "right", "b": "wrong"}) == {"a": None, "b": f"wrong in {os.getpid()}"}
+    assert checkers.num == 0
+
+
+def test_without_processes_this_one_checks_and_an_error_ends_it():
+    alone = Checkers(by_name, num=0, seconds=60)
+    assert alone({"a": "right", "b": "wrong"}) == {"a": None, "b": f"wrong in {os.getpid()}"}
+    with pytest.raises(TypeError):
+        alone({"a": "raise"})

@@ -1,0 +1,286 @@
+"""The tuner in the interpreter, at tiny size, with times that are made up."""
+
+import ast
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from triton.runtime.errors import OutOfResources
+
+from diffattn.errors import BackendError, CheckpointError, ConfigError
+from diffattn.files.io import write_json
+from diffattn.lab.benchmark.tuned_table import lines_path, lines_text, read_table
+from diffattn.ops.triton import configs
+from tools import tune as module
+from tools.chips import launched_as_on
+from tools.tune import TuneConfig, tune
+
+TINY = TuneConfig(
+    device="cpu", batch=1, num_heads=1, length=20, checked_length=20, head_dims=(32,), rounds=1,
+    seconds=0.0, processes=0,
+)  # fmt: skip
+interpreted = pytest.mark.skipif(not configs.interpreted(), reason="runs in the interpreter")
+FEW = {
+    "fwd": [(128, 64, 8, 2), (16, 64, 4, 2)], "fwd_by_map": [(128, 64, 8, 2)],
+    "bwd": [(16, 128, 8, 2), (32, 128, 8, 2)], "dkq": [(16, 128, 8, 1)], "dv": [(32, 64, 4, 2)],
+    "dkv": [(32, 128, 8, 2), (32, 64, 4, 2)], "dk": [(16, 128, 8, 2)], "dq": [(128, 64, 8, 2)],
+    "softmax_fwd": [(128, 64, 4, 3)], "softmax_bwd": [(32, 128, 8, 2)],
+    "softmax_dkv": [(64, 128, 8, 2)], "softmax_dq": [(128, 64, 8, 2)],
+}  # fmt: skip
+
+
+class FakeTimer:
+    """Seconds by the tiles that a run would launch; nothing is launched."""
+
+    def __init__(self, monkeypatch):
+        interpreter = pytest.importorskip("triton.runtime.interpreter")
+        launch, self.launched, self.timing = interpreter.GridExecutor.__call__, [], False
+
+        def call(executor, *args, **options):
+            if self.timing:
+                self.launched.append((executor.fn.__name__, options))
+            else:
+                launch(executor, *args, **options)
+
+        monkeypatch.setattr(interpreter.GridExecutor, "__call__", call)
+
+    def repeats(self, seconds, timed):
+        return 1
+
+    def sample(self, timed, repeats):
+        self.timing = True
+        prepared = timed.prepare() if timed.prepare else None
+        self.launched.clear()
+        timed.run(prepared)
+        self.timing = False
+        launches = [(name, x) for name, x in self.launched if "preprocess" not in name]
+        self.launched.clear()
+        # Small tiles of queries are fast here, and so are passes of few launches.
+        return sum(1.0 + options["BLOCK_M"] / 1_000 for _, options in launches)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    tiles = {name: tuple(configs.LaunchConfig(*x) for x in of) for name, of in FEW.items()}
+    monkeypatch.setattr(configs, "CANDIDATES", tiles)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("attentions", "searches"),
+    [
+        (("v1",), 1 + 10 + 6),
+        pytest.param(("v1", "v2"), 2 + 10 + 6 + 10, marks=pytest.mark.scheduled),
+    ],
+    ids=("v1", "all"),
+)
+def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
+    monkeypatch.setattr(module, "ATTENTIONS", attentions)
+
+    def refuse(rows, launched=configs.launched_with):
+        config = rows.get("dkv")
+        if config and config.block_n == 64:
+            raise OutOfResources(9, 1, "shared memory")
+        return launched(rows)
+
+    monkeypatch.setattr(configs, "launched_with", refuse)
+    out = tmp_path / "tune.json"
+    said = []
+    with launched_as_on(80):
+        record = tune(TINY, out, timer=FakeTimer(monkeypatch), on_message=said.append)
+    kept = json.loads(out.read_text())
+    assert kept == json.loads(json.dumps(record)) | {"checksum": kept["checksum"]}
+    assert kept["complete"]
+    assert kept["row"] == 80
+    assert {"commit", "versions", "hardware", "created", "settings"} <= set(kept)
+    found = {(s["operator"], s["mode"], s["of"]): s for s in kept["searches"]}
+    assert len(found) == len(said) == searches
+    first = kept["searches"][0]  # a session may be cut off: whether atomics pay is asked first
+    assert (first["mode"], first["of"]) == ("backward", "shipped forms")
+    assert {"bwd", "dkv + dq"} <= set(first["options"])
+    assert all(option["seconds"] for option in first["options"].values())
+    assert (first["best"], first["in_order"]) == ("bwd", "dkv + dq")
+    forward = found["diff v1", "forward", "fwd"]
+    assert (forward["seed"], forward["best"]) == (
+        "128 x 32, 8 warps, 2 stages", "16 x 64, 4 warps, 2 stages",
+    )  # fmt: skip
+    assert forward["options"][forward["best"]]["seconds"]["median"] == 1.016
+    refused = found["diff v1", "backward", "dkv"]["options"]["32 x 64, 4 warps, 2 stages"]
+    assert refused["refused"].startswith("OutOfResources: out of resource: shared memory")
+    assert refused["seconds"] is None
+    forms = found["diff v1", "backward", "forms"]
+    assert (forms["best"], forms["in_order"]) == ("bwd", "dkv + dq")
+    assert set(forms["options"]) == {"bwd", "dkq + dv", "dkv + dq", "dk + dv + dq"}
+    row = ast.literal_eval("{" + lines_path(out).read_text() + "}")[80]
+    assert row["fwd"][0] == (16, 64, 4, 2)
+    assert row["bwd"][0] == (16, 128, 8, 2)
+    seeds = configs.table_row(80)
+    assert row["fwd"][1] == seeds["fwd"][1]  # of a width that was not searched
+    assert row["softmax_bwd"] == (*[None] * 4, (32, 128, 8, 2), *seeds["softmax_bwd"][5:])
+    assert configs.table_row(80) == seeds
+    with launched_as_on(80), read_table(out, "cpu").in_force():
+        assert {name: line for name, line in configs.table_row(80).items() if any(line)} == row
+    assert configs.table_row(80) == seeds
+
+
+def checked_on_the_chip(config, row, asked, check=module._check):
+    """In a process of its own, which knows nothing of this one's context."""
+    with launched_as_on(90):
+        return check(config, row, asked)
+
+
+@interpreted
+@pytest.mark.scheduled
+def test_processes_find_what_one_does(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(module, "ATTENTIONS", ("v1",))
+    monkeypatch.setattr(module, "_check", checked_on_the_chip)
+    timer, found = FakeTimer(monkeypatch), []
+    for processes in (0, 2):
+        config = replace(TINY, processes=processes)
+        with launched_as_on(90):
+            record = tune(config, tmp_path / "tune.json", timer=timer, on_message=lambda _: None)
+        found.append((record["searches"], record["lines"]))
+    assert found[0] == found[1]
+
+
+@interpreted
+def test_a_wrong_candidate_is_not_timed(monkeypatch, few):
+    with launched_as_on(90):
+        subject = module._subjects(TINY, 90)[0]
+    wrong = {"passed": False, "worst": "output", "error": 1.0, "budget": 0.5}
+    object.__setattr__(subject, "small", type("Small", (), {"check": lambda _, grad: wrong})())
+    assert module._refusal(subject, "forward", {}) == (
+        "output: error 1.00e+00 against the float64 reference, budget 5.00e-01"
+    )
+
+
+def a_subject(check):
+    """Of the search; its check is given."""
+    with launched_as_on(90):
+        subject = module._subjects(TINY, 90)[0]
+    object.__setattr__(subject, "small", type("Small", (), {"check": check})())
+    return subject
+
+
+@interpreted
+@pytest.mark.parametrize("error", [RuntimeError, AssertionError, TypeError])
+def test_a_candidate_that_does_not_compile_is_refused(few, error):
+    def broken(_, gradients):
+        raise error("PassManager::run\nfailed")
+
+    rows = {"fwd": configs.LaunchConfig(16, 64, 4, 2)}
+    refusal = module._refusal(a_subject(broken), "forward", rows)
+    assert refusal == f"{error.__name__}: PassManager::run failed"
+
+
+@interpreted
+def test_a_lost_device_ends_the_search_and_what_was_found_stays(tmp_path, monkeypatch, few):
+    real, seen = module._refusal, []
+
+    def dies(subject, mode, rows):
+        if mode == "backward":  # the shipped forms of both attentions, which come first
+            return None
+        seen.append(rows)
+        if len(seen) < 3:  # after the two candidates of the first launch
+            return real(subject, mode, rows)
+        monkeypatch.setattr(module, "device_lost", lambda: True)
+        return module._why(subject, rows, RuntimeError("illegal\naddress"))
+
+    monkeypatch.setattr(module, "_refusal", dies)
+    out = tmp_path / "tune.json"
+    with (
+        launched_as_on(90),
+        pytest.raises(BackendError, match=r"fwd.*RuntimeError: illegal address$"),
+    ):
+        tune(TINY, out, timer=FakeTimer(monkeypatch), on_message=lambda _: None)
+    kept = json.loads(out.read_text())
+    assert [search["of"] for search in kept["searches"]] == ["shipped forms"] * 2 + ["fwd"]
+    assert kept["ended"].endswith("RuntimeError: illegal address")
+    assert not kept["complete"]
+
+
+def test_what_is_checked_is_compiled_as_what_is_timed(few):
+    """Triton compiles a batch of 1 apart from all others."""
+    with launched_as_on(90):
+        for timed, checked in ((1, 1), (3, 2)):
+            subject = module._subjects(replace(TINY, batch=timed), 90)[0]
+            shapes = [of.backward.leaves[0].shape[0] for of in (subject.small, subject.large)]
+            assert shapes == [checked, timed]
+
+
+def test_the_lines_of_the_table_as_they_stand():
+    """Written as source they give the table back."""
+    for row in configs.CAPABILITIES:
+        text = lines_text(row, configs.table_row(row))
+        assert ast.literal_eval("{" + text + "}") == {row: configs.table_row(row)}
+
+
+def a_record(path, row=90, **lines):
+    write_json(path, {"schema": 1, "row": row, "lines": configs.table_row(row) | lines})
+    return path
+
+
+def test_a_table_is_launched_by_while_it_is_in_force(tmp_path):
+    column = configs.column("fwd", 64, 128)
+    width = len(configs.table_row(90)["fwd"])
+    line = [[16, 16, 4, 1] if at == column else None for at in range(width)]
+    path = a_record(tmp_path / "tune.json", fwd=line)
+    shipped = configs.table_row(90)
+    with launched_as_on(90):
+        found = read_table(path, "cpu")
+        with found.in_force():
+            assert configs.seed("fwd", 64, 128, 90) == configs.LaunchConfig(16, 16, 4, 1)
+            assert configs.seed("dq", 64, 128, 90) == configs.LaunchConfig(*shipped["dq"][column])
+        assert configs.table_row(90) == shipped
+        again = read_table(a_record(tmp_path / "again.json"), "cpu")
+    assert again.digest != found.digest
+
+
+@pytest.mark.parametrize(
+    ("row", "lines"),
+    [
+        (90, {"fwd": [[16, 16, 4, 1]]}),
+        (90, {"unknown": configs.table_row(90)["fwd"]}),
+        (90, {"fwd": [[16, 16, 4]] * len(configs.table_row(90)["fwd"])}),
+        (90, {"fwd": [[16, 16, 4, True]] * len(configs.table_row(90)["fwd"])}),
+        (90, {"fwd": None}),
+    ],
+    ids=("columns", "launch", "tile", "number", "line"),
+)
+def test_lines_that_are_none_of_the_table_are_refused(tmp_path, row, lines):
+    path = a_record(tmp_path / "tune.json", row, **lines)
+    with launched_as_on(90), pytest.raises(CheckpointError, match="the record of 'python -m tools"):
+        read_table(path, "cpu")
+
+
+def test_a_table_of_another_chip_or_file_is_refused(tmp_path):
+    other = tmp_path / "bench.json"
+    write_json(other, {"schema": 1, "cases": []})
+    with launched_as_on(90):
+        with pytest.raises(ConfigError, match=r"for this device, row 90 .*, got row 80"):
+            read_table(a_record(tmp_path / "tune.json", 80), "cpu")
+        with pytest.raises(CheckpointError, match="the record of 'python -m tools"):
+            read_table(other, "cpu")
+
+
+@interpreted
+def test_the_interpreter_has_no_tiles_to_tune(tmp_path):
+    with pytest.raises(ConfigError, match="must run on a GPU, got triton's interpreter"):
+        tune(TINY, tmp_path / "tune.json", timer=None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to tune")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "bench: device 'cuda' needs a CUDA device, got none on this machine."),
+        (["--device", "cpu"], "tune: device must be 'cuda', got 'cpu', on which no kernel runs."),
+    ],
+)
+def test_without_a_gpu_the_command_is_one_line(arguments, message, capsys):
+    assert module.main(arguments) == 2
+    assert capsys.readouterr().err == message + "\n"

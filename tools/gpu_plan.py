@@ -1,0 +1,281 @@
+"""What is measured on a GPU that is there for half an hour: stages in the order of their value."""
+
+import os
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from diffattn.lab.benchmark.contender_names import contender_names
+from diffattn.lab.records.results import BenchResult
+from diffattn.lab.records.run import RunRecord
+from diffattn.models.config.known_names import check_known
+from diffattn.ops.inputs.kernel_support import OPT_IN
+from tools.outcomes import CHOICE, VARIABLE, read_outcomes
+from tools.stages import Stage
+
+JUDGE, HOPPER = "correctness", "hopper"
+"""The stages that test kernels: all but one, and the one that might hang."""
+SCALES = ("full", "tiny")
+DEVICES = ("cuda", "cpu")
+LONGEST_SESSION, LONGEST_STAGE = 25 * 60, 540
+"""Seconds: of all stages together, and of one."""
+_TINY_LIMIT = 300
+"""Seconds of each stage that measures nothing: processes start slowly on a machine with others."""
+_TUNED = ("ops_tuned", "models")
+"""Stages that launch what the one before them found."""
+_KERNELS = ("triton", "hopper")
+"""Backends of which one has to run where a model is timed."""
+_PAIR: dict[str, dict[str, Any]] = {
+    # About 100M parameters: 8 layers of width 1,024; 16 softmax heads, so 8 DIFF heads of width 64.
+    "full": {
+        "model.hidden_size": 1_024, "model.num_hidden_layers": 8, "model.num_heads": 16,
+        "model.head_dim": 64, "model.max_position_embeddings": 2_048,
+        "model.embedding_multiplier": 32.0, "model.vocab_size": 4_096, "data.vocab_size": 4_096,
+        "data.source": "stdlib", "data.validation_fraction": 0.01, "train.num_steps": 200,
+        "train.batch_tokens": 32_768, "train.seq_len": 2_048, "train.learning_rate": 6e-4,
+        "train.final_learning_rate": 6e-5, "train.warmup_steps": 30, "train.evaluate_every": 100,
+        "train.precision": "bfloat16",
+    },
+    "tiny": {
+        "model.hidden_size": 128, "model.num_hidden_layers": 1, "model.num_heads": 16,
+        "model.head_dim": 8, "model.max_position_embeddings": 32, "model.vocab_size": 300,
+        "data.vocab_size": 300, "train.num_steps": 4, "train.batch_tokens": 64,
+        "train.seq_len": 32, "train.warmup_steps": 1, "train.evaluate_every": 2,
+        "train.evaluation_tokens": 64,
+    },
+}  # fmt: skip
+
+
+def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
+    """The stages of a session.
+
+    Args:
+        scale: ``"full"``; or ``"tiny"``, which shows that all of it runs and measures nothing.
+        device: ``"cuda"`` or ``"cpu"``.
+        root: The checkout, whose tests run.
+        out: Folder of the session.
+
+    Returns:
+        Stages whose limits together are at most :data:`LONGEST_SESSION` at full scale.
+
+    Raises:
+        ConfigError: An unknown scale or device.
+    """
+    check_known("gpu_session", "scale", scale, SCALES)
+    check_known("gpu_session", "device", device, DEVICES)
+    full, table = scale == "full", out / "bench" / "tune.json"
+    effort = ("--rounds", "3", "--seconds", "1") if full else ("--rounds", "1", "--seconds", "0")
+    attentions = ("v1", "v2") if full else ("v1",)
+
+    on = ("--device", device)
+
+    def bench(suite: str, *more: str, file: str = "bench.json") -> tuple[str, ...]:
+        common = (*on, "--out", str(out / "bench" / file), *effort)
+        return (*_DIFFATTN, "bench", suite, *common, *more)
+
+    def sized(lengths: str, few: str, only: str = "") -> tuple[str, ...]:
+        """Lengths; at tiny scale a short one, one dtype, and few contenders besides T."""
+        if full:
+            return ("--length", lengths, *(("--only", only) if only else ()))
+        return ("--length", "16", "--dtype", "float32", "--scale", "quick", "--only", few)
+
+    tune = (sys.executable, "-m", "tools.tune", "--out", str(table), *effort, *on)
+    names = [name for name in contender_names("ops") if name != HOPPER]
+    tame, quickly_compiled = ",".join(names), ",".join(x for x in names if "flex" not in x)
+    models = (*sized("2048,4096", "diff"), "--scale", "cut", "--only", "softmax,diff")
+    # All of it at the length of the goal; FlexAttention, compiled at every shape, there alone.
+    lengths = [sized("4096", "composed", tame)]
+    if full:
+        lengths.append(sized("16384,2048,8192,1024", "composed", quickly_compiled))
+    ops = tuple(bench("ops", "--attention", x, *words) for words in lengths for x in attentions)
+    cached = sized("4096,16384", "decode", quickly_compiled)
+    decode = tuple(bench("decode", "--attention", x, *cached) for x in attentions)
+    stages = [
+        _testing(JUDGE, "the kernels against float64", 270, out, _tests(full, root), "kernels"),
+        Stage(
+            name="ops", title="attention against SDPA's kernels, FlexAttention and two calls",
+            limit_seconds=240, commands=ops, times=("triton",),
+        ),
+        Stage(
+            name="tune", title="launch settings, searched",
+            limit_seconds=135, commands=(tune,), times=("triton",),
+        ),
+        Stage(
+            name="ops_tuned", title="attention again, as tuned", limit_seconds=90, table=table,
+            commands=(bench("ops", *lengths[0], file="ops_tuned.json"),),
+            times=("triton",),
+        ),
+        Stage(
+            name="models", title="3B and 13B shapes at two depths", limit_seconds=180, table=table,
+            commands=(bench("models", *models, file="models.json"),), times=("triton",),
+            objection=_of_models,
+        ),
+        Stage(
+            name="decode", title="decoding against a cache",
+            limit_seconds=75, commands=decode, times=("triton_decode",),
+        ),
+        Stage(
+            name="paged", title="decoding against a paged cache", limit_seconds=45,
+            commands=(bench("paged", *sized("4096,16384", "gathered")),), times=("triton_decode",),
+        ),
+        Stage(
+            name="pair", title="a matched pair of about 100M parameters",
+            limit_seconds=135, commands=_pair(scale, root, out), times=("triton",),
+            objection=_of_pair,
+        ),
+        Stage(
+            name="sharded", title="FSDP2 in one process",
+            limit_seconds=45, commands=(_sharded(root),),
+        ),
+        _testing("others", "the machinery around the kernels, other backends, layers", 180, out,
+                 _tests(full, root), "others"),
+        # The last: a kernel of warps that wait for each other may wait forever.
+        _testing(HOPPER, "the Hopper kernel against float64", 75, out, _hopper_tests(full, root)),
+        Stage(
+            name="hopper_ops", title="attention by the Hopper kernel", limit_seconds=30,
+            commands=(bench("ops", *sized("4096", "composed", f"{HOPPER},triton"),
+                            file="hopper.json"),),
+            times=(HOPPER,), judge=HOPPER,
+        ),
+    ]  # fmt: skip
+    stages = [_adapted(stage, full=full, device=device, root=root) for stage in stages]
+    assert not full or sum(stage.limit_seconds for stage in stages) <= LONGEST_SESSION
+    assert max(stage.limit_seconds for stage in stages) <= LONGEST_STAGE
+    return stages
+
+
+def _testing(
+    name: str, title: str, seconds: float, out: Path, argv: tuple[str, ...], choice: str = ""
+) -> Stage:
+    """A stage that runs tests, all or those of a choice, and judges the kernels among them."""
+    outcomes = f"{name}.jsonl"
+    return Stage(
+        name=name, title=title, limit_seconds=seconds, commands=(argv,),
+        # Each of many processes compiles by itself.
+        environment={
+            VARIABLE: str(out / outcomes), CHOICE: choice, "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        },
+        facts=lambda folder: read_outcomes(folder / outcomes),
+    )  # fmt: skip
+
+
+def _adapted(stage: Stage, *, full: bool, device: str, root: Path) -> Stage:
+    """A stage with what all share, and without what a CPU or the tiny scale cannot have."""
+    paths = filter(None, [str(root / "src"), str(root), os.environ.get("PYTHONPATH")])
+    shared = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    if VARIABLE not in stage.environment:
+        # No record says yet that kernels passed on this GPU, so `auto` would leave them alone.
+        shared[OPT_IN] = "1"
+    stage = replace(
+        stage,
+        environment={**shared, **stage.environment},
+        judge=stage.judge or (JUDGE if stage.times else None),
+        limit_seconds=stage.limit_seconds if full else _TINY_LIMIT,
+        objection=stage.objection if full and device == "cuda" else None,
+    )
+    # The interpreter's kernels are not timed, so on a CPU none has to be right for that.
+    return stage if device == "cuda" else replace(stage, times=(), judge=None)
+
+
+def _of_models(out: Path) -> str | None:
+    """That a model was not timed with the kernels."""
+    result = BenchResult.read(out / "bench" / "models.json")
+    found = {
+        row.backend
+        for case in result.cases for row in case.rows
+        if row.contender == "diff" and row.status == "ok"
+    }  # fmt: skip
+    return _other_backends(found)
+
+
+def _of_pair(out: Path) -> str | None:
+    """That the model was not trained with the kernels."""
+    return _other_backends(set(RunRecord.read(out / "diff").backends.values()))
+
+
+def _other_backends(found: set[Any]) -> str | None:
+    if found and found <= {*_KERNELS}:
+        return None
+    names = ", ".join(sorted(map(str, found))) or "nothing"
+    return f"differential attention must run on one of {{{', '.join(_KERNELS)}}}, got {names}"
+
+
+_DIFFATTN = (sys.executable, "-m", "diffattn")
+
+
+def _tests(full: bool, root: Path) -> tuple[str, ...]:
+    """The GPU tier but for the Hopper kernel, in the order of value, should its time not do."""
+    if not full:
+        return _pytest(root, "gpu", "-m", "scheduled or not scheduled", "-k",
+                       "test_long_cache and fp32 and T16")  # fmt: skip
+    words = ("-m", "gpu and not scheduled", "-k", f"not {HOPPER}")
+    return _pytest(root, *_where_kernels_run(root), *_side_by_side(), *words)
+
+
+def _hopper_tests(full: bool, root: Path) -> tuple[str, ...]:
+    if not full:
+        return _pytest(root, "ops/triton/test_hopper.py", "-k", "emulated_inference")
+    words = ("-m", "gpu and not scheduled", "-k", HOPPER)
+    return _pytest(root, *_where_kernels_run(root), *_side_by_side(), *words)
+
+
+def _where_kernels_run(root: Path) -> tuple[str, ...]:
+    """By value; files by name, as pytest would read "ops/triton" and "ops" as the latter."""
+    ops = sorted(f"ops/{path.name}" for path in (root / "tests" / "ops").glob("test_*.py"))
+    return ("gpu", "ops/triton", *ops, "layers")
+
+
+def _pytest(root: Path, *arguments: str) -> tuple[str, ...]:
+    """A call of pytest: paths under the tests, and from the first option on its options."""
+    first = next(i for i, word in enumerate(arguments) if word.startswith("-"))
+    paths = (str(root / "tests" / path) for path in arguments[:first])
+    # Of another version of a library a warning is no wrong result. pytest-benchmark, where it is
+    # installed, warns of processes side by side.
+    return (
+        sys.executable, "-m", "pytest", "-q", "-p", "tools.outcomes",
+        "-W", "default",
+        "-p", "no:cacheprovider", "-p", "no:benchmark", "--continue-on-collection-errors",
+        "--tb=short", *paths, *arguments[first:],
+    )  # fmt: skip
+
+
+def _side_by_side() -> tuple[str, ...]:
+    """Many processes where pytest can: most of the time goes into compiling kernels.
+
+    Each holds tensors of the longest cases, so not one for every core. One that a kernel broke is
+    replaced.
+    """
+    processes = min(14, (os.cpu_count() or 1) - 2)
+    words: tuple[str, ...] = ()
+    if find_spec("xdist") and processes > 1:
+        words += ("-n", str(processes), "--dist", "worksteal", "--max-worker-restart", "200")
+    if find_spec("pytest_timeout"):
+        words += ("--timeout=90", "--timeout-method=thread")
+    return words
+
+
+def _pair(scale: str, root: Path, out: Path) -> tuple[tuple[str, ...], ...]:
+    """The softmax model and its DIFF twin on the same tokens, which the first call packs."""
+    changes = _PAIR[scale] | (
+        {} if scale == "full" else {"data.source": str(root / "src/diffattn/ops")}
+    )
+    settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    data = [f"data.{name}" for name in ("source", "vocab_size", "validation_fraction")]
+    kept = [
+        word for key, value in changes.items() if key not in data
+        for word in ("--set", f"{key}={value}")
+    ]  # fmt: skip
+    packed = ("--data", str(out / "softmax" / "data"))
+    train = (*_DIFFATTN, "train", "laptop")
+    return (
+        (*train, "--out", str(out / "softmax"), "--attention", "softmax", *settings),
+        (*train, "--out", str(out / "diff"), "--attention", "diff", *packed, *kept),
+    )
+
+
+def _sharded(root: Path) -> tuple[str, ...]:
+    """Losses of a model under FSDP2 against those of the whole model, in one process."""
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+    return (sys.executable, *launch, str(root / "examples" / "sharded.py"), "fsdp")

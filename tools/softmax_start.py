@@ -1,0 +1,156 @@
+"""Does a converted softmax model train on better than the softmax model itself?
+
+For every seed a softmax model is trained, then trained on equally long in several ways, on the
+same data in the same order:
+
+``softmax``        as it is: the twin that every other way is compared with
+``diff_v2``        converted, with the same output at first
+``diff_v2_gate``   the control: its heads get V2's gate 1 - λ but no second map
+``diff``           converted to V1, whose head norm changes the output
+``diff_plain``     converted to V1 without head norm, with the same output at first
+
+The record holds the loss at the start of every way (the jump is its difference to the twin's),
+the loss at the end, parameters, and the paired difference to the twin with its 95 % interval. All
+ways train with the recipe's settings, which were chosen for softmax. The same command again
+continues what was interrupted.
+
+    PYTHONPATH=src python -m tools.softmax_start --out FOLDER --record FILE.json
+
+With the recipe ``laptop`` a run takes a few minutes on one CPU core; three seeds of five ways are
+18 runs.
+"""
+
+import argparse
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffattn.files.io import read_jsonl, write_json
+from diffattn.lab.catalog.recipes.catalog import plan
+from diffattn.lab.records.run import git_state, hardware, package_versions
+from diffattn.lab.stats.paired import paired_difference
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.initial import initial_config, initial_weights
+from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
+from diffattn.lab.training.run import train
+from diffattn.lab.training.settings import apply_settings
+from diffattn.models.accounting import parameter_count
+from diffattn.models.conversion.convert import convert
+
+WAYS: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "softmax": (None, {}),
+    "diff_v2": ("diff_v2", {}),
+    "diff_v2_gate": ("diff_v2_gate", {}),
+    "diff": ("diff", {}),
+    "diff_plain": ("diff", {"head_norm": False}),
+}
+"""Attention type to convert to and its settings; ``None`` for the model as it is."""
+_OTHER_ORDER = 1_000
+"""Added to a seed for the second half of training, so that it meets its data in another order."""
+
+
+def continued(
+    way: str, seed: int, config: RunConfig, data: PreparedData, folder: Path
+) -> dict[str, Any]:
+    """Losses of one way of training on."""
+    base = folder / f"seed{seed}-base" / "model"
+    target, changes = WAYS[way]
+    start = base
+    if target is not None:
+        start = folder / f"seed{seed}-{way}-start"
+        if not start.exists():
+            convert(str(base), target, start, changes=changes)
+    model = initial_config(start)
+    run = replace(
+        config,
+        name=way,
+        model=model,
+        train=config.train.at(config.train.learning_rate, seed + _OTHER_ORDER),
+        init=initial_weights(start, model),
+    )
+    place = folder / f"seed{seed}-{way}"
+    results = train(run, data, place, on_progress=shown(f"seed {seed} {way}", config))
+    rows = [row for row in read_jsonl(place / "metrics.jsonl") if "validation_loss" in row]
+    return {
+        "seed": seed,
+        "parameters": parameter_count(model),
+        "start_loss": rows[0]["validation_loss"],
+        "loss": results["validation_loss"],
+    }
+
+
+def shown(name: str, config: RunConfig) -> Any:
+    """A line every tenth of a run."""
+    every = max(1, config.train.num_steps // 10)
+
+    def show(step: int, loss: float | None) -> None:
+        if step % every == 0:
+            note = "" if loss is None else f", loss {loss:.3f}"
+            print(f"{name}: step {step}/{config.train.num_steps}{note}", flush=True)
+
+    return show
+
+
+def main() -> None:
+    """Train every way of every seed and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--recipe", default="laptop")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    ways = ["softmax", *(way for way in args.ways if way != "softmax")]
+    config = apply_settings(plan(args.recipe).config(), args.set)
+    if config.model.attention_type != "softmax":
+        parser.error(f"--recipe must be a softmax model's, got {args.recipe}")
+    prepare_data(config.data, args.out / "data", on_message=print)
+    data = open_data(args.out / "data", verify=False)
+    rows: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    for seed in range(args.seeds):
+        base = replace(config, train=config.train.at(config.train.learning_rate, seed))
+        place = args.out / f"seed{seed}-base"
+        train(base, data, place, on_progress=shown(f"seed {seed} base", config))
+        for way in ways:
+            rows[way].append(continued(way, seed, config, data, args.out))
+    commit, dirty = git_state()
+    write_json(
+        args.record,
+        {
+            "kind": "softmax_start",
+            "schema": 1,
+            "date": datetime.now(UTC).date().isoformat(),
+            "recipe": args.recipe,
+            "settings": args.set,
+            "steps": config.train.num_steps,
+            "commit": commit,
+            "dirty": dirty,
+            "versions": package_versions(),
+            "hardware": hardware(),
+            "ways": rows,
+            "jump": compared(rows, "start_loss"),
+            "difference": compared(rows, "loss"),
+        },
+    )
+    for way, found in compared(rows, "loss").items():
+        jump = compared(rows, "start_loss")[way]["mean"]
+        print(f"{way}: jump {jump:+.4f}, at the end {found['mean']:+.4f} nats against softmax")
+
+
+def compared(rows: dict[str, list[dict[str, Any]]], field: str) -> dict[str, dict[str, Any]]:
+    """Every way's paired difference to the softmax twin, nats per token."""
+    baseline = [row[field] for row in rows["softmax"]]
+    found = {}
+    for way in rows:
+        interval = paired_difference([row[field] for row in rows[way]], baseline)
+        found[way] = {"mean": interval.mean, "low": interval.low, "high": interval.high}
+    return found
+
+
+if __name__ == "__main__":
+    main()
