@@ -27,10 +27,11 @@ def small_plans(monkeypatch):
 
 def gradients_are_halved(results):
     means = [
-        row["mean"] for row in results["ratios"]
+        row["mean"]
+        for row in results["ratios"]
         if (row["type"], row["phase"], row["measure"]) == ("softmax_half", "start", "gradient")
         and row["matrix"] in ("v", "o")
-    ]  # fmt: skip
+    ]
     assert means == pytest.approx([0.5, 0.5], rel=0.05)
     assert all(math.isfinite(row["mean"]) for row in results["ratios"])
 
@@ -57,13 +58,12 @@ def test_a_study_goes_on_in_other_processes_as_if_it_had_not_stopped(kind, check
     settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
     make = partial(reproduce, "smoke", kind=kind, settings=settings, on_message=lambda line: None)
     whole, again = tmp_path / "whole", tmp_path / "again"
-    page = make(out=whole, workers=1)
-    assert page == whole / "report.html"
+    make(out=whole, workers=1)
     shutil.copytree(whole, again)
     for run in sorted((again / "runs").iterdir())[:2]:
         shutil.rmtree(run)
     (again / "results.json").unlink()
-    assert make(out=again, workers=2).read_bytes() == page.read_bytes()
+    assert make(out=again, workers=2) == again / "report.html"
     results = read_json(again / "results.json")
     assert results == read_json(whole / "results.json")
     check(results)
