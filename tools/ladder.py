@@ -1,0 +1,67 @@
+"""Train the ladder: five models of 4.8M parameters on 16.4M tokens of Python, three seeds each.
+
+``PYTHONPATH=src python -m tools.ladder runs/ladder`` trains one run after the other, the seeds of
+all models before the next seed, and continues what was interrupted. A run takes about 80 minutes
+of one core in bfloat16. ``docs/log.md`` holds the question and the decision rule, written before
+the first result.
+"""
+
+import argparse
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from diffattn.lab.catalog.models import BASELINE, MORE_HEADS
+from diffattn.lab.catalog.recipes.catalog import recipe
+from diffattn.lab.studies.reproduce import judge
+from diffattn.lab.studies.run import run_study
+from diffattn.lab.studies.text.comparison import ComparisonConfig
+from diffattn.lab.studies.workers import run_here, unfinished
+from diffattn.lab.training.prepare import prepare_data
+from diffattn.lab.training.settings import apply_settings
+
+MODELS = (BASELINE, "diff_v2", "diff_v2_gate", "diff_v2_added", MORE_HEADS)
+PACKAGES = ("sympy", "scipy", "sklearn", "pandas", "numpy", "networkx")
+"""Installed packages whose Python files are the text."""
+
+
+def copy_text(folder: Path) -> None:
+    """Copy the Python files of the packages into ``folder``, unless it exists."""
+    if folder.exists():
+        return
+    for package in PACKAGES:
+        spec = find_spec(package)
+        assert spec is not None and spec.origin is not None, f"install {package} first"
+        root = Path(spec.origin).parent
+        for file in root.rglob("*.py"):
+            copy = folder / package / file.relative_to(root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def ladder(text: Path) -> ComparisonConfig:
+    """The settings of all runs: the study recipe with four times its steps."""
+    settings = [f"data.source={text}", "data.vocab_size=4096", "train.num_steps=16000"]
+    base = apply_settings(recipe("study"), settings)
+    return ComparisonConfig(scale="ladder", base=base, variants=MODELS, seeds=(0, 1, 2))
+
+
+def main() -> None:
+    """Train what is left, then sum up and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="study folder, continued if it exists")
+    out = parser.parse_args().out.resolve()
+    copy_text(out / "text")
+    study = ladder(out / "text")
+
+    def show(name: str, event: dict[str, object]) -> None:
+        print(name, event, flush=True)
+
+    data = prepare_data(study.base.data, out / "data", on_message=print)
+    members = sorted(study.trials(study.base_rates()), key=lambda m: m.config.train.seed)
+    run_here(unfinished(members, out / "runs"), data, out / "runs", on_progress=show)
+    run_study(study, out, judge, on_message=print, on_progress=show)
+
+
+if __name__ == "__main__":
+    main()
