@@ -8,7 +8,7 @@ the first result.
 
 import argparse
 import shutil
-from importlib.util import find_spec
+from importlib.resources import files
 from pathlib import Path
 
 from diffattn.lab.catalog.models import BASELINE, MORE_HEADS
@@ -30,9 +30,7 @@ def copy_text(folder: Path) -> None:
     if folder.exists():
         return
     for package in PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None and spec.origin is not None, f"install {package} first"
-        root = Path(spec.origin).parent
+        root = Path(str(files(package)))
         for file in root.rglob("*.py"):
             copy = folder / package / file.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
