@@ -9,9 +9,9 @@ from diffattn.lab.report.benchmarks.tables import read_results
 from diffattn.lab.report.claims.evaluated import evaluation_claims, published_values
 from diffattn.lab.report.claims.tables import claims_table
 from diffattn.lab.report.evaluation.files import read_evaluation
-from diffattn.lab.report.evaluation.page import evaluation_page
+from diffattn.lab.report.evaluation.page import evaluation_document
 from diffattn.lab.report.page.elements import Document
-from diffattn.lab.report.page.render import write_document, write_page
+from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.runs import showing, study_kind
 from diffattn.lab.report.page.tables import table_markdown
 from diffattn.lab.report.sections import gradient_flow, recall, scaling, stability
@@ -101,14 +101,8 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
     folder = Path(folder)
     recorded = read_evaluation(folder)
     every = [result for results in recorded.results.values() for result in results]
-    page = evaluation_page(recorded, published_values(), evaluation_claims(every))
-    return write_page(
-        folder / "report.html" if out is None else Path(out),
-        "evaluation.html.j2",
-        title=page["title"],
-        chapters=page["chapters"],
-        evaluation=page,
-    )
+    document = evaluation_document(recorded, published_values(), evaluation_claims(every))
+    return write_document(folder / "report.html" if out is None else Path(out), document)
 
 
 def markdown_results(study: Path) -> str:

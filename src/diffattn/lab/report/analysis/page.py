@@ -1,7 +1,6 @@
-"""What the page of an analysis shows, as plain values."""
+"""The page of an analysis."""
 
 from pathlib import Path
-from typing import Any
 
 from diffattn.lab.records.analysis import ANALYSIS_FILE, AnalysisResult
 from diffattn.lab.report.analysis.charts import (
@@ -20,26 +19,38 @@ from diffattn.lab.report.analysis.tables import (
     provenance_tables,
     summary_table,
 )
-from diffattn.lab.report.page.render import write_page
+from diffattn.lab.report.page.elements import (
+    Bullets,
+    Document,
+    Element,
+    Fold,
+    Pair,
+    Part,
+    Section,
+    Terms,
+    Text,
+)
+from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.wording import listing, plural
 
 _DEFINITIONS = {
     "A1, A2, A, |A|": "The softmax maps of a head, A = A1 − λ A2 (A1 alone for softmax attention), "
     "and its absolute values. The first query of a text sees itself alone and is left out.",
-    "Sink share": "Share of |A| on the first token. Rows of A sum to 1 − λ, so that plain masses "
-    "of models differ by λ alone.",
-    "Sink, self, previous": "Mean mass of A on the first key, on the query's own key and on the "
-    "one before, neither of them the first. Absolute, map 1 and map 2: the same of |A|, A1 and A2.",
+    "Sink share": "Share of |A| on the first token. Rows of A sum to 1 − λ, so plain masses of "
+    "models differ by λ alone.",
+    "Sink, self, previous": "Mean mass of A on the first key, on the key of the query itself, and "
+    "on the key before it, where these are not the first. Absolute, map 1 and map 2: the same of "
+    "|A|, A1 and A2.",
     "Entropy": "Of |A| divided by its sum, over the logarithm of the number of keys seen: 1 is a "
-    "uniform map, 0 one key.",
+    "uniform map, 0 is one key.",
     "Negative": "Mean sum of the negative entries of A, without sign.",
     "Cancelled": "Mean sum of min(A1, λ A2): the share of A1 that the second map takes away. By "
-    "uniform A2: the same if A2 gave every key the same, which takes no learning.",
+    "uniform A2: the same if A2 gave every key the same weight, which takes no learning.",
     "A1 ~ A2": "Correlation of both maps around their row means. Plain cosine, in the record, is "
     "high for any two causal maps.",
     "Heads' maps, heads' CKA": "Redundancy: mean over pairs of heads of the correlation of their "
-    "maps, and of the linear CKA (unbiased) of what attention gives them.",
-    "Context RMS": "Root mean square of what attention gives a head, before head norm and "
+    "maps, and of the linear CKA (unbiased) of the outputs of attention.",
+    "Context RMS": "Root mean square of the output of attention in a head, before head norm and "
     "projection.",
     "Massive": "Activations above 100 and above 1,000 medians.",
     "Kurtosis": "3 for a normal distribution.",
@@ -66,48 +77,50 @@ def build_analysis_report(folder: Path, out: Path | None = None) -> Path:
         OSError: The file cannot be written; an existing one is left as it was.
     """
     folder = Path(folder)
-    page = analysis_page(AnalysisResult.read(folder))
-    return write_page(
-        folder / "report.html" if out is None else Path(out),
-        "analysis.html.j2",
-        title=page["title"],
-        chapters=page["chapters"],
-        analysis=page,
-    )
+    document = analysis_document(AnalysisResult.read(folder))
+    return write_document(folder / "report.html" if out is None else Path(out), document)
 
 
-def analysis_page(result: AnalysisResult) -> dict[str, Any]:
-    """Title, ``chapters`` and sections of the page; sections without content are ``None``."""
-    run = [analysis for analysis in result.models if analysis.attention]
-    lambdas = lambda_charts(result)
-    chapters = {"overview": "Overview"} if run else {}
-    chapters |= {"attention": "Attention", "outliers": "Outliers"} if run else {}
-    chapters |= {"lambda": "λ"} if lambdas else {}
-    chapters |= {"definitions": "Definitions", "provenance": "Provenance"}
+def analysis_document(result: AnalysisResult) -> Document:
+    """Assemble the page; a section without content is left out."""
+    models = [analysis for analysis in result.models if analysis.attention]
     lead = f"{plural(len(result.models), 'model')}"
-    if run:
-        tokens = max(sum(a.tokens["lengths"]) for a in run if a.tokens is not None)
+    sections = []
+    if models:
+        tokens = max(sum(a.tokens["lengths"]) for a in models if a.tokens is not None)
         lead += f" on {tokens:,} tokens of {result.text['source']}"
+        by_head: list[Element] = []
+        for index, analysis in enumerate(models):
+            title = f"Every head of {label_of(analysis)}"
+            by_head += [Pair(head_maps(analysis, index)), Fold(title, [heads_table(analysis)])]
+        attention = [
+            Pair(layer_charts(result)),
+            Part("By distance", [Pair(distance_charts(result))]),
+            Part("By head", by_head),
+        ]
+        largest = [
+            Fold(f"The largest activations of {label_of(analysis)}", [largest_table(analysis)])
+            for analysis in models
+        ]
+        outliers = [outlier_table(result), Pair(outlier_charts(result)), *largest]
+        sections += [
+            Section("overview", "Overview", [summary_table(result)]),
+            Section("attention", "Attention", attention),
+            Section("outliers", "Outliers", outliers),
+        ]
+    lambdas = lambda_charts(result)
+    if lambdas:
+        sections.append(Section("lambda", "λ", [Pair(lambdas)]))
     lead += (
-        ". This is what was seen of these weights on this text; it says nothing of other seeds, "
+        ". These are observations of these weights on this text. They say nothing of other seeds, "
         "texts or sizes."
     )
-    return {
-        "title": f"Looking inside {listing(label_of(analysis) for analysis in result.models)}",
-        "chapters": chapters,
-        "lead": lead,
-        "notes": notes(result),
-        "summary": summary_table(result) if run else None,
-        "layers": layer_charts(result),
-        "distances": distance_charts(result),
-        "heads": [
-            {"label": label_of(a), "charts": head_maps(a, i), "table": heads_table(a)}
-            for i, a in enumerate(run)
+    return Document(
+        title=f"Looking inside {listing(map(label_of, result.models))}",
+        lead=[Text(lead, "lead"), Bullets(notes(result), "Read this first", "gap")],
+        sections=[
+            *sections,
+            Section("definitions", "Definitions", [Terms(_DEFINITIONS)]),
+            Section("provenance", "Provenance", provenance_tables(result)),
         ],
-        "outliers": outlier_table(result) if run else None,
-        "outlier_charts": outlier_charts(result),
-        "largest": [{"label": label_of(a), "table": largest_table(a)} for a in run],
-        "lambdas": lambdas,
-        "definitions": _DEFINITIONS,
-        "provenance": provenance_tables(result),
-    }
+    )

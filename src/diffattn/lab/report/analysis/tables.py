@@ -1,11 +1,11 @@
 """Tables of an analysis: one row per model, on the page and on the screen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from diffattn.lab.records.analysis import AnalysisResult, LargeValue, ModelAnalysis, OutlierRow
-from diffattn.lab.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
+from diffattn.lab.report.page.tables import Cell, Table, record_table, table
 from diffattn.lab.report.page.wording import (
     MISSING,
     WHITE_SPACE,
@@ -17,26 +17,17 @@ from diffattn.lab.report.page.wording import (
 )
 
 LOGITS, HIDDEN = "attention logits", "hidden states"
-WITH, WITHOUT = "all positions", "without position 0"
+ALL_POSITIONS = "all positions"
 _RANKS = ("1", "2", "3", "10", "100")
-
-
-def head_mean(analysis: ModelAnalysis, name: str) -> float | None:
-    """Mean over layers and heads; ``None`` where nothing is known."""
-    values = [
-        x for layer in analysis.attention for x in layer["heads"].get(name, ()) if x is not None
-    ]
-    return fmean(values) if values else None
+_PLACES = ("layer", "map", "head", "channel", "text", "query", "key", "position")
 
 
 def layer_means(analysis: ModelAnalysis, name: str) -> list[tuple[float, float]]:
-    """Layers and means over their heads, where known."""
-    means = []
-    for number_, layer in enumerate(analysis.attention):
-        values = [x for x in layer["heads"].get(name, ()) if x is not None]
-        if values:
-            means.append((float(number_), fmean(values)))
-    return means
+    """Layers and means of one quantity over their heads, where known."""
+    known = [
+        [x for x in layer["heads"].get(name, ()) if x is not None] for layer in analysis.attention
+    ]
+    return [(float(i), fmean(values)) for i, values in enumerate(known) if values]
 
 
 def layer_values(
@@ -47,127 +38,132 @@ def layer_values(
     return [(i, value) for i, value in values if value is not None]
 
 
-def acting(layer: Any, name: str) -> float | None:
-    """``map_cosine`` or ``map_correlation`` of the map that acts."""
-    of: dict[str, float | None] = layer[name]
-    return of.get("signed", of.get("map_1"))
+def acting_value(layer: Any, name: str) -> float | None:
+    """``map_cosine`` or ``map_correlation`` of the map that acts: signed, or the only one."""
+    values: dict[str, float | None] = layer[name]
+    return values.get("signed", values.get("map_1"))
 
 
 def label_of(analysis: ModelAnalysis) -> str:
-    """Of the model."""
+    """The name of the model."""
     return str(analysis.model.get("label"))
 
 
-_COLUMNS: tuple[tuple[str, Callable[[ModelAnalysis], float | None]], ...] = (
-    ("sink share", lambda a: head_mean(a, "sink_share")),
-    ("entropy", lambda a: head_mean(a, "entropy")),
-    ("negative", lambda a: head_mean(a, "negative_mass")),
-    ("cancelled", lambda a: head_mean(a, "cancelled")),
-    ("by uniform A2", lambda a: head_mean(a, "cancelled_by_uniform")),
-    ("A1 ~ A2", lambda a: head_mean(a, "correlation")),
-    ("heads' maps", lambda a: _mean(layer_values(a, lambda x: acting(x, "map_correlation")))),
-    ("heads' CKA", lambda a: _mean(layer_values(a, lambda x: x["cka"]))),
-    ("context RMS", lambda a: head_mean(a, "context_rms")),
-    ("largest logit", lambda a: _largest(a, LOGITS)),
-    ("largest hidden", lambda a: _largest(a, HIDDEN)),
-)
+_HEAD_MEANS = {
+    "sink share": "sink_share",
+    "entropy": "entropy",
+    "negative": "negative_mass",
+    "cancelled": "cancelled",
+    "by uniform A2": "cancelled_by_uniform",
+    "A1 ~ A2": "correlation",
+}
 
 
 def summary_rows(result: AnalysisResult) -> list[dict[str, str]]:
     """One row per model with weights: means over layers and heads."""
-    return [
-        {"model": label_of(analysis)}
-        | {name: _short(read(analysis)) for name, read in _COLUMNS}
-        | {"λ": _lambda_range(analysis)}
-        for analysis in result.models
-        if analysis.attention
-    ]
+    return [_summary(analysis) for analysis in result.models if analysis.attention]
+
+
+def _summary(analysis: ModelAnalysis) -> dict[str, str]:
+    layers = analysis.lambdas["layers"] if analysis.lambdas else []
+    ends = [(min(layer["min"]), max(layer["max"])) for layer in layers]
+    maps = layer_values(analysis, lambda layer: acting_value(layer, "map_correlation"))
+    return {
+        "model": label_of(analysis),
+        **{title: _head_mean(analysis, name) for title, name in _HEAD_MEANS.items()},
+        "heads' maps": _mean([value for _, value in maps]),
+        "heads' CKA": _mean([value for _, value in layer_values(analysis, lambda x: x["cka"])]),
+        "context RMS": _head_mean(analysis, "context_rms"),
+        "largest logit": _largest(analysis, LOGITS),
+        "largest hidden": _largest(analysis, HIDDEN),
+        "λ": span(min(low for low, _ in ends), max(high for _, high in ends), 2)
+        if ends
+        else MISSING,
+    }
+
+
+def _head_mean(analysis: ModelAnalysis, name: str) -> str:
+    every = [x for layer in analysis.attention for x in layer["heads"].get(name, ())]
+    return _mean([x for x in every if x is not None])
+
+
+def _mean(values: Sequence[float]) -> str:
+    return _short(fmean(values)) if values else MISSING
+
+
+def _largest(analysis: ModelAnalysis, kind: str) -> str:
+    rows = analysis.outliers["table"].get(kind) if analysis.outliers else None
+    row: OutlierRow | None = rows.get(ALL_POSITIONS) if rows else None
+    return _short(row["top"].get("1")) if row else MISSING
 
 
 def lambda_rows(result: AnalysisResult) -> list[dict[str, str]]:
     """One row per run with a log of λ: where it began and where it ended, layer by layer."""
-    rows = []
-    for analysis in result.models:
-        log = analysis.lambda_log
-        if log is not None:
-            rows.append(
-                {
-                    "model": label_of(analysis),
-                    "λ init": _numbers(log["lambda_init"] or []) or MISSING,
-                    f"λ at step {log['steps'][0]:,.0f}": _numbers(log["values"][0]),
-                    f"λ at step {log['steps'][-1]:,.0f}": _numbers(log["values"][-1]),
-                    "leaves [0, 1]": plural(len(log["flags"]), "flag") if log["flags"] else "no",
-                }
-            )
-    return rows
+    return [
+        {
+            "model": label_of(analysis),
+            "λ init": _numbers(log["lambda_init"] or []) or MISSING,
+            f"λ at step {log['steps'][0]:,.0f}": _numbers(log["values"][0]),
+            f"λ at step {log['steps'][-1]:,.0f}": _numbers(log["values"][-1]),
+            "leaves [0, 1]": plural(len(log["flags"]), "flag") if log["flags"] else "no",
+        }
+        for analysis in result.models
+        for log in [analysis.lambda_log]
+        if log is not None
+    ]
 
 
 def summary_table(result: AnalysisResult) -> Table:
-    """The rows above, and the uniform map beside them."""
-    headers = ["Model", *(name for name, _ in _COLUMNS), "λ"]
-    rows = [
-        [head_cell(row["model"]), *(number_cell(text) for text in list(row.values())[1:])]
-        for row in summary_rows(result)
-    ]
-    with_uniform = next((a.uniform for a in result.models if a.uniform), None)
-    if with_uniform is not None:
-        known = [_short(with_uniform["first"]), _short(1.0)]  # of entropy
-        cells = [*known, *[MISSING] * (len(headers) - 1 - len(known))]
-        rows.append([head_cell("a uniform map"), *map(number_cell, cells)])
-    return table("Means over layers and heads.", headers, rows)
+    """The summary of every model, and the uniform map beside them."""
+    rows = summary_rows(result)
+    uniform = next((a.uniform for a in result.models if a.uniform), None)
+    if uniform is not None:
+        known = {"model": "a uniform map", "sink share": _short(uniform["first"])}
+        known["entropy"] = _short(1.0)
+        rows.append(dict.fromkeys(rows[0], MISSING) | known)
+    return record_table("Means over layers and heads.", rows)
 
 
 def heads_table(analysis: ModelAnalysis) -> Table:
     """Every head."""
     names = list(dict.fromkeys(name for layer in analysis.attention for name in layer["heads"]))
     rows = [
-        [
-            head_cell(f"{number_} / {head}"),
-            *(number_cell(_short(layer["heads"][name][head])) for name in names),
-        ]
-        for number_, layer in enumerate(analysis.attention)
+        [f"{index} / {head}", *(_short(layer["heads"][name][head]) for name in names)]
+        for index, layer in enumerate(analysis.attention)
         for head in range(len(layer["heads"]["context_rms"]))
     ]
-    return table("Layer / head.", ["Head", *(n.replace("_", " ") for n in names)], rows)
+    return table("Layer / head.", ["Head", *(name.replace("_", " ") for name in names)], rows)
 
 
 def outlier_table(result: AnalysisResult) -> Table:
-    """Table 5's columns for every model and kind of activation."""
-    rows = []
-    for analysis in result.models:
-        kinds = analysis.outliers["table"] if analysis.outliers else {}
-        for kind, of_kind in kinds.items():
-            for which, row in of_kind.items():
-                top = row["top"]
-                rows.append(
-                    [
-                        head_cell(label_of(analysis)),
-                        word_cell(kind),
-                        word_cell(which),
-                        *(number_cell(_short(top.get(rank))) for rank in _RANKS),
-                        number_cell(_short(row["median"])),
-                        number_cell(_short(row["kurtosis"])),
-                        number_cell(count(row.get("massive"))),
-                        number_cell(count(row["count"])),
-                    ]
-                )
+    """The columns of Table 5 for every model and kind of activation."""
+    rows = [
+        [
+            label_of(analysis),
+            kind,
+            positions,
+            *(_short(row["top"].get(rank)) for rank in _RANKS),
+            _short(row["median"]),
+            _short(row["kurtosis"]),
+            count(row.get("massive")),
+            count(row["count"]),
+        ]
+        for analysis in result.models
+        for kind, by_positions in (analysis.outliers["table"] if analysis.outliers else {}).items()
+        for positions, row in by_positions.items()
+    ]
     tops = [f"top-{rank}" for rank in _RANKS]
     headers = ["Model", "Activation", "Over", *tops, "Median", "Kurtosis", "Massive", "n"]
     return table("Absolute values.", headers, rows)
 
 
 def largest_table(analysis: ModelAnalysis) -> Table:
-    """Where the largest logits and hidden states are."""
+    """Places of the largest logits and hidden states."""
     kinds = analysis.outliers["table"] if analysis.outliers else {}
     rows = [
-        [
-            head_cell(kind),
-            number_cell(_short(entry["value"])),
-            word_cell(_place(entry)),
-            Cell(text=_tokens(entry), kind="long"),
-        ]
+        [kind, _short(entry["value"]), _place(entry), Cell(text=_tokens(entry), kind="long")]
         for kind in (LOGITS, HIDDEN)
-        for row in [kinds.get(kind, {}).get(WITH)]
+        for row in [kinds.get(kind, {}).get(ALL_POSITIONS)]
         if row is not None
         for entry in row.get("largest", [])
     ]
@@ -175,79 +171,56 @@ def largest_table(analysis: ModelAnalysis) -> Table:
     return table("The ten largest, position 0 included.", headers, rows)
 
 
-def provenance_tables(result: AnalysisResult) -> dict[str, Table]:
-    """Models, and the analysis itself."""
+def provenance_tables(result: AnalysisResult) -> list[Table]:
+    """The models, and the analysis itself."""
+    headers = ["Model", "Attention", "Parameters", "Weights", "Ran in", "Windows", "Tokens", "Path"]
     models = [
         [
-            head_cell(label_of(analysis)),
-            word_cell(str(m.get("attention_type") or m.get("type") or MISSING)),
-            number_cell(count(m.get("parameters"))),
-            word_cell(str(m.get("weights") or "none here")),
-            word_cell(
-                f"{m.get('dtype')} on {m.get('device')}" if analysis.attention else "not run"
-            ),
-            word_cell(_windows(analysis)),
-            word_cell(analysis.tokens["sha256"][:16] if analysis.tokens else MISSING),
-            word_cell(str(m.get("path"))),
+            label_of(analysis),
+            str(model.get("attention_type") or model.get("type") or MISSING),
+            count(model.get("parameters")),
+            str(model.get("weights") or "none here"),
+            f"{model.get('dtype')} on {model.get('device')}" if analysis.attention else "not run",
+            _windows(analysis),
+            analysis.tokens["sha256"][:16] if analysis.tokens else MISSING,
+            str(model.get("path")),
         ]
         for analysis in result.models
-        for m in [analysis.model]
+        for model in [analysis.model]
     ]
-    headers = ["Model", "Attention", "Parameters", "Weights", "Ran in", "Windows", "Tokens", "Path"]
     documents = result.text["documents"]
-    shown = documents[:5]
     more = [f"{len(documents) - 5} more"] if len(documents) > 5 else []
-    facts = [
-        ("Created", result.created),
-        ("Text", result.text["source"]),
-        ("Documents", listing([*shown, *more]) or MISSING),
-        ("Text hash", result.text["sha256"]),
-        ("Settings", _pairs(dict(result.settings))),
-        ("Commit", (result.commit or "not recorded") + (" with changes" if result.dirty else "")),
-        ("Versions", _pairs(result.versions)),
-        ("Hardware", _pairs(result.hardware)),
-    ]
-    return {
-        "models": table(
-            "Weights and tokens as hashes: equal ones are equal inputs.", headers, models
-        ),
-        "facts": table(
-            "The analysis.", ["", ""], [[head_cell(name), word_cell(text)] for name, text in facts]
-        ),
+    facts = {
+        "Created": result.created,
+        "Text": result.text["source"],
+        "Documents": listing([*documents[:5], *more]) or MISSING,
+        "Text hash": result.text["sha256"],
+        "Settings": _pairs(dict(result.settings)),
+        "Commit": (result.commit or "not recorded") + (" with changes" if result.dirty else ""),
+        "Versions": _pairs(result.versions),
+        "Hardware": _pairs(result.hardware),
     }
+    return [
+        table("Weights and tokens as hashes: equal ones are equal inputs.", headers, models),
+        table("The analysis.", ["", ""], facts.items()),
+    ]
 
 
 def notes(result: AnalysisResult) -> list[str]:
-    """What a reader must know before comparing columns."""
+    """Facts that a reader must know before comparing columns."""
     sentences = [note for analysis in result.models for note in analysis.notes]
-    hashes = {a.tokens["sha256"] for a in result.models if a.tokens}
+    hashes = {analysis.tokens["sha256"] for analysis in result.models if analysis.tokens}
     if len(hashes) > 1:
         sentences.append(
             "The models did not read the same tokens: their tokenizers, their BOS or their windows "
             "differ, so positions and distances are not the same text."
         )
-    for analysis in result.models:
-        for of in (analysis.lambdas, analysis.lambda_log):
-            sentences += [f"{label_of(analysis)}: {flag}" for flag in (of["flags"] if of else ())]
-    return sentences
-
-
-def _largest(analysis: ModelAnalysis, kind: str) -> float | None:
-    of = analysis.outliers["table"].get(kind) if analysis.outliers else None
-    row: OutlierRow | None = of.get(WITH) if of else None
-    return row["top"].get("1") if row else None
-
-
-def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
-    return fmean(value for _, value in pairs) if pairs else None
-
-
-def _lambda_range(analysis: ModelAnalysis) -> str:
-    layers = analysis.lambdas["layers"] if analysis.lambdas else []
-    if not layers:
-        return MISSING
-    low, high = min(min(x["min"]) for x in layers), max(max(x["max"]) for x in layers)
-    return span(low, high, 2)
+    return sentences + [
+        f"{label_of(analysis)}: {flag}"
+        for analysis in result.models
+        for record in (analysis.lambdas, analysis.lambda_log)
+        for flag in (record["flags"] if record else ())
+    ]
 
 
 def _numbers(values: Sequence[float]) -> str:
@@ -256,14 +229,13 @@ def _numbers(values: Sequence[float]) -> str:
 
 def _short(value: Any) -> str:
     """Three digits after the point, or one from 100 on."""
-    large = isinstance(value, int | float) and abs(value) >= 100
-    return number(value, 1 if large else 3)
+    is_large = isinstance(value, int | float) and abs(value) >= 100
+    return number(value, 1 if is_large else 3)
 
 
 def _place(entry: LargeValue) -> str:
-    names = ("layer", "map", "head", "channel", "text", "query", "key", "position")
-    place = dict(entry)
-    return ", ".join(f"{name} {place[name]}" for name in names if name in place)
+    place: Mapping[str, Any] = dict(entry)
+    return ", ".join(f"{name} {place[name]}" for name in _PLACES if name in place)
 
 
 def _tokens(entry: LargeValue) -> str:
@@ -283,5 +255,5 @@ def _windows(analysis: ModelAnalysis) -> str:
     return f"{len(lengths):,} of up to {max(lengths):,}, {sum(lengths):,} tokens"
 
 
-def _pairs(values: dict[str, Any]) -> str:
+def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)

@@ -1,153 +1,137 @@
 """Charts of one protocol: a line over one number, a heat map over two, per model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from diffattn.lab.records.evaluations import EvalResult, Metric
-from diffattn.lab.report.page.charts import SEQUENTIAL, Chart, interval_bars, layout, model_colors
+from diffattn.lab.report.evaluation.tables import label_of
+from diffattn.lab.report.page.charts import (
+    Chart,
+    heat_map,
+    interval_bars,
+    layout,
+    map_layout,
+    model_colors,
+    point_line,
+)
 from diffattn.lab.report.page.runs import is_number
 from diffattn.lab.report.page.wording import number
 
-Facet = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
-"""Name of the metric, what is fixed, and which numbers vary."""
-ByModel = Mapping[str, Sequence[Metric]]
-"""The metrics of one facet by the label of their model."""
+
+class _Facet(NamedTuple):
+    """The values of one metric that differ in numbers alone, such as a length or a depth."""
+
+    element_id: str
+    title: str
+    """Name of the metric and the words that all its values share."""
+    unit: str
+    axes: list[str]
+    """Names of the numbers that vary."""
+    metrics: dict[str, list[Metric]]
+    """By label of the model."""
+
+    def values_of(self, axis: str) -> list[float]:
+        """Every value of one varying number, in order."""
+        return sorted({m.where[axis] for metrics in self.metrics.values() for m in metrics})
 
 
-def line_charts(results: Sequence[EvalResult], prefix: str) -> tuple[Chart, ...]:
-    """A line per model with its interval, over a number (a length, a count) of 3 values or more.
+def line_charts(results: Sequence[EvalResult], prefix: str) -> list[Chart]:
+    """Draw a line per model with its interval, over a number with three values or more.
 
     Args:
         results: One per model, of one variant.
         prefix: Start of the element ids, unique in the page.
     """
-    kinds = {str(r.model["label"]): str(r.model.get("attention_type")) for r in results}
+    kinds = {label_of(result): str(result.model.get("attention_type")) for result in results}
     colors = model_colors(kinds)
-    return tuple(
-        _lines(metrics, facet, dims[0], element_id, colors)
-        for element_id, facet, metrics, dims in _facets(results, prefix)
-        if len(dims) == 1 and _num_values(metrics, dims[0]) > 2
-    )
+    return [
+        _line_chart(facet, facet.axes[0], colors)
+        for facet in _facets(results, prefix)
+        if len(facet.axes) == 1 and len(facet.values_of(facet.axes[0])) > 2
+    ]
 
 
-def heat_maps(results: Sequence[EvalResult], prefix: str) -> tuple[tuple[Chart, ...], ...]:
-    """A heat map per model, for every metric over two varying numbers."""
-    return tuple(
-        tuple(_heat_maps(metrics, facet, dims, element_id))
-        for element_id, facet, metrics, dims in _facets(results, prefix)
-        if len(dims) == 2
-    )
+def heat_maps(results: Sequence[EvalResult], prefix: str) -> list[list[Chart]]:
+    """Draw a heat map per model, for every metric over two varying numbers."""
+    return [_maps(facet) for facet in _facets(results, prefix) if len(facet.axes) == 2]
 
 
-def _facets(
-    results: Sequence[EvalResult], prefix: str
-) -> list[tuple[str, Facet, ByModel, list[str]]]:
-    """Every facet with its element id, its metrics by model, and the numbers that vary in it."""
-    facets = list(dict.fromkeys(_facet(m) for r in results for m in r.metrics if m.where))
-    rows = []
-    for index, facet in enumerate(facets):
-        metrics: ByModel = {
-            str(r.model["label"]): [m for m in r.metrics if m.where and _facet(m) == facet]
-            for r in results
-        }
-        dims = [d for d in facet[2] if _num_values(metrics, d) > 1]
-        rows.append((f"{prefix}{index}", facet, metrics, dims))
-    return rows
+def _facets(results: Sequence[EvalResult], prefix: str) -> list[_Facet]:
+    groups: dict[tuple[str, ...], dict[str, list[Metric]]] = {}
+    for result in results:
+        for metric in result.metrics:
+            if metric.where:
+                by_model = groups.setdefault(_group_of(metric), {label_of(r): [] for r in results})
+                by_model[label_of(result)].append(metric)
+    facets = []
+    for index, metrics in enumerate(groups.values()):
+        first = next(of[0] for of in metrics.values() if of)
+        words = [f"{key} {value}" for key, value in first.where.items() if not is_number(value)]
+        facet = _Facet(f"{prefix}{index}", ", ".join([first.name, *words]), first.unit, [], metrics)
+        numbers = [key for key, value in first.where.items() if is_number(value)]
+        facet.axes.extend(key for key in numbers if len(facet.values_of(key)) > 1)
+        facets.append(facet)
+    return facets
 
 
-def _facet(metric: Metric) -> Facet:
-    numbers = tuple(key for key, value in metric.where.items() if is_number(value))
-    fixed = tuple((key, str(v)) for key, v in metric.where.items() if not is_number(v))
-    return metric.name, fixed, numbers
+def _group_of(metric: Metric) -> tuple[str, ...]:
+    places = (f"{k}" if is_number(v) else f"{k}={v}" for k, v in metric.where.items())
+    return metric.name, *places
 
 
-def _num_values(by_model: ByModel, key: str) -> int:
-    return len({m.where[key] for metrics in by_model.values() for m in metrics})
-
-
-def _title(facet: Facet) -> str:
-    return ", ".join([facet[0], *(f"{key} {value}" for key, value in facet[1])])
-
-
-def _bars(by_model: ByModel) -> str:
-    """What the bars of a chart are; a point without interval has none."""
-    methods = dict.fromkeys(
-        f"{m.method}, {100 * m.level:g} %"
-        for metrics in by_model.values()
-        for m in metrics
-        if m.low is not None
-    )
-    return f"Bars: intervals by {'; '.join(methods)}." if methods else "No intervals."
-
-
-def _lines(
-    by_model: ByModel, facet: Facet, key: str, element_id: str, colors: Mapping[str, str]
-) -> Chart:
-    traces: list[dict[str, Any]] = []
-    for label, metrics in by_model.items():
-        ordered = sorted(metrics, key=lambda m: m.where[key])
+def _line_chart(facet: _Facet, axis: str, colors: Mapping[str, str]) -> Chart:
+    traces = []
+    for label, metrics in facet.metrics.items():
+        ordered = sorted(metrics, key=lambda metric: metric.where[axis])
+        points = [(metric.where[axis], metric.value) for metric in ordered]
         bars = interval_bars((m.value, m.low, m.high) for m in ordered)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": label,
-                "line": {"color": colors[label], "width": 2},
-                "x": [m.where[key] for m in ordered],
-                "y": [m.value for m in ordered],
-                "error_y": bars | {"thickness": 1, "width": 3},
-                "hovertemplate": [label, f"{key} %{{x}}: %{{y:.4f}}"],
-            }
-        )
-    positive = [x for trace in traces for x in trace["x"]]
-    wide = min(positive) > 0 and max(positive) / min(positive) >= 16
-    first = next(m for metrics in by_model.values() for m in metrics)
-    x_axis = {"type": "log" if wide else "linear"}
+        bars |= {"thickness": 1, "width": 3}
+        trace = point_line(points, label, color=colors[label], where=f"{axis} %{{x}}")
+        traces.append(trace | {"error_y": bars})
+    places = facet.values_of(axis)
+    is_wide = places[0] > 0 and places[-1] / places[0] >= 16
+    every = [metric for metrics in facet.metrics.values() for metric in metrics]
+    methods = dict.fromkeys(f"{m.method}, {100 * m.level:g} %" for m in every if m.low is not None)
+    bars_text = f"Bars: intervals by {'; '.join(methods)}." if methods else "No intervals."
+    x_axis = {"type": "log" if is_wide else "linear"}
     return Chart(
-        element_id=element_id,
+        element_id=facet.element_id,
         traces=traces,
-        look=layout(key, f"{facet[0]}, {first.unit}", xaxis=x_axis),
-        caption=f"{_title(facet)} over {key}. {_bars(by_model)}",
+        look=layout(axis, f"{every[0].name}, {facet.unit}", xaxis=x_axis),
+        caption=f"{facet.title} over {axis}. {bars_text}",
         height=340,
-        label=f"{_title(facet)} over {key}, one line per model; the table gives the numbers",
+        label=f"{facet.title} over {axis}, one line per model; the table gives the numbers",
     )
 
 
-def _heat_maps(
-    by_model: ByModel, facet: Facet, dims: Sequence[str], element_id: str
-) -> list[Chart]:
-    across, down = dims
+def _maps(facet: _Facet) -> list[Chart]:
+    across, down = facet.axes
+    every = [metric.value for metrics in facet.metrics.values() for metric in metrics]
+    is_share = facet.unit == "share"
     charts = []
-    every = [m.value for metrics in by_model.values() for m in metrics]
-    share = next(m for metrics in by_model.values() for m in metrics).unit == "share"
-    for index, (label, metrics) in enumerate(by_model.items()):
-        xs = sorted({m.where[across] for m in metrics})
-        ys = sorted({m.where[down] for m in metrics})
-        cells = {(m.where[across], m.where[down]): m.value for m in metrics}
-        values = [[cells.get((x, y)) for x in xs] for y in ys]
-        trace = {
-            "type": "heatmap",
-            "x": [str(x) for x in xs],
-            "y": [str(y) for y in ys],
-            "z": values,
+    for index, (label, metrics) in enumerate(facet.metrics.items()):
+        columns = sorted({metric.where[across] for metric in metrics})
+        rows = sorted({metric.where[down] for metric in metrics})
+        cells = {(metric.where[across], metric.where[down]): metric.value for metric in metrics}
+        values = [[cells.get((x, y)) for x in columns] for y in rows]
+        trace = heat_map(
+            values, columns, rows, hover=[f"{across} %{{x}}, {down} %{{y}}: %{{z:.4f}}"]
+        )
+        trace |= {
             "text": [["" if v is None else number(v, 2) for v in row] for row in values],
             "texttemplate": "%{text}",
-            "zmin": 0 if share else min(every),
-            "zmax": 1 if share else max(every),
-            "colorscale": SEQUENTIAL,
+            "zmin": 0 if is_share else min(every),
+            "zmax": 1 if is_share else max(every),
             "showscale": False,
-            "hovertemplate": [f"{across} %{{x}}, {down} %{{y}}: %{{z:.4f}}"],
         }
-        category = {"type": "category"}
-        y_axis = {**category, "autorange": "reversed"}
         charts.append(
             Chart(
-                element_id=f"{element_id}-{index}",
+                element_id=f"{facet.element_id}-{index}",
                 traces=[trace],
-                look=layout(across, down, xaxis=category, yaxis=y_axis),
-                caption=f"{label}: {_title(facet)}.",
-                height=140 + 34 * len(ys),
-                label=f"{_title(facet)} of {label} over {across} and {down}",
+                look=map_layout(across, down),
+                caption=f"{label}: {facet.title}.",
+                height=140 + 34 * len(rows),
+                label=f"{facet.title} of {label} over {across} and {down}",
             )
         )
     return charts

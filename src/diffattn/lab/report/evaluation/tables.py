@@ -1,27 +1,35 @@
 """Evaluation results as rows of a table."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric
 from diffattn.lab.report.page.wording import number, span
 
 
+def label_of(result: EvalResult) -> str:
+    """The name of the model."""
+    return str(result.model["label"])
+
+
+def place_text(where: Mapping[str, Any]) -> str:
+    """The part of a protocol that a number is about, as in ``"length 4096, depth 50"``."""
+    return ", ".join(f"{key} {value}" for key, value in where.items())
+
+
 def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
     """The headline metrics, one row per protocol and metric, one column per model."""
+    labels = dict.fromkeys(map(label_of, results), "not measured")
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for result in results:
         for metric in result.headline():
             name = "; ".join([metric.name, *(f"{k} {v}" for k, v in metric.where.items())])
-            row = rows.setdefault(
-                (result.variant, name), {"protocol": result.variant, "metric": name}
-            )
-            row[str(result.model["label"])] = value_with_interval(metric)
-    labels = list(dict.fromkeys(str(result.model["label"]) for result in results))
-    return [
-        row | {label: row.get(label, "not measured") for label in labels} for row in rows.values()
-    ]
+            row = {"protocol": result.variant, "metric": name} | labels
+            row = rows.setdefault((result.variant, name), row)
+            row[label_of(result)] = value_with_interval(metric)
+    return list(rows.values())
 
 
 def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
@@ -53,7 +61,7 @@ def results_json(results: Sequence[EvalResult], comparison: Comparison | None) -
 
 
 def value_with_interval(metric: Metric) -> str:
-    """``0.840 (0.715 to 0.917)``; whole numbers where digits after the point mean nothing."""
+    """Format as ``0.840 (0.715 to 0.917)``; large values have fewer digits."""
     size = abs(metric.value)
     digits = 0 if metric.unit == "tokens" or size >= 1_000 else 1 if size >= 100 else 3
     bounds = [end for end in (metric.low, metric.high) if end is not None]

@@ -1,88 +1,103 @@
-"""The primary scores of an evaluation with their verdicts: what a hurried reader sees."""
+"""The primary scores of an evaluation with their verdicts: the part that a hurried reader sees."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from diffattn.lab.records.evaluations import PairedDifference
-from diffattn.lab.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
+from diffattn.lab.report.evaluation.tables import place_text
+from diffattn.lab.report.page.elements import Bullets, Fold, Section, Terms, Text
+from diffattn.lab.report.page.tables import Cell, Table, table
 from diffattn.lab.report.page.wording import MISSING, count, number, span
 
-ONE_SEED = (
+_ONE_SEED = (
     "One model of each kind was compared. The intervals are over items: they say whether these "
     "very weights differ on other items of the same sort. Another training run of the same kind "
     "can differ by as much or more, so nothing here is a finding about a kind of attention. "
     "Models of several seeds, called NAME-seed0, NAME-seed1, …, are compared over seeds."
 )
-SEVERAL_SEEDS = (
-    "Rows “over seeds” take each seed's difference as one value: they say what another training "
-    "run would bring. The others are over items, of one pair of weights each."
+_SEVERAL_SEEDS = (
+    "Rows “over seeds” take the difference of each seed as one value: they say what another "
+    "training run would bring. The others are over items, of one pair of weights each."
+)
+_CAPTION = (
+    "One declared score per protocol. p-values are adjusted by Holm for all rows over the same "
+    "unit, items or seeds. At 0.05, one family of rows in twenty has any wrong verdict."
 )
 _HEADERS = (
-    "Protocol", "Models", "Verdict on these models", "Difference", "95 % interval", "p, Holm", "n",
-    "Model / baseline", "Chance / best guess", "Published",
-)  # fmt: skip
+    "Protocol",
+    "Models",
+    "Verdict on these models",
+    "Difference",
+    "95 % interval",
+    "p, Holm",
+    "n",
+    "Model / baseline",
+    "Chance / best guess",
+    "Published",
+)
+_MEANINGS = {
+    "higher, lower": "The adjusted p-value is at most 0.05.",
+    "inconclusive": "It is above 0.05: the data fit a difference and none.",
+    "uninformative": "No model is above guessing, or all have everything right.",
+}
 
 
 def verdict_section(
     differences: Sequence[PairedDifference],
     protocols: Mapping[str, str],
     published: Mapping[str, str],
-) -> dict[str, Any] | None:
-    """The table of primary scores, and what it can and cannot show; ``None`` without any.
+) -> list[Section]:
+    """Show the primary scores, and the limits of what they say; empty without any.
 
     Args:
         differences: Of models whose results are shown.
         protocols: Name of the protocol by variant.
-        published: What papers print, by protocol.
+        published: Results that papers print, by protocol.
     """
-    primary = [one for one in differences if one.primary and one.variant in protocols]
+    primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
     if not primary:
-        return None
-    seeds = any(one.over == "seeds" for one in primary)
-    rows = [_row(one, published.get(protocols[one.variant], MISSING)) for one in primary]
-    caption = (
-        "One declared score per protocol. p-values are adjusted by Holm for all rows over the same "
-        "thing; with 0.05, one family of rows in twenty has any wrong one."
-    )
-    by_seed = {one.variant for one in primary if one.over == "seeds"}
-    told = [one for one in primary if one.over == "seeds" or one.variant not in by_seed]
-    return {
-        "sentences": [_sentence(one) for one in told],
-        "informative": any(one.verdict in ("higher", "lower") for one in told),
-        "means": SEVERAL_SEEDS if seeds else ONE_SEED,
-        "table": table(caption, _HEADERS, rows),
-        "guesses": list(
-            dict.fromkeys(
-                f"{one.variant}: the best guess is {one.guess}." for one in primary if one.guess
-            )
+        return []
+    by_seed = {pair.variant for pair in primary if pair.over == "seeds"}
+    first = [pair for pair in primary if pair.over == "seeds" or pair.variant not in by_seed]
+    is_informative = any(pair.verdict in ("higher", "lower") for pair in first)
+    rows = [_row(pair, published.get(protocols[pair.variant], MISSING)) for pair in primary]
+    guesses = [f"{pair.variant}: the best guess is {pair.guess}." for pair in primary if pair.guess]
+    terms = _MEANINGS | ({"guessing": " ".join(dict.fromkeys(guesses))} if guesses else {})
+    content = [
+        Bullets(
+            list(map(_sentence, first)),
+            role="verdict" if is_informative else "verdict uninformative",
         ),
-    }
+        Text(_SEVERAL_SEEDS if by_seed else _ONE_SEED),
+        table(_CAPTION, _HEADERS, rows),
+        Fold("What the verdicts mean", [Terms(terms)]),
+    ]
+    return [Section("verdicts", "What it shows", content)]
 
 
-def _sentence(one: PairedDifference) -> str:
-    ends = span(one.low, one.high, 3)
-    better = {True: "more is better", False: "less is better", None: ""}[one.higher_is_better]
-    over = ", over seeds" if one.over == "seeds" else ""
+def _sentence(pair: PairedDifference) -> str:
+    ends = span(pair.low, pair.high, 3)
+    better = {True: "more is better", False: "less is better", None: ""}[pair.higher_is_better]
+    over = ", over seeds" if pair.over == "seeds" else ""
     notes = ", ".join(text for text in (f"95 % {ends}" if ends != MISSING else "", better) if text)
     return (
-        f"{one.variant}{over}: {one.score} of {one.model} minus {one.baseline} "
-        f"{number(one.difference, 3, signed=True)} ({notes}): {one.verdict}."
+        f"{pair.variant}{over}: {pair.score} of {pair.model} minus {pair.baseline} "
+        f"{number(pair.difference, 3, signed=True)} ({notes}): {pair.verdict}."
     )
 
 
-def _row(one: PairedDifference, published: str) -> list[Cell]:
-    over = ", over seeds" if one.over == "seeds" else ""
+def _row(pair: PairedDifference, published: str) -> list[Cell | str]:
+    over = ", over seeds" if pair.over == "seeds" else ""
     return [
-        head_cell(one.variant),
-        Cell(text=f"{one.model} − {one.baseline}{over}", note=one.score),
-        word_cell(one.verdict),
-        number_cell(number(one.difference, 3, signed=True)),
-        number_cell(span(one.low, one.high, 3)),
-        number_cell(number(one.p_holm, 3)),
-        number_cell(f"{count(one.n)} seeds" if one.over == "seeds" else count(one.n)),
-        number_cell(_both(one.value, one.baseline_value)),
-        number_cell(_both(one.chance, one.guess_ceiling)),
-        word_cell(published),
+        pair.variant,
+        Cell(text=f"{pair.model} − {pair.baseline}{over}", note=pair.score),
+        pair.verdict,
+        number(pair.difference, 3, signed=True),
+        span(pair.low, pair.high, 3),
+        number(pair.p_holm, 3),
+        f"{count(pair.n)} seeds" if pair.over == "seeds" else count(pair.n),
+        _both(pair.value, pair.baseline_value),
+        _both(pair.chance, pair.guess_ceiling),
+        published,
     ]
 
 
@@ -91,36 +106,28 @@ def _both(first: float | None, second: float | None) -> str:
     return MISSING if values == (None, None) else " / ".join(number(x, 3) for x in values)
 
 
-def part_text(where: Mapping[str, Any]) -> str:
-    """``"length 4,096"``; ``"all"`` where nothing is told apart."""
-    return ", ".join(f"{key} {value}" for key, value in where.items()) or "all"
-
-
-def parts_table(differences: Sequence[PairedDifference]) -> Table | None:
-    """Differences of the primary score part by part; ``None`` if there is one part only."""
-    parts = [one for one in differences if one.where and one.over == "items"]
-    if not parts:
-        return None
+def parts_table(differences: Sequence[PairedDifference]) -> list[Table]:
+    """Show the primary score part by part; empty if the protocol has one part."""
+    parts = [pair for pair in differences if pair.where and pair.over == "items"]
     rows = [
         [
-            head_cell(part_text(one.where)),
-            word_cell(f"{one.model} − {one.baseline}"),
-            number_cell(number(one.value, 3)),
-            number_cell(number(one.baseline_value, 3)),
-            number_cell(number(one.difference, 3, signed=True)),
-            number_cell(span(one.low, one.high, 3)),
-            number_cell(number(one.p_value, 3)),
-            number_cell(count(one.n)),
-            number_cell(number(one.guess_ceiling, 3)),
+            place_text(pair.where),
+            f"{pair.model} − {pair.baseline}",
+            number(pair.value, 3),
+            number(pair.baseline_value, 3),
+            number(pair.difference, 3, signed=True),
+            span(pair.low, pair.high, 3),
+            number(pair.p_value, 3),
+            count(pair.n),
+            number(pair.guess_ceiling, 3),
         ]
-        for one in parts
+        for pair in parts
     ]
-    headers = (
-        "Part", "Models", "Model", "Baseline", "Difference", "95 % interval", "p", "n",
-        "Best guess",
-    )  # fmt: skip
+    headers = ("Part", "Models", "Model", "Baseline", "Difference", "95 % interval", "p", "n")
+    if not parts:
+        return []
     caption = (
-        f"{parts[0].score}, part by part. p-values as they are: with {len(parts)} rows, "
+        f"{parts[0].score}, part by part. p-values are not adjusted: with {len(parts)} rows, "
         f"{len(parts) / 20:.1f} below 0.05 are expected where nothing differs."
     )
-    return table(caption, headers, rows)
+    return [table(caption, (*headers, "Best guess"), rows)]

@@ -145,6 +145,59 @@ def line(
     }
 
 
+def point_line(
+    points: Sequence[tuple[Any, float | None]],
+    name: str,
+    *,
+    color: str,
+    where: str = "%{x}",
+    dash: str = "solid",
+) -> dict[str, Any]:
+    """Draw a line with a mark at every point.
+
+    Args:
+        points: Places and values; a gap where a value is ``None``.
+        name: The legend entry.
+        color: Hex colour.
+        where: How the text under the pointer names the place.
+        dash: ``"solid"``, ``"dash"`` or ``"dot"``.
+    """
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "showlegend": True,
+        "x": [place for place, _ in points],
+        "y": [value for _, value in points],
+        "line": {"color": color, "width": 2, "dash": dash},
+        "hovertemplate": [name, f"{where}: %{{y:.4f}}"],
+    }
+
+
+def heat_map(
+    values: Sequence[Sequence[float | None]],
+    columns: Iterable[Any],
+    rows: Iterable[Any],
+    *,
+    hover: Sequence[str],
+) -> dict[str, Any]:
+    """Draw a table of numbers as colours from white to blue; see :func:`map_layout`."""
+    return {
+        "type": "heatmap",
+        "z": values,
+        "x": [str(column) for column in columns],
+        "y": [str(row) for row in rows],
+        "colorscale": SEQUENTIAL,
+        "hovertemplate": hover,
+    }
+
+
+def map_layout(x_title: str, y_title: str) -> dict[str, Any]:
+    """The look of a heat map: every row and column named, the first row on top."""
+    names = {"type": "category"}
+    return layout(x_title, y_title, xaxis=names, yaxis={**names, "autorange": "reversed"})
+
+
 def interval_bars(bounds: Iterable[tuple[float, float | None, float | None]]) -> dict[str, Any]:
     """Bars around points, from values with both ends of their intervals; none where unknown."""
     points = list(bounds)

@@ -23,9 +23,18 @@ class Text:
 class Bullets:
     """A list of sentences. A page without sentences shows nothing."""
 
-    items: Sequence[str]
+    items: "Sequence[str | Link]"
     title: str = ""
-    role: Literal["", "gap"] = ""
+    role: Literal["", "gap", "verdict", "verdict uninformative"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link to another page, and a remark on it."""
+
+    href: str
+    text: str
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)

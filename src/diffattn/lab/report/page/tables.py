@@ -1,11 +1,15 @@
 """Tables and their cells as plain values; a template writes their HTML."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
-from diffattn.lab.report.page.wording import markdown_table, type_color, type_name
+from diffattn.lab.report.page.wording import MISSING, markdown_table, type_color, type_name
+
+_NUMBER = re.compile(r"[+−]?\d")
+_LONG_TEXT = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,6 +20,10 @@ class Cell:
     kind: Literal["head", "words", "num", "long", "runs"] = "words"
     color: str = ""
     """Of the swatch before the text; empty for none."""
+    badge: str = ""
+    """A verdict; the text is framed in its colour."""
+    href: str = ""
+    """Target of the link that the text becomes; empty for none."""
     note: str = ""
     """A second, smaller line."""
     runs: tuple[str, ...] = ()
@@ -43,9 +51,42 @@ class Table:
         ]
 
 
-def table(caption: str, headers: Iterable[str], rows: Iterable[Iterable[Cell]]) -> Table:
-    """A table of anything iterable."""
-    return Table(caption=caption, headers=tuple(headers), rows=tuple(map(tuple, rows)))
+def table(caption: str, headers: Iterable[str], rows: Iterable[Iterable[Cell | str]]) -> Table:
+    """Make a table of cells and of plain strings.
+
+    A string in the first column names its row. A column of strings is a column of numbers if each
+    is missing or begins with a digit or a sign.
+    """
+    lines = [tuple(row) for row in rows]
+    numeric = [
+        all(isinstance(cell, Cell) or _is_number(cell) for cell in column)
+        for column in zip_longest(*lines, fillvalue=MISSING)
+    ]
+    cells = (
+        tuple(
+            cell if isinstance(cell, Cell) else _cell(cell, place, is_number=numeric[place])
+            for place, cell in enumerate(row)
+        )
+        for row in lines
+    )
+    return Table(caption=caption, headers=tuple(headers), rows=tuple(cells))
+
+
+def record_table(caption: str, records: Sequence[Mapping[str, str]]) -> Table:
+    """Make a table of records with equal keys, one row each."""
+    return table(caption, records[0] if records else (), (row.values() for row in records))
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= _LONG_TEXT and (text == MISSING or _NUMBER.match(text) is not None)
+
+
+def _cell(text: str, place: int, *, is_number: bool) -> Cell:
+    if place == 0:
+        return head_cell(text)
+    if is_number:
+        return number_cell(text)
+    return Cell(text=text, kind="long") if len(text) > _LONG_TEXT else word_cell(text)
 
 
 def table_markdown(values: Table) -> str:
