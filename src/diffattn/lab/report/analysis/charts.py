@@ -1,6 +1,7 @@
 """Charts of an analysis: by layer, by head, by distance, and λ."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -59,7 +60,7 @@ def layer_charts(result: AnalysisResult) -> list[Chart]:
     for key, name, title, words in _HEAD_MEANS:
         caption = f"{title}: {words}, mean over heads."
         charts += _layer_chart(
-            result, f"layer-{key}", title, caption, lambda a, name=name: layer_means(a, name)
+            result, f"layer-{key}", title, caption, partial(layer_means, name=name)
         )
     charts += _layer_chart(
         result,
@@ -88,13 +89,18 @@ def outlier_charts(result: AnalysisResult) -> list[Chart]:
             f"outlier-{key}",
             title,
             f"{title}, all positions.",
-            lambda a, kind=kind: [
-                (float(i), row[kind][ALL_POSITIONS]["largest"])
-                for i, row in enumerate(a.outliers["layers"] if a.outliers else [])
-                if ALL_POSITIONS in row.get(kind, {})
-            ],
+            partial(_largest_by_layer, kind=kind),
         )
     return charts
+
+
+def _largest_by_layer(analysis: ModelAnalysis, kind: str) -> list[tuple[float, float]]:
+    rows = analysis.outliers["layers"] if analysis.outliers else []
+    return [
+        (float(i), row[kind][ALL_POSITIONS]["largest"])
+        for i, row in enumerate(rows)
+        if ALL_POSITIONS in row.get(kind, {})
+    ]
 
 
 def _layer_chart(

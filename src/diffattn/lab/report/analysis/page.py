@@ -93,7 +93,7 @@ def analysis_document(result: AnalysisResult) -> Document:
         for index, analysis in enumerate(models):
             title = f"Every head of {label_of(analysis)}"
             by_head += [Pair(head_maps(analysis, index)), Fold(title, [heads_table(analysis)])]
-        attention = [
+        attention: list[Element] = [
             Pair(layer_charts(result)),
             Part("By distance", [Pair(distance_charts(result))]),
             Part("By head", by_head),
@@ -102,7 +102,7 @@ def analysis_document(result: AnalysisResult) -> Document:
             Fold(f"The largest activations of {label_of(analysis)}", [largest_table(analysis)])
             for analysis in models
         ]
-        outliers = [outlier_table(result), Pair(outlier_charts(result)), *largest]
+        outliers: list[Element] = [outlier_table(result), Pair(outlier_charts(result)), *largest]
         sections += [
             Section("overview", "Overview", [summary_table(result)]),
             Section("attention", "Attention", attention),

@@ -160,7 +160,7 @@ def outlier_table(result: AnalysisResult) -> Table:
 def largest_table(analysis: ModelAnalysis) -> Table:
     """Places of the largest logits and hidden states."""
     kinds = analysis.outliers["table"] if analysis.outliers else {}
-    rows = [
+    rows: list[list[Cell | str]] = [
         [kind, _short(entry["value"]), _place(entry), Cell(text=_tokens(entry), kind="long")]
         for kind in (LOGITS, HIDDEN)
         for row in [kinds.get(kind, {}).get(ALL_POSITIONS)]

@@ -19,7 +19,7 @@ from diffattn.lab.report.page.elements import (
     Terms,
     Text,
 )
-from diffattn.lab.report.page.tables import Table, run_cell, table
+from diffattn.lab.report.page.tables import Cell, Table, run_cell, table
 from diffattn.lab.report.page.wording import MISSING, count, listing, number, plural, span
 
 _BETTER = {True: "higher", False: "lower", None: MISSING}
@@ -66,7 +66,7 @@ def evaluation_document(
     for index, (variant, of) in enumerate(folder.results.items()):
         own_differences = [pair for pair in differences if pair.variant == variant]
         sections.append(_protocol_section(f"protocol-{index}", of, own_differences))
-    provenance = [_models_table(results), Fold("Runs", [_runs_table(folder)])]
+    provenance: list[Element] = [_models_table(results), Fold("Runs", [_runs_table(folder)])]
     sections.append(Section("provenance", "Provenance", provenance))
     return Document(
         title=f"Evaluation of {listing(labels)}",
@@ -195,7 +195,7 @@ def _models_table(results: Sequence[EvalResult]) -> Table:
 
 
 def _runs_table(folder: EvaluationFolder) -> Table:
-    rows = [
+    rows: list[list[Cell | str]] = [
         [
             record.name,
             record.created,

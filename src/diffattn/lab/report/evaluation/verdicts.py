@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from diffattn.lab.records.evaluations import PairedDifference
 from diffattn.lab.report.evaluation.tables import place_text
-from diffattn.lab.report.page.elements import Bullets, Fold, Section, Terms, Text
+from diffattn.lab.report.page.elements import Bullets, Element, Fold, Section, Terms, Text
 from diffattn.lab.report.page.tables import Cell, Table, table
 from diffattn.lab.report.page.wording import MISSING, count, number, span
 
@@ -62,7 +62,7 @@ def verdict_section(
     rows = [_row(pair, published.get(protocols[pair.variant], MISSING)) for pair in primary]
     guesses = [f"{pair.variant}: the best guess is {pair.guess}." for pair in primary if pair.guess]
     terms = _MEANINGS | ({"guessing": " ".join(dict.fromkeys(guesses))} if guesses else {})
-    content = [
+    content: list[Element] = [
         Bullets(
             list(map(_sentence, first)),
             role="verdict" if is_informative else "verdict uninformative",
