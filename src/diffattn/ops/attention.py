@@ -1,7 +1,6 @@
 """The public operator: documentation, validation, dispatch."""
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -16,12 +15,9 @@ from diffattn.ops.backends import (
     reference,
 )
 from diffattn.ops.inputs import backends
-from diffattn.ops.inputs.call_forms import Known, call_form, remember
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.inputs.validation import (
     checked_scale,
-    look_at_lambda,
-    look_at_mask,
     validate_lambda,
     validate_mask,
     validate_queries_keys,
@@ -41,8 +37,6 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "flash_diff_attn_2": composed.flash_diff_attn_2,
     "flex": flex.forward,
 }
-_CHECKED: dict[tuple[Any, ...], Known] = {}
-"""Forms of calls that passed their checks."""
 
 
 def diff_attention(
@@ -72,7 +66,6 @@ def diff_attention(
             Query head i reads key/value head ``i // (H // Hkv)``, each map its own keys.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
         lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
-            NaN is refused where looking is free, that is on CPU outside compiled code.
         scale: s, dimensionless, finite. Default ``D ** -0.5``.
         causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
@@ -80,46 +73,30 @@ def diff_attention(
         kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache. Default ``S``.
         cu_seqlens: int32 ``[num_docs + 1]``, document borders of a packed row (B = 1, T = S, no
             ``kv_lengths``): no attention across them.
-        backend: A name from ``backends.names("diff_attention")``, or ``"auto"``. A named backend
-            never falls back to another one.
+        backend: A name from ``backends.names("diff_attention")``, which never falls back to
+            another backend, or ``"auto"``.
 
     Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``.
-        A query that sees no key gets 0. An empty batch or length gives an empty result. Keys and
-        values that no query sees (unwritten cache, padding, before every window) change nothing
-        and get a gradient of 0, whatever they hold, inf and NaN included; without a gradient the
-        backends that read a cache where it lies, ``decode`` and ``triton_decode``, need them
-        finite.
+        ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
+        query that sees no key gets 0. Keys and values that no query sees change nothing and get a
+        gradient of 0, whatever they hold. ``decode`` and ``triton_decode``, which read a cache in
+        place, need them finite when no gradient is wanted.
 
     Raises:
-        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
-            range.
+        ShapeError: An argument is not of the documented shape, dtype, device or range.
         BackendError: The named backend cannot run these inputs here.
     """
     where = "diff_attention"
     mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    form = call_form(
-        q, k, v, lam, scale, causal, window, key_padding_mask, kv_lengths, cu_seqlens
-    )  # fmt: skip
-    known = None if form is None else _CHECKED.get(form)
-    if known is None:
-        validate_queries_keys(where, q, k)
-        validate_values(where, q, k, v)
-        validate_lambda(where, q, lam)
-        validate_mask(where, q, k, mask)
-        scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v, lam)
-        empty = not (q.numel() and k.numel())
-        if form is not None and not empty:
-            remember(_CHECKED, form, Known(scale, inputs))
-    else:
-        look_at_lambda(where, lam)
-        look_at_mask(where, k.shape[1], kv_lengths, cu_seqlens)
-        (scale, inputs), empty = known, False
+    validate_queries_keys(where, q, k)
+    validate_values(where, q, k, v)
+    validate_lambda(where, q, lam)
+    validate_mask(where, q, k, mask)
+    scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v, lam)
     name = backends.resolve(where, backend, inputs)
-    if empty:
-        # Nothing to compute: kernels differ in what they do with it, the definition does not.
-        return reference.forward(q, k, v, lam, scale=scale, mask=mask)
-    if mask.hides_keys and backends.copies_keys(where, name, inputs):
+    if not (q.numel() and k.numel()):
+        name = "reference"  # kernels differ on empty inputs; the definition does not
+    elif mask.hides_keys and backends.copies_keys(where, name, inputs):
         k, v = mask.without_unseen(q.shape[1], k, v)
     return _FORWARD[name](q, k, v, lam, scale=scale, mask=mask)
 
@@ -163,8 +140,7 @@ def diff_attention_maps(
         A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
 
     Raises:
-        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
-            range.
+        ShapeError: An argument is not of the documented shape, dtype, device or range.
     """
     where = "diff_attention_maps"
     validate_queries_keys(where, q, k)

@@ -41,7 +41,7 @@ def validate_queries_keys(where: str, q: Tensor, k: Tensor) -> None:
             f"D = {head_dim}, got {list(k.shape)}."
         )
     validate_heads(where, num_heads, k.shape[2])
-    validate_floating(where, q)
+    validate_dtype(where, "q", q)
     validate_like(where, "k", k, q)
 
 
@@ -70,11 +70,6 @@ def validate_lambda(where: str, q: Tensor, lam: Tensor) -> None:
             f"{where}: lam must be broadcastable to [B, T, H] = {list(target)}, "
             f"got {list(lam.shape)}."
         )
-    look_at_lambda(where, lam)
-
-
-def look_at_lambda(where: str, lam: Tensor) -> None:
-    """Raise ShapeError if a value of λ is seen to be NaN."""
     if _look(lam, _has_nan):
         raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
 
@@ -86,11 +81,6 @@ def validate_heads(where: str, num_heads: int, num_kv_heads: int) -> None:
             f"{where}: the number of key/value heads must divide the {num_heads} query heads, "
             f"got {num_kv_heads}."
         )
-
-
-def validate_floating(where: str, q: Tensor) -> None:
-    """Raise ShapeError unless ``q`` has a floating dtype that attention is defined for."""
-    validate_dtype(where, "q", q)
 
 
 def validate_dtype(where: str, name: str, x: Tensor) -> None:
@@ -179,13 +169,12 @@ def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None
             raise ShapeError(
                 f"{where}: cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}."
             )
-    look_at_mask(where, num_keys, kv_lengths, cu_seqlens)
+    _validate_mask_values(where, num_keys, kv_lengths, cu_seqlens)
 
 
-def look_at_mask(
+def _validate_mask_values(
     where: str, num_keys: int, kv_lengths: Tensor | None, cu_seqlens: Tensor | None
 ) -> None:
-    """Raise ShapeError if key lengths or document borders are seen to be out of range."""
     lengths = None if kv_lengths is None else _look(kv_lengths)
     if lengths and (min(lengths) < 0 or max(lengths) > num_keys):
         raise ShapeError(
@@ -216,7 +205,7 @@ def validate_pages(where: str, q: Tensor, k_pages: Tensor, v_pages: Tensor) -> N
             f"{list(k_pages.shape[:3])}, got {list(v_pages.shape)}."
         )
     validate_heads(where, q.shape[2], k_pages.shape[2])
-    validate_floating(where, q)
+    validate_dtype(where, "q", q)
     for name, x in (("k_pages", k_pages), ("v_pages", v_pages)):
         validate_like(where, name, x, q)
         if x.stride(-1) != 1:
