@@ -10,8 +10,8 @@ that failed or overran, unless with ``--again``. Where a command may take ten mi
 same command again goes on behind it. Kernels are timed only where the tests of their numbers
 passed, and after the tuning as it found best: a record's facts say by which table of launches.
 ``--plan`` prints the stages and their limits, ``--stages 1,2`` chooses. ``--scale tiny --device
-cpu`` shows that all of it runs: it measures nothing. ``--accept FOLDER`` adds the GPU to the
-package's list of those on which ``auto`` chooses kernels, if the tests of their numbers passed.
+cpu`` shows that all of it runs: it measures nothing. ``--accept FOLDER`` prints the row of the
+table of tested GPUs, if the tests of the kernels' numbers passed.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import date
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -74,11 +73,14 @@ def ptxas_version(capability: int) -> str:
     return version[1]
 
 
-def verified_device(record: dict[str, Any]) -> dict[str, Any]:
-    """The fields of ``diffattn.ops.inputs.verified_devices.VerifiedDevice``, from a correctness
-    record.
+def accepted_row(record: dict[str, Any]) -> str:
+    """The row of ``docs/reference/verified_devices.md`` for a correctness record.
 
-    Its counts are of the tests that compare the numbers of the kernels that ``auto`` chooses.
+    It counts the tests that compare the numbers of the kernels that ``auto`` chooses.
+
+    Raises:
+        CheckpointError: The record is not of a whole run on a GPU, names no commit, or holds a
+            failed test or no passed test of a kernel.
     """
     hardware, versions, facts = record["hardware"], record["versions"], record["facts"]
     if record["outcome"] not in (stages.PASSED, stages.FAILED) or "gpu" not in hardware:
@@ -92,26 +94,22 @@ def verified_device(record: dict[str, Any]) -> dict[str, Any]:
             "checkout and without --commit."
         )
     kernels = [facts["kernels"][kernel] for kernel in AUTOMATIC]
-    if not all(counts["passed"] for counts in kernels):
-        raise CheckpointError(
-            f"{JUDGE}.json: must hold passed tests of each of {{{', '.join(AUTOMATIC)}}}, got "
-            f"{', '.join(str(counts['passed']) for counts in kernels)}."
-        )
-    return {
-        "capability": tuple(hardware["capability"]), "device": hardware["gpu"],
-        "torch": versions["torch"], "triton": versions["triton"],
-        "ptxas": versions["ptxas"], "commit": record["commit"],
-        "date": date.fromisoformat(record["date"][:10]).isoformat(),
-        **{name: sum(c[name] for c in kernels) for name in ("passed", "failed", "skipped")},
-    }  # fmt: skip
-
-
-def accept(folder: Path) -> None:
-    """Add the GPU of a session to the package's list."""
-    from diffattn.ops.inputs import verified_devices
-
-    entry = verified_device(stages.read_stage(folder / f"{JUDGE}.json"))
-    verified_devices.write([*verified_devices.read(), verified_devices.VerifiedDevice(**entry)])
+    for name, counts in zip(AUTOMATIC, kernels, strict=True):
+        if counts["failed"] or not counts["passed"]:
+            raise CheckpointError(
+                f"{JUDGE}.json: tests of {name!r} must pass, got {counts['failed']} failed and "
+                f"{counts['passed']} passed."
+            )
+    counts = [str(sum(c[name] for c in kernels)) for name in ("passed", "failed", "skipped")]
+    cells = [
+        hardware["gpu"],
+        ".".join(map(str, hardware["capability"])),
+        *(versions[name] for name in ("triton", "torch", "ptxas")),
+        f"`{record['commit'][:7]}`",
+        record["date"][:10],
+        *counts,
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def beside_table_7(result: BenchResult) -> list[dict[str, Any]]:
@@ -166,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.accept is not None:
-            accept(options.accept)
+            print(accepted_row(stages.read_stage(options.accept / f"{JUDGE}.json")))
             return 0
         out = options.out.absolute()
         planned = stages.with_limits(

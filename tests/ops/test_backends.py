@@ -12,7 +12,6 @@ from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops import attention as api
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs import backends, kernel_support
-from diffattn.ops.inputs.verified_devices import VerifiedDevice
 
 OP = "diff_attention"
 INPUTS = make_diff_attention_inputs(OpCase(name="", num_queries=4))
@@ -128,11 +127,7 @@ def on_gpus(monkeypatch):
             ]  # fmt: skip
             monkeypatch.setitem(backends._TABLE, op, tuple(rows))
         monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
-        records = [VerifiedDevice(
-            capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1",
-            ptxas="12.8.93", commit="0123456", date="2026-12-01", passed=400, failed=0, skipped=0,
-        )]  # fmt: skip
-        monkeypatch.setattr(kernel_support, "TESTED", records if verified else ())
+        monkeypatch.setattr(kernel_support, "TESTED", {(9, 0): ("3.7",)} if verified else {})
         monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
 
     return build

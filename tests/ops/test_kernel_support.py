@@ -1,14 +1,13 @@
 """What the capability table says of the kernels on a given machine."""
 
 import importlib.util
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 import torch
 
 from diffattn.ops.inputs import kernel_support
-from diffattn.ops.inputs.verified_devices import VerifiedDevice
 
 triton = pytest.importorskip("triton", reason="its version is what is asked for")
 
@@ -46,7 +45,7 @@ def test_a_blocked_package_is_not_installed(module, name, error, monkeypatch):
 
 def test_compiled_code_asks_as_auto_does_without_a_warning(monkeypatch):
     monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
-    monkeypatch.setattr(kernel_support, "TESTED", (PASSED,))
+    monkeypatch.setattr(kernel_support, "TESTED", {(9, 0): ("3.7",)})
     monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
     monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
 
@@ -106,30 +105,24 @@ def test_the_capability_is_that_of_the_tensors_device_and_asked_once(monkeypatch
     assert kernel_support.compute_capability(torch.device("cpu")) is None
 
 
-PASSED = VerifiedDevice(
-    capability=(9, 0), device="NVIDIA H100", torch="2.13.0", triton="3.7.1", ptxas="12.8.93",
-    commit="0123456", date="2026-12-01", passed=400, failed=0, skipped=0,
-)  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("records", "capability", "reason"),
+    ("tested", "capability", "reason"),
     [
-        ((), (9, 0), "no record says that they passed on compute capability 9.0"),
-        ((PASSED,), (8, 0), "no record says that they passed on compute capability 8.0"),
-        ((PASSED,), (9, 0), None),
-        ((PASSED, replace(PASSED, triton="3.6.0", failed=3)), (9, 0), None),
-        ((replace(PASSED, triton="3.6.0"), replace(PASSED, triton="3.8.0")), (9, 0),
-         "no record says that they passed on compute capability 9.0 under triton 3.7.0, got "
-         "records under 3.6.0, 3.8.0"),
-        ((PASSED, replace(PASSED, failed=3)), (9, 0),
-         "3 of 403 tests failed on NVIDIA H100 (2026-12-01)"),
-        ((PASSED,), None, "its compute capability is unknown"),
+        ({}, (9, 0), "they were not tested on compute capability 9.0"),
+        ({(9, 0): ("3.7",)}, (8, 0), "they were not tested on compute capability 8.0"),
+        ({(9, 0): ("3.6", "3.7")}, (9, 0), None),
+        (
+            {(9, 0): ("3.6", "3.8")},
+            (9, 0),
+            "they were not tested on compute capability 9.0 under triton 3.7.0, only under "
+            "3.6, 3.8",
+        ),
+        ({(9, 0): ("3.7",)}, None, "its compute capability is unknown"),
     ],
-)  # fmt: skip
-def test_kernels_wait_for_a_record_of_their_device(records, capability, reason, monkeypatch):
+)
+def test_kernels_wait_for_tests_on_their_device(tested, capability, reason, monkeypatch):
     monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
-    monkeypatch.setattr(kernel_support, "TESTED", records)
+    monkeypatch.setattr(kernel_support, "TESTED", tested)
     monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
     assert kernel_support.unverified(capability) == reason
     if capability is not None:
@@ -138,12 +131,18 @@ def test_kernels_wait_for_a_record_of_their_device(records, capability, reason, 
     assert kernel_support.unverified(capability) is None
 
 
-def test_a_machine_without_triton_takes_records_under_any(monkeypatch):
-    failed = replace(PASSED, triton="3.8.0", failed=3)
-    monkeypatch.setattr(kernel_support, "TESTED", (PASSED, failed))
-    for installed, passed in ((None, True), ("3.7.0", True), ("3.8.0", False), ("3.9.0", False)):
+def test_without_triton_any_tested_version_counts(monkeypatch):
+    monkeypatch.setattr(kernel_support, "TESTED", {(9, 0): ("3.7",)})
+    for installed, passed in ((None, True), ("3.7.1", True), ("3.8.0", False)):
         monkeypatch.setattr(kernel_support, "_INSTALLED", installed)
         assert kernel_support.passed_tests((9, 0)) == passed
+
+
+def test_every_tested_version_has_a_row_in_the_document():
+    page = Path(__file__).parents[2] / "docs" / "reference" / "verified_devices.md"
+    for (major, minor), versions in kernel_support.TESTED.items():
+        for version in versions:
+            assert f"| {major}.{minor} | {version}." in page.read_text(encoding="utf-8")
 
 
 def test_widths():

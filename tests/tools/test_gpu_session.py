@@ -76,20 +76,18 @@ RECORD = {
     "facts": {
         "passed": 50, "failed": 7, "skipped": 9, "kernels": {
             "triton": {"passed": 3, "failed": 0, "skipped": 2},
-            "triton_decode": {"passed": 2, "failed": 1, "skipped": 0},
+            "triton_decode": {"passed": 2, "failed": 0, "skipped": 0},
             "hopper": {"passed": 0, "failed": 4, "skipped": 0},
         },
     },
 }  # fmt: skip
 
 
-def test_a_whole_run_on_a_gpu_makes_an_entry():
-    """Of the tests of numbers, and of the kernels that ``auto`` chooses."""
-    assert gpu_session.verified_device(RECORD) == {
-        "capability": (9, 0), "device": "H", "torch": "2.11.0", "triton": "3.6.0",
-        "ptxas": "12.8.93", "commit": "0" * 40, "date": "2026-11-22",
-        "passed": 5, "failed": 1, "skipped": 2,
-    }  # fmt: skip
+def test_a_whole_run_on_a_gpu_makes_a_row():
+    """It counts tests of numbers, and of the kernels that ``auto`` chooses."""
+    assert gpu_session.accepted_row(RECORD) == (
+        "| H | 9.0 | 3.6.0 | 2.11.0 | 12.8.93 | `0000000` | 2026-11-22 | 5 | 0 | 2 |"
+    )
 
 
 def test_the_assembler_is_the_one_that_triton_calls(tmp_path, monkeypatch):
@@ -102,23 +100,30 @@ def test_the_assembler_is_the_one_that_triton_calls(tmp_path, monkeypatch):
     assert gpu_session.ptxas_version(90) == "13.1.80"
 
 
-@pytest.mark.parametrize("change", [{"outcome": "overran"}, {"hardware": {}}])
-def test_part_of_a_run_makes_none(change):
-    with pytest.raises(CheckpointError, match="must be of a whole run on a GPU"):
-        gpu_session.verified_device(RECORD | change)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"outcome": "overran"}, "must be of a whole run on a GPU"),
+        ({"hardware": {}}, "must be of a whole run on a GPU"),
+        ({"commit": None}, "must name the commit of the code, got none"),
+    ],
+)
+def test_part_of_a_run_makes_no_row(change, message):
+    with pytest.raises(CheckpointError, match=message):
+        gpu_session.accepted_row(RECORD | change)
 
 
-def test_an_entry_needs_a_commit_and_each_kernel(tmp_path, capsys):
-    with pytest.raises(CheckpointError, match="must name the commit of the code, got none"):
-        gpu_session.verified_device(RECORD | {"commit": None})
-    none = {"passed": 0, "failed": 0, "skipped": 4}
-    kernels = RECORD["facts"]["kernels"] | {"triton_decode": none}
-    with pytest.raises(CheckpointError, match=r"each of {triton, triton_decode}, got 3, 0\."):
-        gpu_session.verified_device(RECORD | {"facts": {"kernels": kernels}})
-    record = RECORD | {"schema": 1, "commit": None}
+@pytest.mark.parametrize(("passed", "failed"), [(0, 0), (7, 1)])
+def test_every_kernel_must_have_passed(passed, failed, tmp_path, capsys):
+    counts = {"passed": passed, "failed": failed, "skipped": 4}
+    kernels = RECORD["facts"]["kernels"] | {"triton_decode": counts}
+    record = RECORD | {"schema": 1, "facts": {"kernels": kernels}}
     write_json(tmp_path / "correctness.json", record)
     assert gpu_session.main(["--accept", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert capsys.readouterr().err == (
+        f"correctness.json: tests of 'triton_decode' must pass, got {failed} failed and {passed} "
+        "passed.\n"
+    )
 
 
 @pytest.mark.parametrize(("words", "got"), [([], "None"), (["--commit", "main"], "main")])

@@ -7,8 +7,6 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from diffattn.ops.inputs import verified_devices
-
 if TYPE_CHECKING:
     import torch
 
@@ -21,8 +19,10 @@ HEAD_DIMS = (32, 64, 96, 128)
 DTYPES = ("bfloat16", "float16", "float32")
 MAX_DECODE_QUERIES = 16
 OPT_IN = "DIFFATTN_UNVERIFIED_KERNELS"
-"""Set to 1 in the environment, it lets ``auto`` choose kernels on GPUs without a record."""
-TESTED = verified_devices.read()
+"""Set to 1 in the environment, it lets ``auto`` choose kernels on GPUs that were not tested."""
+TESTED: dict[tuple[int, int], tuple[str, ...]] = {(9, 0): ("3.6",)}
+"""Compute capability to the minor versions of triton whose kernels passed all tests there. The runs
+are in ``docs/reference/verified_devices.md``."""
 _CAPABILITIES: dict[int, tuple[int, int]] = {}
 """By index of the device: asked on every call, and slow to ask."""
 _TRUE = ("1", "true", "on", "yes", "y")
@@ -65,7 +65,7 @@ def compute_capability(device: torch.device) -> tuple[int, int] | None:
 
 
 def auto_says(capability: tuple[int, int]) -> str:
-    """Whether ``auto`` chooses the kernels on a GPU of this capability, why, and the way out."""
+    """Say whether ``auto`` chooses the kernels on a GPU of this capability, and why."""
     reason = available()
     if reason is None and capability < LEAST_CAPABILITY:
         reason = f"needs compute capability {dotted(LEAST_CAPABILITY)} or above"
@@ -74,50 +74,39 @@ def auto_says(capability: tuple[int, int]) -> str:
     reason = unverified(capability)
     if reason is not None:
         return (
-            f"auto leaves the Triton kernels alone: {reason}. To use them all the same, name "
+            f"auto does not choose the Triton kernels: {reason}. To use them all the same, name "
             f"backend 'triton', or set {OPT_IN}=1."
         )
-    run = verified_devices.latest(capability, _INSTALLED, TESTED)
-    if run is None or not run.verified:
-        return f"auto chooses the Triton kernels without a record, as {OPT_IN} is set."
+    if not passed_tests(capability):
+        return f"auto chooses the Triton kernels untested, because {OPT_IN} is set."
     return (
-        f"auto chooses the Triton kernels: {run.passed} tests passed on {run.device} ({run.date}, "
-        f"triton {run.triton}, diffattn {run.commit[:7]})."
+        f"auto chooses the Triton kernels: all tests passed on compute capability "
+        f"{dotted(capability)} under triton {minor_of(_INSTALLED)}."
     )
 
 
 def unverified(capability: tuple[int, int] | None) -> str | None:
-    """Why ``auto`` leaves the kernels alone on a GPU of this capability, or ``None``.
+    """Why ``auto`` does not choose the kernels on a GPU of this capability, or ``None``.
 
-    A kernel that compiles may still be wrong, or trap: only tests on such a GPU can tell, of the
+    A kernel that compiles may still be wrong. Only tests on such a GPU can tell, and only about the
     machine code that this minor version of triton makes.
     """
     if os.environ.get(OPT_IN, "").lower() in _TRUE:
         return None
     if capability is None:
         return "its compute capability is unknown"
-    run = verified_devices.latest(capability, _INSTALLED, TESTED)
-    if run is None:
-        reason = f"no record says that they passed on compute capability {dotted(capability)}"
-        others = [other.triton for other in TESTED if other.capability == capability]
-        if others:
-            reason += f" under triton {_INSTALLED}, got records under {', '.join(others)}"
-        return reason
-    if not run.verified:
-        return (
-            f"{run.failed} of {run.passed + run.failed} tests failed on {run.device} ({run.date})"
-        )
-    return None
+    if passed_tests(capability):
+        return None
+    reason = f"they were not tested on compute capability {dotted(capability)}"
+    if capability in TESTED:
+        reason += f" under triton {_INSTALLED}, only under {', '.join(TESTED[capability])}"
+    return reason
 
 
 def passed_tests(capability: tuple[int, int]) -> bool:
-    """Whether a record says that the kernels passed on such a GPU, wherever it stands.
-
-    Under the triton that is installed here; where there is none, under any.
-    """
-    versions = [run.triton for run in TESTED] if _INSTALLED is None else [_INSTALLED]
-    runs = (verified_devices.latest(capability, version, TESTED) for version in versions)
-    return any(run is not None and run.verified for run in runs)
+    """Whether the kernels passed on such a GPU: under the installed triton, or any if none is."""
+    versions = TESTED.get(capability, ())
+    return bool(versions) if _INSTALLED is None else minor_of(_INSTALLED) in versions
 
 
 def dotted(capability: tuple[int, int] | None) -> str:
@@ -140,9 +129,14 @@ def refused_version(installed: str | None) -> str | None:
     wanted = f"needs triton {major}.{first} to {major}.{last}"
     if installed is None:
         return f"{wanted}, which is not installed"
-    if not (major, first) <= verified_devices.minor_of(installed) <= (major, last):
+    if not (major, first) <= tuple(map(int, minor_of(installed).split("."))) <= (major, last):
         return f"{wanted}, got {installed}"
     return None
+
+
+def minor_of(version: str | None) -> str:
+    """Major and minor of a version: "3.7" for "3.7.1"."""
+    return ".".join((version or "").split(".")[:2])
 
 
 _INSTALLED = installed_version()
