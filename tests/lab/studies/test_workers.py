@@ -17,9 +17,8 @@ from diffattn.errors import DiffAttnError
 from diffattn.lab.studies import worker, workers
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.workers import is_done, run_members, unfinished
-from diffattn.lab.training.config import GuardConfig, InitConfig
+from diffattn.lab.training.config import GuardConfig, InitConfig, WindowConfig
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.windows import WindowConfig
 
 # Stands for "python -m diffattn.lab.studies.worker": reads its job, then does as its name says.
 FAKE = """

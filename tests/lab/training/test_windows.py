@@ -13,14 +13,13 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
-from diffattn.lab.training.config import DataConfig, GuardConfig, RunConfig
+from diffattn.lab.training.config import DataConfig, GuardConfig, RunConfig, WindowConfig
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.data_order import first_windows, training_order, training_windows
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
-from diffattn.lab.training.windows import WindowConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas

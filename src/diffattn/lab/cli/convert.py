@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,16 +50,14 @@ def convert(
     """
     from diffattn.errors import ConfigError
     from diffattn.files.destination import require_folder_destination
-    from diffattn.lab.records.settings import parse_value, read_settings
+    from diffattn.lab.records.settings import read_settings
     from diffattn.models.config.known_names import check_known
     from diffattn.models.conversion.layouts import LAYOUTS, TARGETS
 
     check_known("convert", "--to", to, TARGETS)
     if from_ is not None:
         check_known("convert", "--from", from_, LAYOUTS)
-    changes = {
-        key: parse_value(key, text) for key, text in read_settings(set_ or [], _KEYS).items()
-    }
+    changes = read_settings(set_ or [], dict.fromkeys(_KEYS, Any))
     require_folder_destination(out)
     if out.exists() and Path(source).exists() and out.samefile(source):
         raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")

@@ -116,7 +116,7 @@ def _configure(
 
 def _notes(config: Any, data: Any, recipe_vocab: int | None) -> list[str]:
     """Consequences of the data that the user may not have meant."""
-    from diffattn.lab.training.windows import repetition
+    from diffattn.lab.training.loop.data_order import repetition
 
     lines, vocab = [], config.model.vocab_size
     if recipe_vocab is not None and vocab == data.config.vocab_size != recipe_vocab:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 END_OF_TEXT = "<|endoftext|>"
-_MIN_VOCAB_SIZE = 257  # every byte, and END_OF_TEXT
+SMALLEST_VOCAB_SIZE = 257  # every byte, and END_OF_TEXT
 _MAX_WORD_CHARS = 1_024
 # A word, as the tokenizer's pattern cuts it, is white space or has none but at its start.
 _MAY_BE_LONG = re.compile(rf"(?<!\S)\S{{{_MAX_WORD_CHARS}}}|(?<!\s)\s{{{_MAX_WORD_CHARS}}}")
@@ -44,9 +44,9 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
     Raises:
         ConfigError: ``vocab_size`` is below 257 or above 2**22, or there is no document.
     """
-    if not _MIN_VOCAB_SIZE <= vocab_size <= LARGEST_VOCAB_SIZE:
+    if not SMALLEST_VOCAB_SIZE <= vocab_size <= LARGEST_VOCAB_SIZE:
         raise ConfigError(
-            f"train_tokenizer: vocab_size must be at least {_MIN_VOCAB_SIZE} "
+            f"train_tokenizer: vocab_size must be at least {SMALLEST_VOCAB_SIZE} "
             f"(256 bytes and {END_OF_TEXT}) and at most {LARGEST_VOCAB_SIZE}, got {vocab_size}."
         )
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

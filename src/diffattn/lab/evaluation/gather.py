@@ -9,7 +9,6 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.evaluation.compare import compare_answers
 from diffattn.lab.evaluation.pairing import Answers
 from diffattn.lab.evaluation.read_data import recorded_data
-from diffattn.lab.evaluation.setting_values import tuples
 from diffattn.lab.evaluation.shards import shard_folders
 from diffattn.lab.records.evaluations import LATER_FACTS, Comparison, EvalResult, evaluation_marker
 
@@ -175,7 +174,7 @@ def _put_together(
     from diffattn.lab.evaluation.registry import protocol_class  # PyTorch loads with it
 
     kind = protocol_class(first.protocol)
-    known = {key: tuples(x) for key, x in first.parameters.items() if hasattr(kind, key)}
+    known = {key: _tuples(x) for key, x in first.parameters.items() if hasattr(kind, key)}
     summary = kind(**known).summarise(scored)
     limit = {key: value for key, value in first.selection.items() if key != "shard"}
     result = replace(
@@ -183,3 +182,8 @@ def _put_together(
         num_failed=len(rows) - len(scored), selection=limit,
     )  # fmt: skip
     _add(found, name, variant, result, rows, parts[0][0])
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as tuples: the parameters of a protocol are tuples, and JSON has lists alone."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -3,13 +3,12 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
 from diffattn.lab.evaluation.protocol import Part, Protocol
-from diffattn.lab.evaluation.setting_values import setting_value
-from diffattn.lab.records.settings import read_settings
+from diffattn.lab.records.settings import read_settings, require_counts
 
 
 def protocol_class(name: str) -> type[Protocol]:
@@ -82,10 +81,14 @@ def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, A
                 f"({', '.join(sorted(protocols))}), got {setting!r}."
             )
         kind = protocol_class(protocol)
-        known = [f"{protocol}.{field.name}" for field in dataclasses.fields(kind)]
-        for key, text in read_settings([setting], known, form="PROTOCOL.KEY=VALUE").items():
+        hints = get_type_hints(kind)
+        kinds = {
+            f"{protocol}.{field.name}": hints[field.name] for field in dataclasses.fields(kind)
+        }
+        for key, value in read_settings([setting], kinds, form="PROTOCOL.KEY=VALUE").items():
             field = key.partition(".")[2]
-            changes.setdefault(protocol, {})[field] = setting_value(kind, field, key, text)
+            require_counts(key, field, value)
+            changes.setdefault(protocol, {})[field] = value
     return changes
 
 

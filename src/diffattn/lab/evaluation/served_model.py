@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from transformers import AutoTokenizer
 
-from diffattn.errors import CheckpointError, ConfigError, DiffAttnError, did_you_mean, first_line
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError, first_line
 from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
 from diffattn.lab.evaluation.judge.interface import (
     JudgeFailure,
@@ -22,7 +22,7 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.prompting import Completion
-from diffattn.lab.records.settings import parse_value
+from diffattn.lab.records.settings import read_settings
 
 _MOST_STOPS = 4
 """Stop strings that every such server takes; the others are cut here."""
@@ -60,17 +60,16 @@ def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> Served
         ConfigError: A key is unknown or missing, or a value cannot be.
     """
     known = [f.name for f in fields(ServedSettings) if f.name not in _NOT_ASKED]
-    values: dict[str, Any] = {}
+    kinds = {f"{label}.{key}": str if key in ("model", "tokenizer") else Any for key in known}
+    ours = []
     for change in changes:
-        name, separator, text = change.partition("=")
-        of, _, key = name.rpartition(".")
-        if not separator or not of:
+        name, separator, _ = change.partition("=")
+        if not separator or "." not in name:
             raise ConfigError(f"--served: must be LABEL.KEY=VALUE, got {name!r}.")
-        if of != label:
-            continue
-        if key not in known:
-            raise ConfigError(f"--served: unknown key {key!r}.{did_you_mean(key, known)}")
-        values[key] = text if key in ("model", "tokenizer") else parse_value(name, text)
+        if name.rpartition(".")[0] == label:
+            ours.append(change)
+    read = read_settings(ours, kinds, option="--served", form="LABEL.KEY=VALUE")
+    values = {key.rpartition(".")[2]: value for key, value in read.items()}
     for key in ("model", "tokenizer", "max_length"):
         if key not in values:
             raise ConfigError(

@@ -1,13 +1,13 @@
 """What a user wants to look at, checked before a model is loaded. Needs no torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data.files import normalise_line_ends, read_text
-from diffattn.lab.evaluation.setting_values import setting_value
-from diffattn.lab.records.settings import read_settings
+from diffattn.lab.records.settings import read_settings, require_counts
 
 LIMIT = 512
 """Tokens of a text, unless the user allows more."""
@@ -88,11 +88,10 @@ def chosen_text(
 
 
 def _needle_text(settings: Sequence[str]) -> NeedleText:
-    known = [field.name for field in fields(NeedleText)]
-    values = read_settings(settings, known)
-    needle = NeedleText(
-        **{key: setting_value(NeedleText, key, key, text) for key, text in values.items()}
-    )
+    values = read_settings(settings, get_type_hints(NeedleText))
+    for key, value in values.items():
+        require_counts(key, key, value)
+    needle = NeedleText(**values)
     if not 0 <= needle.depth <= 100:
         raise ConfigError(f"--set: depth must be from 0 to 100 percent, got {needle.depth:g}.")
     return needle

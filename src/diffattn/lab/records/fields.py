@@ -1,4 +1,4 @@
-"""Whether what a file holds is what its annotations say; the one check of every kind of record.
+"""Check values against annotations: the fields of records on disk, and settings of a user.
 
 Records are described by dataclasses and, where they are read as dictionaries, by ``TypedDict``.
 """
@@ -21,7 +21,7 @@ from typing import (
     is_typeddict,
 )
 
-from diffattn.errors import CheckpointError, short
+from diffattn.errors import CheckpointError, ConfigError, short
 
 Record = TypeVar("Record")
 
@@ -37,6 +37,7 @@ _WORDS: dict[Any, str] = {
     bool: "true or false",
     type(None): "null",
     list: "a list",
+    tuple: "a list",
     dict: "an object",
 }
 _PLAIN = {list: list[Any], dict: dict[str, Any], float: float, int: int}
@@ -65,7 +66,15 @@ class _Fault(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.place: list[str | int] = []
+        self.steps: list[str | int] = []
+
+    @property
+    def place(self) -> str:
+        """The steps as in ``.key[0]``."""
+        return "".join(
+            f"[{step}]" if isinstance(step, int) else f".{_name(step)}"
+            for step in reversed(self.steps)
+        )
 
 
 def checked(kind: type[Record], value: Any, where: str) -> Record:
@@ -84,12 +93,37 @@ def checked(kind: type[Record], value: Any, where: str) -> Record:
     try:
         made: Record = _made(kind, value, 0)
     except _Fault as fault:
-        place = "".join(
-            f"[{step}]" if isinstance(step, int) else f".{_name(step)}"
-            for step in reversed(fault.place)
-        ).removeprefix(".")
+        place = fault.place.removeprefix(".")
         raise CheckpointError(f"{where}: {place}{' ' if place else ''}{fault}.") from None
     return made
+
+
+def checked_setting(kind: Any, value: Any, name: str) -> Any:
+    """A setting, if it is what ``kind`` says; lists become tuples where ``kind`` is a tuple.
+
+    Args:
+        kind: An annotation, as for :func:`checked`.
+        value: From a user or a caller.
+        name: Of the setting, for messages.
+
+    Raises:
+        ConfigError: The value is something else.
+    """
+    try:
+        return _made(kind, value, 0)
+    except _Fault as fault:
+        raise ConfigError(f"{name}{fault.place} {fault}.") from None
+
+
+def check_settings(config: Any) -> None:
+    """Refuse a dataclass of settings whose fields do not hold what their annotations say.
+
+    Raises:
+        ConfigError: Names the first such field.
+    """
+    kinds, owner = _fields_of(type(config))[0], type(config).__name__
+    for field in fields(config):
+        checked_setting(kinds[field.name], getattr(config, field.name), f"{owner}: {field.name}")
 
 
 def _made(kind: Any, value: Any, depth: int) -> Any:
@@ -111,12 +145,25 @@ def _made(kind: Any, value: Any, depth: int) -> Any:
         return value
     if is_typeddict(kind) or is_dataclass(kind):
         return _object(kind, value, depth)
+    if origin is tuple:
+        return _tuple(arguments, value, depth)
     _require(origin or kind, value)
     if origin is list:
         return [_inner(arguments[0], entry, depth, i) for i, entry in enumerate(value)]
     if origin is dict:
         return {key: _inner(arguments[1], entry, depth, key) for key, entry in value.items()}
     return value
+
+
+def _tuple(kinds: tuple[Any, ...], value: Any, depth: int) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _Fault(f"must be a list, got {short(value)}")
+    if kinds[-1] is ...:
+        kinds = kinds[:1] * len(value)
+    if len(value) != len(kinds):
+        raise _Fault(f"must be a list of {len(kinds)}, got {short(value)}")
+    pairs = enumerate(zip(kinds, value, strict=True))
+    return tuple(_inner(kind, entry, depth, number) for number, (kind, entry) in pairs)
 
 
 def _require(kind: Any, value: Any) -> None:
@@ -132,7 +179,7 @@ def _inner(kind: Any, value: Any, depth: int, step: str | int) -> Any:
     try:
         return _made(kind, value, depth + 1)
     except _Fault as fault:
-        fault.place.append(step)
+        fault.steps.append(step)
         raise
 
 

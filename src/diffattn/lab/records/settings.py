@@ -1,45 +1,96 @@
-"""``KEY=VALUE`` settings as a user types them."""
+"""``KEY=VALUE`` settings as a user types them: the one parser of every command."""
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from diffattn.errors import ConfigError, did_you_mean
+from diffattn.lab.records.fields import checked_setting
+
+LARGEST_COUNT = 10_000_000
+"""Items, tokens, documents and whatever else a whole number of a protocol counts."""
+LARGEST_SEED = 2**32 - 1
 
 
 def read_settings(
-    settings: Iterable[str], known: Sequence[str], *, form: str = "KEY=VALUE"
-) -> dict[str, str]:
-    """Keys and the text of their values, in the order given; the last of equal keys counts.
+    settings: Iterable[str],
+    kinds: Mapping[str, Any],
+    *,
+    option: str = "--set",
+    form: str = "KEY=VALUE",
+) -> dict[str, Any]:
+    """Keys and values in the order given; the last of equal keys counts.
+
+    A value is JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), else text. Where a setting takes
+    text, other JSON than ``null`` is text too: a folder may be called 2024. Lists become tuples,
+    and whole numbers floats, where the annotation says so.
 
     Args:
-        settings: What stood after ``--set``.
-        known: All keys there are.
-        form: What a setting must look like, for messages.
+        settings: The texts after ``--set``.
+        kinds: All keys, and the annotation of each; ``Any`` takes all values.
+        option: For messages.
+        form: The form of a setting, for messages.
 
     Raises:
-        ConfigError: No ``=``, or an unknown key.
+        ConfigError: No ``=``, an unknown key, or a value that does not fit its annotation.
     """
-    values: dict[str, str] = {}
+    values: dict[str, Any] = {}
     for setting in settings:
         key, separator, text = setting.partition("=")
         key = key.strip()
         if not separator:
-            raise ConfigError(f"--set: must be {form}, got {setting!r}.")
-        if key not in known:
-            near = did_you_mean(key, known) or f" Keys: {', '.join(known)}."
-            raise ConfigError(f"--set: unknown key {key!r}.{near}")
-        values[key] = text.strip()
+            raise ConfigError(f"{option}: must be {form}, got {setting!r}.")
+        if key not in kinds:
+            near = did_you_mean(key, kinds) or f" Keys: {', '.join(kinds)}."
+            raise ConfigError(f"{option}: unknown key {key!r}.{near}")
+        values[key] = _value(f"{option}: {key}", kinds[key], text.strip())
     return values
 
 
-def parse_value(key: str, text: str) -> Any:
-    """A value as JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), else as text.
+def require_counts(key: str, name: str, value: Any) -> None:
+    """Refuse whole numbers that are too large to count anything, or to seed a generator.
 
     Args:
         key: Of the setting, for messages.
-        text: Its value.
+        name: Of the field; ``"seed"`` has a limit of its own.
+        value: Also lists and mappings of numbers.
+
+    Raises:
+        ConfigError: A number is negative or too large.
+    """
+    if isinstance(value, dict):
+        for inner, item in value.items():
+            require_counts(key, inner, item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            require_counts(key, name, item)
+    elif isinstance(value, int):
+        most = LARGEST_SEED if name == "seed" else LARGEST_COUNT
+        if not 0 <= value <= most:
+            raise ConfigError(f"--set: {key} must be from 0 to {most}, got {value}.")
+
+
+def _value(where: str, kind: Any, text: str) -> Any:
+    value = _parse(where, text)
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if str in choices:
+        if not text:
+            raise ConfigError(f"{where} must not be empty.")
+        is_null = value is None and type(None) in choices
+        return value if is_null or isinstance(value, str) else text
+    spelling = {"True": "true", "False": "false", "None": "null"}.get(text)
+    try:
+        value = checked_setting(kind, value, where)
+    except ConfigError as error:
+        raise ConfigError(f"{error} Did you mean {spelling}?" if spelling else str(error)) from None
+    is_whole = type(value) is int and float in choices and int not in choices
+    return float(value) if is_whole else value
+
+
+def _parse(where: str, text: str) -> Any:
+    """A value as JSON, else as text.
 
     Raises:
         ConfigError: A number that is not finite or beyond 64 bits, or lists nested too deeply.
@@ -48,11 +99,11 @@ def parse_value(key: str, text: str) -> Any:
     def finite(number: str) -> float:
         if math.isfinite(float(number)):
             return float(number)
-        raise ConfigError(f"--set: {key} must be finite, got {number}.")
+        raise ConfigError(f"{where} must be finite, got {number}.")
 
     def whole(number: str) -> int:
         if len(number) > 20 or abs(int(number)) >= 2**63:
-            raise ConfigError(f"--set: {key} must be below 2**63 in size, got {number[:40]}.")
+            raise ConfigError(f"{where} must be below 2**63 in size, got {number[:40]}.")
         return int(number)
 
     try:
@@ -60,4 +111,4 @@ def parse_value(key: str, text: str) -> Any:
     except json.JSONDecodeError:
         return text
     except RecursionError as error:
-        raise ConfigError(f"--set: {key} must not be nested so deeply, got {text[:40]}.") from error
+        raise ConfigError(f"{where} must not be nested so deeply, got {text[:40]}.") from error

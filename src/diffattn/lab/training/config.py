@@ -1,18 +1,18 @@
 """Settings of one training run."""
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE
-from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.setting_types import check_types
-from diffattn.lab.training.windows import (
-    WindowConfig as WindowConfig,  # recipes import configs here
-)
+from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE, SMALLEST_VOCAB_SIZE
+from diffattn.lab.records.fields import AtLeast, AtMost, check_settings
+from diffattn.lab.training.engine import Count, EngineConfig
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+
+Seed = Annotated[int, AtLeast(0), AtMost(2**32 - 1)]
+_UPSAMPLE_FACTOR = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,33 +26,66 @@ class DataConfig:
     tokenizer: str | None = None
     """A tokenizer's name or folder. Default: byte-level BPE trained on the corpus, both its splits:
     merges have seen the held-out text too, alike for all models of a comparison."""
-    vocab_size: int = 1_024
-    """Entries of the tokenizer trained here, and rows of the model's embedding."""
+    vocab_size: Annotated[int, AtLeast(SMALLEST_VOCAB_SIZE), AtMost(LARGEST_VOCAB_SIZE)] = 1_024
+    """Entries of the tokenizer trained here, and rows of the model's embedding. The smallest one
+    holds all bytes and the end token."""
     validation_fraction: float = 0.05
     """Share of the documents held out."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_settings(self)
         if not 0 < self.validation_fraction < 1:
             raise ConfigError(
                 f"DataConfig: validation_fraction must be between 0 and 1, "
                 f"got {self.validation_fraction}."
             )
-        if not 257 <= self.vocab_size <= LARGEST_VOCAB_SIZE:
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowConfig:
+    """How packed documents become training sequences."""
+
+    documents: Literal["joined", "apart"] = "joined"
+    """``"apart"``: a token attends to its document only, positions begin again with each document,
+    and nothing predicts a document's first token, in training and validation alike."""
+    upsample_longer_than: Count | None = None
+    """Train more often on documents of more tokens, within each source; see
+    :class:`diffattn.lab.data.upsampling.UpsampledTokens`. Default: no document more often."""
+    upsample_factor: float = _UPSAMPLE_FACTOR
+    """How much more often."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.upsample_longer_than is None and self.upsample_factor != _UPSAMPLE_FACTOR:
             raise ConfigError(
-                f"DataConfig: vocab_size must be 257 or more (256 bytes and the end token) and at "
-                f"most {LARGEST_VOCAB_SIZE}, got {self.vocab_size}."
+                "WindowConfig: upsample_factor must come with upsample_longer_than, got "
+                f"{self.upsample_factor}."
             )
+        if not 1 < self.upsample_factor <= 1e6:
+            raise ConfigError(
+                "WindowConfig: upsample_factor must be more than 1 and at most 1e6, got "
+                f"{self.upsample_factor}."
+            )
+
+    @property
+    def apart(self) -> bool:
+        """Whether documents do not see each other."""
+        return self.documents == "apart"
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain values, for records; those of up-sampling only where documents are up-sampled."""
+        settings = asdict(self)
+        return {"documents": self.documents} if self.upsample_longer_than is None else settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """One training run. Written to ``run.json`` before step 0."""
 
-    num_steps: int
-    batch_tokens: int = 4_096
+    num_steps: Count
+    batch_tokens: Count = 4_096
     """Tokens per optimizer step, summed over accumulation."""
-    seq_len: int = 256
+    seq_len: Annotated[int, AtLeast(2)] = 256
     """Tokens per sequence."""
     micro_batch_sequences: int | None = None
     """Sequences per forward pass. Default: the whole batch."""
@@ -63,34 +96,26 @@ class TrainConfig:
     warmup_steps: int = 20
     beta_1: float = 0.9
     beta_2: float = 0.95
-    weight_decay: float = 0.1
+    weight_decay: Annotated[float, AtLeast(0), AtMost(10**30)] = 0.1
     """Not applied to λ vectors, norms and biases."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, AtLeast(0)] = 1.0
     precision: Literal["float32", "bfloat16"] = "float32"
     """``"bfloat16"`` is autocast: weights, λ and optimizer state stay float32."""
-    log_every: int = 10
+    log_every: Count = 10
     """Steps between rows of training loss."""
-    evaluate_every: int = 100
+    evaluate_every: Count = 100
     """Steps between rows of validation loss and λ, and between checkpoints."""
-    evaluation_tokens: int = 16_384
+    evaluation_tokens: Annotated[int, AtLeast(2)] = 16_384
     """Validation tokens read while training; the final loss reads all of them."""
-    seed: int = 0
+    seed: Seed = 0
     """Initial weights."""
-    data_seed: int = 0
+    data_seed: Seed = 0
     """Order of the training windows; equal for every member of a comparison."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("num_steps", "batch_tokens", "log_every", "evaluate_every"):
-            self._check(name, getattr(self, name) >= 1, "1 or more")
-        for name in ("seq_len", "evaluation_tokens"):
-            self._check(name, getattr(self, name) >= 2, "2 or more")
-        for name in ("weight_decay", "max_grad_norm"):
-            self._check(name, getattr(self, name) >= 0, "0 or more")
+        check_settings(self)
         for name in ("beta_1", "beta_2"):
             self._check(name, 0 <= getattr(self, name) < 1, "0 or more and less than 1")
-        for name in ("seed", "data_seed"):
-            self._check(name, 0 <= getattr(self, name) < 2**32, "from 0 to 2**32 - 1")
         self._check(
             "batch_tokens",
             self.batch_tokens % self.seq_len == 0,
@@ -101,9 +126,9 @@ class TrainConfig:
             0 <= self.warmup_steps < self.num_steps,
             f"0 or more and less than num_steps={self.num_steps}",
         )
-        for name in ("learning_rate", "weight_decay"):  # larger ones overflow in the first step
-            self._check(name, getattr(self, name) <= 1e30, "at most 1e30")
-        self._check("learning_rate", self.learning_rate > 0, "more than 0")
+        # A larger rate overflows in the first step.
+        fits = 0 < self.learning_rate <= 1e30
+        self._check("learning_rate", fits, "more than 0 and at most 1e30")
         self._check(
             "final_learning_rate",
             0 <= self.final_learning_rate <= self.learning_rate,
@@ -168,16 +193,14 @@ class GuardConfig:
     spike: Literal["ignore", "stop", "skip", "roll_back"] = "ignore"
     """The same of a loss or gradient norm that sticks out above the 32 steps before; see
     :func:`diffattn.lab.stats.spikes.spike_steps`."""
-    limit: int = 10
+    limit: Count = 10
     """Times that batches are left out; once more ends the run."""
     lam: Literal["report", "clip", "reinitialise"] = "report"
     """Of a layer's λ outside [0, 1] (V1 and Shared DIFF; V2's cannot leave it): leave it, move it
     to the edge by the smallest change of one λ vector, or draw its vectors anew."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        if self.limit < 1:
-            raise ConfigError(f"GuardConfig: limit must be 1 or more, got {self.limit}.")
+        check_settings(self)
 
     @property
     def judges_batches(self) -> bool:

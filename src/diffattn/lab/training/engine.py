@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from diffattn.errors import ConfigError
-from diffattn.lab.training.setting_types import check_types
+from diffattn.lab.records.fields import AtLeast, check_settings
 from diffattn.models.config.known_names import check_known
+
+Count = Annotated[int, AtLeast(1)]
 
 TRACKERS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard", "tensorboardX"),
@@ -22,46 +24,34 @@ class EngineConfig:
 
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """What several processes do: keep whole copies of the model, or shards of it."""
-    replicas: int = 1
+    replicas: Count = 1
     """Groups of processes, each of which shards one copy of the model. One group per machine keeps
     the traffic of weights within it; gradients alone are averaged over groups."""
     activation_checkpointing: bool = False
     """Compute the activations of a layer again in the backward pass instead of keeping them."""
     compile: bool = False
     """torch.compile the model."""
-    loss_chunk_tokens: int | None = None
+    loss_chunk_tokens: Count | None = None
     """Tokens whose logits are in memory at once; the backward pass computes them again. Default:
     those of the whole micro batch."""
-    save_every: int | None = None
+    save_every: Count | None = None
     """Steps between checkpoints. Default: one at every evaluation. A run whose guard may go back to
     an evaluation writes that one besides, and keeps it as long as it may."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Count = 2
     """Newest checkpoints that are kept until the run ends."""
-    keep_every: int | None = None
+    keep_every: Count | None = None
     """Of the checkpoints, those at multiples of so many steps are copied to ``kept/`` and stay
     there; a model loads from each of them. Default: none."""
     report_to: str = "none"
     """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
-    watch_every: int | None = None
+    watch_every: Count | None = None
     """Steps between rows of ``watch.jsonl``: activations, λ, speed. Default: none are measured."""
     peak_flops: float | None = None
     """What the devices of the run could do in all, in FLOP/s; the run's share of it is its MFU.
     Default: unknown, and no MFU is stated."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        counts = (
-            "replicas",
-            "loss_chunk_tokens",
-            "save_every",
-            "keep_checkpoints",
-            "keep_every",
-            "watch_every",
-        )
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"EngineConfig: {name} must be 1 or more, got {value}.")
+        check_settings(self)
         if self.replicas > 1 and self.parallel != "fsdp":
             raise ConfigError(
                 "EngineConfig: replicas must come with parallel 'fsdp', whose shards they consist "

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.judge.address import checked_url
 from diffattn.lab.evaluation.judge.prompt import PROMPT_VERSION, Messages
-from diffattn.lab.records.settings import parse_value, read_settings
+from diffattn.lab.records.settings import read_settings
 
 _LIMITS = {
     "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
@@ -185,7 +185,8 @@ def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> 
         ConfigError: An unknown key or a value that cannot be.
     """
     known = [f.name for f in fields(JudgeSettings) if f.name not in ("model", "endpoint")]
-    values = {key: parse_value(key, text) for key, text in read_settings(changes, known).items()}
+    # Their types are checked below, by messages that show no value: it may be a key.
+    values = read_settings(changes, dict.fromkeys(known, Any))
     return JudgeSettings(model=model, endpoint=endpoint, **values)
 
 

@@ -1,13 +1,13 @@
 """Values of ``--set`` are taken as their parameter declares them, or refused by name."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.registry import parts
-from diffattn.lab.evaluation.setting_values import setting_value
+from diffattn.lab.records.settings import read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class Settings:
     tasks: tuple[tuple[int, int], ...] = ((1, 1),)
     names: tuple[str, ...] = ("a",)
     inner: dict[str, Any] | None = None
+    pair: tuple[int, int] = (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ class Settings:
     [
         ("count", "3", 3),
         ("limit", "null", None),
-        ("share", "1", 1),
+        ("share", "1", 1.0),
         ("chat", "true", True),
         ("text", "2024", "2024"),
         ("file", "null", None),
@@ -45,28 +46,31 @@ class Settings:
     ],
 )
 def test_values_are_read_by_their_declared_type(name, text, value):
-    assert setting_value(Settings, name, f"a.{name}", text) == value
+    (read,) = read_settings([f"{name}={text}"], get_type_hints(Settings)).values()
+    assert read == value
+    assert type(read) is type(value)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("count", "three", "--set: a.count must be a whole number, got 'three'."),
-        ("count", "2.5", "a.count must be a whole number, got '2.5'."),
-        ("count", "true", "a.count must be a whole number, got 'true'."),
-        ("limit", "None", "a whole number or null, got 'None'. Did you mean null?"),
-        ("share", "NaN", "a.share must be finite, got NaN."),
-        ("chat", "False", "a.chat must be true or false, got 'False'. Did you mean false?"),
-        ("lengths", "512", "a.lengths must be a list such as [1], got '512'."),
-        ("lengths", '["512"]', "a list such as [1]"),
-        ("tasks", "[4, 2]", "a list such as [[1, 1]], got '[4, 2]'."),
-        ("names", "qa1", """a list such as ["a"], got 'qa1'."""),
-        ("inner", "[1]", "a JSON object or null, got '[1]'."),
+        ("count", "three", "--set: count must be a whole number, got 'three'."),
+        ("count", "2.5", "count must be a whole number, got 2.5."),
+        ("count", "true", "count must be a whole number, got True."),
+        ("limit", "None", "a whole number, got 'None'. Did you mean null?"),
+        ("share", "NaN", "share must be finite, got NaN."),
+        ("chat", "False", "chat must be true or false, got 'False'. Did you mean false?"),
+        ("lengths", "512", "lengths must be a list, got 512."),
+        ("lengths", '["512"]', "lengths[0] must be a whole number, got '512'."),
+        ("pair", "[1]", "pair must be a list of 2, got [1]."),
+        ("tasks", "[4, 2]", "tasks[0] must be a list, got 4."),
+        ("names", "qa1", "names must be a list, got 'qa1'."),
+        ("inner", "[1]", "inner must be an object, got [1]."),
     ],
 )
 def test_wrong_types_are_refused_by_name(name, text, message):
     with pytest.raises(ConfigError) as refusal:
-        setting_value(Settings, name, f"a.{name}", text)
+        read_settings([f"{name}={text}"], get_type_hints(Settings))
     assert message in str(refusal.value)
 
 
@@ -77,5 +81,5 @@ def test_columns_are_names_to_names():
         parts(["lm_tasks"], ['lm_tasks.columns={"gaol": "aim"}'])
     with pytest.raises(ConfigError, match="columns must be an object of names"):
         parts(["many_shot"], ['many_shot.columns={"text": 1}'])
-    with pytest.raises(ConfigError, match="columns must be a JSON object"):
+    with pytest.raises(ConfigError, match="columns must be an object"):
         parts(["hallucination"], ["hallucination.columns=text"])
