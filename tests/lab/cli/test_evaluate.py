@@ -83,7 +83,7 @@ def test_dry_run_prints_the_parameters(folders, tmp_path):
         (["key_values", "--dtype", "int8"], "dtype must be in"),
         (["key_values", "--device", "nowhere"], "device: must be one that works here"),
         (["key_values", "--set", "key_values.samples=two"], "must be a whole number, got 'two'"),
-        (["key_values", "--set", "key_values.lengths=512"], "must be a list such as [1] or null"),
+        (["key_values", "--set", "key_values.lengths=512"], "lengths must be a list, got 512"),
         (["key_values", "--model", "/nowhere/at/all"], "must be a run directory"),
         (["key_values", "--set", "key_values.sample=1"], "Did you mean 'key_values.samples'?"),
     ],

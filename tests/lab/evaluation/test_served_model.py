@@ -139,8 +139,8 @@ def test_what_a_server_cannot_do_is_refused_by_name(open_served):
     [
         ([], r"a served model needs --served big.model=\.\.\., got none"),
         (["big.model=m", "big.tokenizer=t"], "needs --served big.max_length="),
-        (["big.modle=m"], "unknown key 'modle'. Did you mean 'model'"),
-        (["big.max_tokens=9"], "unknown key 'max_tokens'"),  # the protocol's to say
+        (["big.modle=m"], "unknown key 'big.modle'. Did you mean 'big.model'"),
+        (["big.max_tokens=9"], "unknown key 'big.max_tokens'"),  # the protocol's to say
         (["model=m"], "must be LABEL.KEY=VALUE, got 'model'"),
         (["big.model=m", "big.tokenizer=t", "big.max_length=1"], "max_length must be a whole"),
         (["big.model=m", "big.tokenizer=t", "big.max_length=9", "big.workers=0"], "workers must"),

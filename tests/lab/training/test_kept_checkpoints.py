@@ -133,9 +133,9 @@ def test_a_kept_one_is_of_the_steps_that_count(copied, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"save_every": 0}, "save_every must be 1 or more, got 0"),
-        ({"keep_checkpoints": 0}, "keep_checkpoints must be 1 or more, got 0"),
-        ({"keep_every": -1}, "keep_every must be 1 or more, got -1"),
+        ({"save_every": 0}, "save_every must be at least 1, got 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints must be at least 1, got 0"),
+        ({"keep_every": -1}, "keep_every must be at least 1, got -1"),
         ({"peak_flops": 0.0}, r"peak_flops must be more than 0, got 0\.0"),
         ({"report_to": "tensorbord"}, "got 'tensorbord'. Did you mean 'tensorboard'?"),
     ],
