@@ -79,7 +79,7 @@ def test_columns_are_names_to_names():
     assert part.protocol.columns == {"goal": "aim", "boolq.answer": "label"}
     with pytest.raises(ConfigError, match=r"columns must be in .* got 'gaol'\. Did you mean 'go"):
         parts(["lm_tasks"], ['lm_tasks.columns={"gaol": "aim"}'])
-    with pytest.raises(ConfigError, match="columns must be an object of names"):
+    with pytest.raises(ConfigError, match=r"columns\.text must be text, got 1"):
         parts(["many_shot"], ['many_shot.columns={"text": 1}'])
     with pytest.raises(ConfigError, match="columns must be an object"):
         parts(["hallucination"], ["hallucination.columns=text"])

@@ -25,7 +25,7 @@ from diffattn.models.config.configuration_diff_transformer import DiffTransforme
         ({"batch_tokens": 100}, "batch_tokens must be a multiple of seq_len=256, got 100"),
         ({"batch_tokens": 0}, "batch_tokens must be at least 1"),
         ({"warmup_steps": 10}, "warmup_steps must be 0 or more and less than num_steps=10"),
-        ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
+        ({"warmup_steps": -1}, "warmup_steps must be 0 or more"),
         ({"learning_rate": 0.0, "final_learning_rate": 0.0}, "learning_rate must be more than 0"),
         ({"learning_rate": math.nan}, "learning_rate must be finite.*got nan"),
         ({"learning_rate": math.inf}, "learning_rate must be finite"),

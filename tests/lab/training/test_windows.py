@@ -214,7 +214,7 @@ def test_upsampling_is_named_in_records_and_checked(make_run, data, tmp_path):
         "documents": "joined", "upsample_longer_than": 50, "upsample_factor": 10.0,
     }  # fmt: skip
     for setting in ("windows.upsample_longer_than=0", "windows.upsample_factor=3"):
-        with pytest.raises(ConfigError, match=r"WindowConfig: upsample_.* must (be at least 1|come)"):
+        with pytest.raises(ConfigError, match=r"upsample_.* must (be at least 1|come)"):
             apply_settings(make_run(), [setting])
     with pytest.raises(ConfigError, match=r"upsample_factor must be more than 1"):
         replace(config.windows, upsample_factor=1.0)
