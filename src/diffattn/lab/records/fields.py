@@ -121,9 +121,10 @@ def check_settings(config: Any) -> None:
     Raises:
         ConfigError: Names the first such field.
     """
-    kinds, owner = _fields_of(type(config))[0], type(config).__name__
-    for field in fields(config):
-        checked_setting(kinds[field.name], getattr(config, field.name), f"{owner}: {field.name}")
+    owner: Any = type(config)
+    kinds = _fields_of(owner)[0]
+    for name in (field.name for field in fields(config)):
+        checked_setting(kinds[name], getattr(config, name), f"{owner.__name__}: {name}")
 
 
 def _made(kind: Any, value: Any, depth: int) -> Any:
