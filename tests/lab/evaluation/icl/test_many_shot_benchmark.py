@@ -3,9 +3,6 @@
 import json
 import runpy
 import sys
-from pathlib import Path
-
-SCRIPT = Path(__file__).parents[4] / "benchmarks" / "many_shot.py"
 
 
 def test_a_small_run_writes_a_record(build, tmp_path, monkeypatch):
@@ -15,8 +12,8 @@ def test_a_small_run_writes_a_record(build, tmp_path, monkeypatch):
     out = tmp_path / "record.json"
     arguments = ["--data", "generated", "--prefix-tokens", "200", "--questions", "9"]
     arguments += ["--scratch-items", "2", "--rounds", "1", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), f"diff={tmp_path / 'model'}", *arguments])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", ["many_shot", f"diff={tmp_path / 'model'}", *arguments])
+    runpy.run_module("tools.many_shot", run_name="__main__")
     row = json.loads(out.read_text())["models"]["diff"]
     assert row["check"]["predictions_equal"]
     assert row["check"]["float32_error"] <= row["check"]["float32_budget"]
