@@ -17,7 +17,6 @@ from diffattn.lab.records.run import RunRecord
 from diffattn.lab.report.analysis.page import build_analysis_report
 from diffattn.lab.report.benchmarks.tables import markdown, read_results
 from diffattn.lab.report.build import build_evaluation_report, build_report, markdown_results
-from diffattn.lab.report.study.published import study_summary
 from lab.report.made_up_analysis import write_analysis
 from lab.report.made_up_gradient_flow import write_gradient_flow
 from lab.report.made_up_scaling import write_scaling
@@ -217,17 +216,6 @@ def claims(folder: Path) -> Folder:
     return Folder(records, lambda: _page(build_report(folder / "study", claims=folder)))
 
 
-def published(folder: Path) -> Folder:
-    """The summary of a published study beside another study."""
-    whole = folder / "whole"
-    text_study(whole)
-    path = folder / "summary" / "text.json"
-    write_record(path, study_summary(whole))
-    study = folder / "study"
-    text_study(study, finished=False)
-    return Folder((path,), lambda: _page(build_report(study, published=path)))
-
-
 FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "text study": text_study,
     "unfinished text study": lambda folder: text_study(folder, finished=False),
@@ -239,7 +227,6 @@ FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "analysis": analysis,
     "claims": claims,
     "benchmarks": benchmarks,
-    "published study": published,
 }
 
 

@@ -35,7 +35,6 @@ MINIMUM = {
     "analysis": 2_500,
     "claims": 4_000,
     "benchmarks": 3_000,
-    "published study": 2_600,
 }
 LOADING = {"src", "href", "srcset", "srcdoc", "action", "formaction", "data", "style", "http-equiv"}
 """Attributes that load, navigate or run what they hold."""

@@ -8,10 +8,7 @@ from plotly.offline import get_plotlyjs
 
 from diffattn.lab.report.build import build_report
 
-SECTIONS = [
-    "results", "curves", "parts", "rates", "matching", "models", "costs", "lambda", "maps",
-    "provenance",
-]  # fmt: skip
+SECTIONS = ["results", "parts", "maps", "costs", "committed", "provenance"]
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 

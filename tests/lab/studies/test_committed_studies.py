@@ -13,13 +13,7 @@ from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.report.sections.scaling import read_scaling_study
 from diffattn.lab.report.sections.stability import read_stability_study
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.published import (
-    ALL_RECORDS,
-    PUBLISHED,
-    read_published,
-    study_summary,
-)
-from diffattn.lab.report.study.summary import differences, variants_of
+from diffattn.lab.report.study.page import COMMITTED, committed_summary
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.reproduce import judge
@@ -149,14 +143,8 @@ def test_runs_of_two_studies_are_the_same(name):
 
 
 def test_the_package_carries_a_summary_of_the_study_on_text():
-    """After a new study: ``python -m diffattn.lab.report.study.published published/text``."""
-    study = ROOT / ALL_RECORDS
-    whole, carried = read_study(study), read_published(PUBLISHED)
-    assert read_json(PUBLISHED) == study_summary(study)
-    assert PUBLISHED.stat().st_size < 150_000
-    assert differences(whole) == differences(carried)
-    for name, variant in variants_of(whole).items():
-        assert variants_of(carried)[name].best.loss == variant.best.loss
+    """After a new study write ``committed_summary`` of ``published/text`` to ``COMMITTED``."""
+    assert read_json(COMMITTED) == committed_summary(read_study(ROOT / "published" / "text"))
 
 
 def test_recall_is_learned_by_a_type_and_by_no_model_without_attention():

@@ -19,8 +19,7 @@ from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.report.sections.scaling import loss_chart, read_scaling_study
 from diffattn.lab.report.sections.stability import over_rates, read_stability_study
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.rows import rows_table
-from diffattn.lab.report.study.tables import verdict_table
+from diffattn.lab.report.study.tables import holm_table
 
 _READERS = {
     "text": read_study,
@@ -120,9 +119,9 @@ def _own(studies: dict[str, Any]) -> tuple[dict[str, list[Chart]], dict[str, lis
     if flow is not None and flow.results is not None:
         charts["gradients"], tables["gradients"] = [over_width(flow)], [judgement_table(flow)]
     if (text := studies.get("text")) is not None and text.results is not None:
-        tables["size"] = [verdict_table(text)]
+        tables["size"] = [values for values in (holm_table(text),) if values is not None]
     for kind, section in (("ablations", "ablations"), ("rank", "shared")):
-        rows = rows_table(studies[kind]) if kind in studies else None
+        rows = holm_table(studies[kind]) if kind in studies else None
         if rows is not None:
             tables[section] = [rows]
     return charts, tables

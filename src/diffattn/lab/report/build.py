@@ -17,7 +17,6 @@ from diffattn.lab.report.page.tables import table_markdown
 from diffattn.lab.report.sections import gradient_flow, recall, scaling, stability
 from diffattn.lab.report.study.files import ROW_KINDS, read_study
 from diffattn.lab.report.study.page import text_document, text_markdown
-from diffattn.lab.report.study.published import read_published
 
 
 class _Kind(NamedTuple):
@@ -41,7 +40,6 @@ def build_report(
     study: Path,
     out: Path | None = None,
     *,
-    published: Path | None = None,
     benchmarks: Sequence[Path] = (),
     claims: Path | None = None,
 ) -> Path:
@@ -52,8 +50,6 @@ def build_report(
     Args:
         study: Study folder with ``study.json``. What else is missing is named in the report.
         out: File to write. Default ``study / "report.html"``.
-        published: Folder or summary of another study of models on text, shown beside one of that
-            kind in a section of its own. Default: none.
         benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
         claims: Folder whose ``published/`` and ``benchmarks/`` say what has been found of the
             papers' claims; shown beside a study of models on text. Default: none.
@@ -72,13 +68,9 @@ def build_report(
         with showing(study):
             document = _KINDS[kind].document(_KINDS[kind].read(study))
             return write_document(out, document, measured)
-    with showing(*filter(None, (study, published))):
-        document = text_document(
-            read_study(study),
-            ROW_KINDS.get(kind, "study"),
-            published=None if published is None else read_published(published),
-            claims=None if claims is None else claims_table(claims),
-        )
+    with showing(study):
+        beside = None if claims is None else claims_table(claims)
+        document = text_document(read_study(study), ROW_KINDS.get(kind, "study"), beside)
         return write_document(out, document, measured)
 
 

@@ -1,20 +1,17 @@
-"""The page of a study, and the committed records that it shows beside a study on text."""
+"""The page of a study, with the committed records beside a study on text."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from diffattn.files.io import read_json
-from diffattn.lab.records.run import require_schema
 from diffattn.lab.report.build import build_report
 from diffattn.lab.report.claims.tables import committed_claims
 from diffattn.lab.report.page.runs import study_kind
-from diffattn.lab.report.study.published import PUBLISHED
 
 
 def build_study_page(
     study: Path, out: Path | None = None, *, benchmarks: Sequence[Path] | None = None
 ) -> Path:
-    """Write the page of a study; beside a study on text stand the committed one and the claims.
+    """Write the page of a study; beside a study on text stand the papers' claims.
 
     Args:
         study: Study folder.
@@ -30,19 +27,9 @@ def build_study_page(
     return build_report(
         study,
         out,
-        published=published_beside(study),
         benchmarks=committed_benchmarks() if benchmarks is None else benchmarks,
         claims=committed_claims(),
     )
-
-
-def published_beside(study: Path) -> Path | None:
-    """Summary of the committed study, to be shown beside another; ``None`` beside itself."""
-    path = study / "study.json"
-    recorded = read_json(path)
-    require_schema(recorded, path)
-    published = read_json(PUBLISHED)["study"]
-    return None if recorded.get("config_hash") == published["config_hash"] else PUBLISHED
 
 
 def committed_benchmarks() -> list[Path]:

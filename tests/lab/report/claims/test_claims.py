@@ -364,7 +364,7 @@ def test_an_old_or_damaged_study_is_refused(tmp_path):
 def test_the_page_of_a_study_shows_them_if_asked(make_study):
     study = make_study(num_steps=10)
     page = build_report(study, claims=ROOT).read_text(encoding="utf-8")
-    assert '<a href="#claims">Claims of the papers</a>' in page
+    assert '<a href="#claims">What do the papers claim?</a>' in page
     for claim in CLAIMS:
         assert f">{claim.id}</th>" in page
     assert '<section id="claims">' not in build_report(study).read_text(encoding="utf-8")

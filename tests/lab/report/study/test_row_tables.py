@@ -6,8 +6,7 @@ import pytest
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.page.wording import type_name
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.rows import adjusted_table, rows_chart, rows_table
-from diffattn.lab.report.study.tables import other_tables
+from diffattn.lab.report.study.tables import holm_table, other_tables
 from lab.report.page_reader import build, figures, outline_of
 from record_files import change_record, read_record
 
@@ -41,16 +40,15 @@ def cells(table, row):
 
 def test_every_row_stands_beside_the_papers(folder):
     study = read_study(folder)
-    table = rows_table(study)
+    table = holm_table(study)
     assert len(table.rows) == len(ROWS)
     first, second, third = (cells(table, i) for i in range(3))
     assert first[-3:-1] == ["0.001", "−0.025"]  # of 3.062 − 3.087
     assert second[-3:-1] == ["0.060", "+0.060"]
     assert third[-3:-1] == ["—", "—"]
     assert first[-1].startswith("lower by 0.0")
-    assert second[-1] == "no difference shown after Holm"
-    assert "adjusted by Holm over these 3 rows" in table.caption
-    assert rows_chart(study, "x").element_id == "x"
+    assert second[-1] == "no reliable difference after Holm"
+    assert "adjusted by Holm over these 3;" in table.caption
 
 
 def test_a_row_that_diverged_says_so(folder):
@@ -63,7 +61,7 @@ def test_a_row_that_diverged_says_so(folder):
         folder / "results.json", rows=rows, variants=variants, differences=left,
         diverged={"diff_no_norm": [1, 3]},
     )  # fmt: skip
-    table = rows_table(read_study(folder))
+    table = holm_table(read_study(folder))
     assert cells(table, 1)[-1] == (
         "not compared: DIFF V1 without head norm diverged in 1 of 3 runs"
     )
@@ -71,14 +69,14 @@ def test_a_row_that_diverged_says_so(folder):
 
 
 def test_a_rank_above_break_even_is_marked(folder):
-    table = rows_table(read_study(folder))
+    table = holm_table(read_study(folder))
     assert table.rows[2][2].note == "1.25× V1's: above break-even"
     assert table.rows[0][2].note == "1.00× V1's"
 
 
 def test_a_comparison_shows_every_test_that_its_verdict_rests_on(make_study):
     study = make_study(variants=VARIANTS, num_steps=25, num_layers=2)
-    assert adjusted_table(read_study(study)) is None
+    assert holm_table(read_study(study)) is None
     variants = read_record(study / "results.json")["variants"]
     for name, step in (("softmax", 20), ("diff", 20), ("shared_diff", None)):
         for group in variants[name]["at"].values():
@@ -86,17 +84,16 @@ def test_a_comparison_shows_every_test_that_its_verdict_rests_on(make_study):
     tests = [dict(row) for row in ROWS]
     tests[2] |= {"p": 0.002, "p_holm": 1.0}
     change_record(study / "results.json", tests=tests, variants=variants)
-    table = adjusted_table(read_study(study))
+    table = holm_table(read_study(study))
     first, second, third = (cells(table, i) for i in range(3))
-    assert first[0] == "DIFF V1 − Transformer (softmax)"
+    assert first[:2] == ["DIFF V1", "Transformer (softmax)"]
     assert (first[3], table.rows[0][3].note) == ("0.001", "below 0.001 alone")
     assert first[4].startswith("lower by 0.0")
-    assert (second[3], second[4]) == ("0.060", "no difference shown after Holm")
+    assert (second[3], second[4]) == ("0.060", "no reliable difference after Holm")
     assert (third[3], third[4]) == (
         "1.000", "not compared: one has passed the induction phase and the other has not"
     )  # fmt: skip
     assert "over these 3; a pair that is not compared counts with p = 1" in table.caption
-    assert "What the verdict rests on" in " ".join(outline_of(build(study)).text)
     assert "| 0.060 (" in markdown_results(study)
 
 
@@ -110,8 +107,7 @@ def test_the_page_and_the_markdown_say_it(folder):
     assert "Differential attention: ablations “laptop”" in text
     assert "p after Holm" in text
     assert "Table 6" in text
-    assert "What the differences show." not in text  # by intervals that nothing adjusts
-    assert "no difference shown after Holm" in markdown_results(folder)
+    assert "no reliable difference after Holm" in markdown_results(folder)
 
 
 def test_the_chart_has_a_line_per_row(folder):
@@ -128,16 +124,10 @@ def test_ranks_have_no_column_of_the_paper(folder):
     assert "Table 6" not in " ".join(outline_of(build(folder)).text)
 
 
-def test_a_comparison_has_no_rows(make_study):
-    study = read_study(make_study())
-    assert rows_table(study) is None
-    assert rows_chart(study, "x") is None
-
-
 def test_a_row_of_an_unknown_model_is_shown_without_numbers(folder):
     row = {**ROWS[0], "variant": "new", "baseline": "newer"}
     change_record(folder / "results.json", rows=[row])
-    assert cells(rows_table(read_study(folder)), 0)[0] == "new"
+    assert cells(holm_table(read_study(folder)), 0)[0] == "new"
 
 
 def test_a_test_of_the_turned_pair_is_the_same_test(make_study):
@@ -146,7 +136,7 @@ def test_a_test_of_the_turned_pair_is_the_same_test(make_study):
     test = {"variant": "diff_v2", "baseline": "diff_v2_gate", "at": "best", "p": 0.01}
     change_record(folder / "results.json", tests=[test | {"p_holm": 0.08, "shown": False}])
     row, tested = (line for line in markdown_results(folder).splitlines() if "gate only" in line)
-    assert "| no difference shown after Holm |" in row
+    assert "| no reliable difference after Holm |" in row
     assert "| 0.080 (0.010 alone) |" in tested
     change_record(folder / "results.json", tests=[test | {"p_holm": 0.02, "shown": True}])
     row, _ = (line for line in markdown_results(folder).splitlines() if "gate only" in line)

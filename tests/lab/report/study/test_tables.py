@@ -7,27 +7,27 @@ import pytest
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.page import wording
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.parts import parts_section
-from diffattn.lab.report.study.rates import rates_section
-from diffattn.lab.report.study.summary import difference
-from diffattn.lab.report.study.tables import (
-    matching_table,
-    other_tables,
+from diffattn.lab.report.study.charts import rates_chart
+from diffattn.lab.report.study.details import (
     pairs_table,
-    results_table,
+    part_shares,
+    parts_table,
+    phase_table,
+    rates_table,
     runs_table,
 )
+from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.study.page import text_document
+from diffattn.lab.report.study.summary import PARTS, difference
+from diffattn.lab.report.study.tables import matching_table, other_tables, results_table
 from diffattn.lab.stats.intervals import Interval
 from lab.report.made_up_study import ALL, TYPES, VERDICT
+from lab.report.page_reader import build, outline_of
 from record_files import read_record, write_record
 
 
 def interval(mean, low, high, n=3):
     return Interval(mean, low, high, 0.95, n, "Student t")
-
-
-PARTS = ("repeated_bigram", "repeated_token", "first_occurrence")
 
 
 def texts(of):
@@ -44,9 +44,9 @@ def texts(of):
     [
         (interval(-0.03, -0.05, -0.01), "lower by 0.0300"),
         (interval(0.03, 0.01, 0.05), "higher by 0.0300"),
-        (interval(-0.03, -0.07, 0.01), "interval includes 0: no difference shown"),
-        (interval(0.0, 0.0, 0.0), "interval includes 0: no difference shown"),
-        (interval(-0.03, None, None, n=1), "one seed: no interval, no verdict"),
+        (interval(-0.03, -0.07, 0.01), "no reliable difference"),
+        (interval(0.0, 0.0, 0.0), "no reliable difference"),
+        (interval(-0.03, None, None, n=1), "one seed cannot tell"),
     ],
 )
 def test_verdict(difference, words):
@@ -122,7 +122,8 @@ def test_tables_hold_the_recorded_numbers(make_study):
     study = read_study(make_study(variants=ALL, sweep=True, num_steps=25, num_layers=2))
     assert study.results is not None
     every = texts(runs_table(study)) + texts(pairs_table(study))
-    main = texts(results_table(study)) + "".join(map(texts, other_tables(study)))
+    tables = [results_table(study), results_table(study, "common"), *other_tables(study)]
+    main = " ".join(map(texts, tables))
     for name, entry in study.results["variants"].items():
         summary = entry["at"]["best"]["validation_loss"]
         for value in (summary["mean"], summary["low"], summary["high"]):
@@ -142,24 +143,15 @@ def test_tables_hold_the_recorded_numbers(make_study):
     assert "0.70×" in costs
 
 
-def test_best_and_common_rate_stand_side_by_side(make_study):
+def test_the_common_rate_has_a_table_of_its_own(make_study):
     study = read_study(make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25))
-    of = results_table(study)
     assert study.results is not None
-    rows = [row for row in of.rows if row[0].text == "DIFF V1"]
     at = study.results["variants"]["diff"]["at"]
-    assert [(row[2].text, row[2].note) for row in rows] == [
-        ("0.002", "chosen"),
-        ("0.001", "common"),
-    ]
-    assert [row[3].text for row in rows] == [
-        f"{at[name]['validation_loss']['mean']:.4f}" for name in ("best", "common")
-    ]
-    # Where both rates are the same, so are the losses; what they are compared with may differ.
-    one, other = (row for row in of.rows if row[0].text == "DIFF V2")
-    assert (one[2].text, one[3]) == (other[2].text, other[3])
-    assert one[5].text != other[5].text
-    assert "The common rate is 0.001;" in of.caption
+    for rate in ("best", "common"):
+        mean = at[rate]["validation_loss"]["mean"]
+        assert row_of(results_table(study, rate), "diff")[2].text == f"{mean:.4f}"
+    assert "at the Transformer's learning rate" in results_table(study, "common").caption
+    assert results_table(read_study(make_study("one")), "common") is None
 
 
 def test_a_difference_is_known_both_ways(make_study):
@@ -194,11 +186,11 @@ def test_matching_needs_two_ways(make_study):
 
 def test_losses_by_part_and_their_differences(make_study):
     study = read_study(make_study(variants=(*TYPES, "none"), num_steps=25))
-    section = parts_section(study, "")
-    assert section is not None
+    of = parts_table(study, study.variants, PARTS, "By part.")
+    assert of is not None
     assert study.results is not None
     parts = study.results["variants"]["diff"]["at"]["best"]["parts"]
-    row = row_of(section["by_part"], "diff")
+    row = row_of(of, "diff")
     assert [cell.text for cell in row[1:]] == [f"{parts[p]['mean']:.4f}" for p in PARTS]
     (change,) = (
         entry
@@ -207,70 +199,62 @@ def test_losses_by_part_and_their_differences(make_study):
         == ("diff", "softmax", "first_occurrence")
     )
     assert row[-1].note.startswith(wording.number(change["mean"], signed=True) + " (")
-    assert "repeated pair 20 %" in section["by_part"].caption
-    assert row_of(section["by_part"], "Bigram + copy counts")[1].text == "2.6400"
-    assert len(section["curves"]) == 4
-    assert parts_section(read_study(make_study("none", parts=False)), "") is None
+    assert "repeated pair 20 %" in part_shares(study)
+    assert row_of(of, "Bigram + copy counts")[1].text == "2.6400"
+    without = read_study(make_study("none", parts=False))
+    assert parts_table(without, without.variants, PARTS, "By part.") is None
+    assert "parts" not in [section.id for section in text_document(without, "study").sections]
 
 
 @pytest.mark.parametrize(
     ("steps", "cells"),
     [
-        ([125, 150, 175], ["3 of 3", "0", "150", "125 to 175 (75 %)", "125, 150, 175"]),
-        ([None, 150, 125], ["2 of 3", "1", "150", "125 to over 300 (75 %)",
-                            "not passed, 150, 125"]),
-        ([None, 150, None], ["1 of 3", "2", "over 300", "150 to over 300 (75 %)",
-                             "not passed, 150, not passed"]),
-        ([None, None, None], ["0 of 3", "3", "over 300", "over 300 (75 %)",
-                              "not passed, not passed, not passed"]),
+        ([125, 150, 175], ["3 of 3", "150", "125 to 175 (75 %)"]),
+        ([None, 150, 125], ["2 of 3", "150", "125 to over 300 (75 %)"]),
+        ([None, 150, None], ["1 of 3", "over 300", "150 to over 300 (75 %)"]),
+        ([None, None, None], ["0 of 3", "over 300", "over 300 to over 300 (75 %)"]),
     ],
-)  # fmt: skip
+)
 def test_runs_that_did_not_pass_are_counted(make_study, steps, cells):
     folder = make_study()
     value = read_record(folder / "results.json")
     value["variants"]["diff"]["at"]["best"]["phase_steps"] = steps
     write_record(folder / "results.json", value)
-    section = parts_section(read_study(folder), "")
-    assert section is not None
-    assert [cell.text for cell in row_of(section["phase"], "diff")[2:]] == cells
+    of = phase_table(read_study(folder))
+    assert of is not None
+    assert [cell.text for cell in row_of(of, "diff")[2:]] == cells
 
 
 def test_a_rate_at_the_edge_is_named(make_study):
-    section = rates_section(
-        read_study(make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25)), "x"
-    )
-    assert section is not None
-    assert len(section["warnings"]) == 1
-    assert "No attention lies at the edge" in section["warnings"][0]
-    assert "Transformer" not in section["warnings"][0]
-    assert [cell.note for cell in row_of(section["table"], "diff")[2:]] == ["", "", "chosen", ""]
-    chart = section["chart"]
-    assert chart.look["xaxis"]["type"] == "log"
+    folder = make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25)
+    text = " ".join(outline_of(build(folder)).text)
+    assert "The chosen rate of No attention lies at the edge" in text
+    study = read_study(folder)
+    assert [cell.note for cell in row_of(rates_table(study), "diff")[2:]] == [
+        "", "", "chosen", "",
+    ]  # fmt: skip
+    chart = rates_chart(study, "x")
+    assert chart is not None
     assert [t["marker"]["symbol"].index("star") for t in chart.traces] == [1, 2, 1, 1, 0]
-    assert set(chart.buttons) == {"All", "Types alone"}
-    assert rates_section(read_study(make_study("one")), "x") is None
+    assert rates_table(read_study(make_study("one"))) is None
 
 
 def test_runs_of_all_steps_decide_between_rates(make_study):
     folder = make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25)
     value = read_record(folder / "results.json")
     rates = value["rates"]["variants"]["diff"]
-    rates["best"], rates["whole"] = (
-        1e-3,
-        [
-            {"run": f"diff-lr{rate:g}-whole100", "learning_rate": rate, "validation_loss": loss}
-            for rate, loss in ((1e-3, 3.0), (2e-3, 3.1))
-        ],
-    )
+    rates["best"] = 1e-3
+    rates["whole"] = [
+        {"run": f"diff-lr{rate:g}-whole100", "learning_rate": rate, "validation_loss": loss}
+        for rate, loss in ((1e-3, 3.0), (2e-3, 3.1))
+    ]
     write_record(folder / "results.json", value)
-    section = rates_section(read_study(folder), "x")
-    assert section is not None
-    assert "again with all steps" in section["lead"]
-    short, whole = (row for row in section["table"].rows if row[0].text == "DIFF V1")
+    study = read_study(folder)
+    short, whole = (row for row in rates_table(study).rows if row[0].text == "DIFF V1")
     assert [cell.note for cell in short[2:]] == [""] * 4
     assert [cell.text for cell in whole[1:]] == ["all", "—", "3.0000", "3.1000", "—"]
     assert [cell.note for cell in whole[2:]] == ["", "chosen", "", ""]
-    drawn = [t for t in section["chart"].traces if t["name"] == "DIFF V1"]
+    drawn = [t for t in rates_chart(study, "x").traces if t["name"] == "DIFF V1"]
     assert [t["line"]["dash"] for t in drawn] == ["solid", "dot"]
     assert ["star" in t["marker"]["symbol"] for t in drawn] == [False, True]
 

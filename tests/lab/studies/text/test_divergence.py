@@ -12,8 +12,8 @@ from diffattn.errors import DiffAttnError
 from diffattn.files.io import read_json
 from diffattn.lab.report.build import build_report
 from diffattn.lab.report.page.tables import Table
+from diffattn.lab.report.study.details import rates_table
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.rates import rates_section
 from diffattn.lab.studies import worker, workers
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.sweep import swept_rates
@@ -65,7 +65,7 @@ def test_a_sweep_goes_on_past_rates_that_diverge(study, settings, tmp_path, monk
             assert not re.search("NaN|Infinity", path.read_text(encoding="utf-8")), path
     read = read_study(tmp_path)
     assert read.gaps == ()
-    shown = rates_section(read, "x")["table"]
+    shown = rates_table(read)
     assert isinstance(shown, Table)
     assert [[cell.text for cell in row[-2:]].count("diverged") for row in shown.rows] == [1, 1]
     assert "diverged" in page.read_text(encoding="utf-8")

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.errors import DiffAttnError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.records.run import RunRecord, config_hash
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.published import PUBLISHED
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.page import published_beside
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.training.prepare import open_data
@@ -181,14 +179,6 @@ def test_runs_that_diverge_are_all_made_and_named_in_one_line(settings, tmp_path
     assert not (out / "results.json").exists()
     for name in NAMES:
         assert read_json(out / "runs" / name / "results.json")["validation_loss"] is None
-
-
-def test_the_published_study_stands_beside_every_other(copied):
-    assert published_beside(copied) == PUBLISHED
-    assert published_beside(Path(__file__).parents[4] / "published" / "text") is None
-    (copied / "study.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="must be a JSON object, got a list"):
-        published_beside(copied)
 
 
 def test_rows_are_unique_in_every_run(study):

@@ -5,10 +5,9 @@ import shutil
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import read_json, write_json
+from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import MEMBERS, SWEPT
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.published import read_published, study_summary
 from diffattn.lab.studies import reuse as module
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.reproduce import reproduce
@@ -81,13 +80,11 @@ def test_a_copy_goes_by_its_name_here(study, copied, settings, tmp_path, monkeyp
     assert read_json(out / "costs.json")["runs"][here]["run"] == here
     for name in ("results.json", "maps.json"):
         assert (out / name).read_bytes() == (study / name).read_bytes()
-    write_json(tmp_path / "summary.json", study_summary(out))
     cut_off_copy(out)
-    found, carried = read_study(out), read_published(tmp_path / "summary.json")
-    assert found.gaps == ()
-    for read in (found, carried):
-        (run,) = read.runs_of("diff")
-        assert (run.name, run.record.name) == (here, there)
+    read = read_study(out)
+    assert read.gaps == ()
+    (run,) = read.runs_of("diff")
+    assert (run.name, run.record.name) == (here, there)
     text = page.read_text(encoding="utf-8")
     assert text.count(f"runs/{here}/run.json, recorded as {there}") == text.count(there) == 1
 

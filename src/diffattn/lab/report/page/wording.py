@@ -66,9 +66,13 @@ def span(
 
 
 def ends(interval: Interval, *, signed: bool = False) -> str:
-    """Both ends of an interval, or why there are none."""
-    none = "none: one seed" if interval.n == 1 else "none"
-    return span(interval.low, interval.high, signed=signed, none=none)
+    """Both ends of an interval; empty if there is none, as of one seed."""
+    return span(interval.low, interval.high, signed=signed, none="")
+
+
+def rate_name(value: float | None) -> str:
+    """A learning rate, as short as it is exact."""
+    return MISSING if value is None else f"{value:g}".replace("-", "−")
 
 
 def p_value(p: float | None) -> str:
@@ -79,9 +83,9 @@ def p_value(p: float | None) -> str:
 def verdict(difference: Interval) -> str:
     """What an interval of a loss difference shows, in words."""
     if difference.low is None or difference.high is None:
-        return "one seed: no interval, no verdict"
+        return "one seed cannot tell"
     if difference.low <= 0 <= difference.high:
-        return "interval includes 0: no difference shown"
+        return "no reliable difference"
     side = "lower" if difference.high < 0 else "higher"
     return f"{side} by {number(abs(difference.mean))}"
 

@@ -1,5 +1,6 @@
-"""Charts of a study of models on text: losses, their differences, and λ over training."""
+"""Charts of a study of models on text: differences, losses, and λ over training."""
 
+import re
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -14,92 +15,99 @@ from diffattn.lab.report.page.wording import (
     ends,
     listing,
     number,
+    rate_name,
     type_color,
     type_name,
 )
+from diffattn.lab.report.study.details import swept_rates
 from diffattn.lab.report.study.files import TextStudy
-from diffattn.lab.report.study.names import AT, COUNT_MODELS, GREYS
 from diffattn.lab.report.study.summary import (
     COMPARED,
+    COUNT_MODELS,
     LOSS,
+    PART_MEANINGS,
+    PARTS,
+    RATES,
     Difference,
+    difference,
     differences,
+    rows_of,
     shown_in_charts,
     variants_of,
 )
 
-_BUDGETS = {
-    "flops": ("training FLOPs", "%{x:.3s} FLOPs", "Loss after the same work."),
-    "seconds": (
-        "seconds of processor time",
-        "%{x:,.0f} s",
-        "Loss after the same processor time: that of a whole run, taken to be spent evenly over "
-        "its steps.",
-    ),
-}
+_GREYS = ("#b0b0b0", "#808080", "#222222")
+"""One for each count model."""
 
 
-def loss_chart(study: TextStudy, metric: str, title: str, element_id: str) -> Chart | Text:
-    """One loss over training: a thick line per variant, and its single runs as thin ones.
+def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
+    """Paired differences with their intervals around zero; ``None`` if there are none.
+
+    In a study of ablations each row stands against the model that it changes. Else the types and
+    the controls that imitate their side effects stand against the Transformer.
+    """
+    if rows := rows_of(study):
+        recorded = (difference(study, row["variant"], row["baseline"], row["at"]) for row in rows)
+        shown = [entry for entry in recorded if entry is not None]
+        labels = [f"{type_name(e.variant)} − {type_name(e.baseline)}{_rate(e)}" for e in shown]
+        return _difference_bars(shown, labels, "the model that a row changes", element_id)
+    every = variants_of(study)
+    shown = [
+        entry
+        for entry in differences(study)
+        if entry.baseline == BASELINE
+        and entry.at == "best"
+        and entry.variant in every
+        and (every[entry.variant].role in COMPARED or entry.variant in SIDE_EFFECTS)
+    ]
+    shown.sort(key=lambda entry: list(every).index(entry.variant))
+    labels = [type_name(entry.variant) for entry in shown]
+    return _difference_bars(shown, labels, f"the {type_name(BASELINE)}", element_id)
+
+
+def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Chart | None:
+    """Validation loss over steps: thick the mean of a variant, thin its single runs.
 
     Args:
         study: The study.
-        metric: Key of the rows of ``metrics.jsonl``.
-        title: Plain name of the metric, with its unit.
         element_id: Id of the element, unique in the page.
-
-    Returns:
-        The chart, or a sentence if no run recorded the metric.
+        part: A key of :data:`PARTS`. Default: all tokens.
     """
     traces: list[dict[str, Any]] = []
     used, repeated = [], False
     for name in shown_in_charts(study):
-        runs = [run for run in study.runs_of(name) if run.series(metric)]
-        used += [run.name for run in runs]
-        curves = [run.series(metric) for run in runs]
-        if len(runs) > 1:
+        curves = {run.name: _losses(run, part) for run in study.runs_of(name)}
+        curves = {run: curve for run, curve in curves.items() if curve}
+        if len(curves) > 1:
             repeated = True
-            for run, curve in zip(runs, curves, strict=True):
-                traces.append(line(curve, name, run.name, thin=True))
-        if runs:
-            traces.append(line(mean_curve(curves), name, mean_label(runs)))
+            traces += [line(curve, name, run, thin=True) for run, curve in curves.items()]
+        if curves:
+            traces.append(line(mean_curve(list(curves.values())), name, _mean_of(list(curves))))
+            used += list(curves)
     if not used:
-        return Text(f"No run recorded the {title}.", "gap")
-    buttons = _views(traces)
-    counted = count_lines(study, traces) if metric == LOSS else []
+        return None
+    counted = _count_lines(study, traces, part)
     key = "Thick: mean over seeds. Thin: one run each." if repeated else "One run each."
     if counted:
         key += " Dotted: models that count the training tokens and learn nothing else."
-    if metric == LOSS:
-        key += evaluated_on(study)
+    title = "Validation loss" if part is None else f"{PARTS[part]}. {PART_MEANINGS[part]}"
     return Chart(
         element_id=element_id,
         traces=[*traces, *counted],
-        look=layout("training step", title),
-        caption=f"{title.capitalize()}. {key}",
+        look=layout("training step", "validation loss, nats per token"),
+        caption=f"{title.rstrip('.')}. {key}{_evaluated_on(study)}",
         runs=names_of(used),
-        height=460 if counted else 420,
-        label=f"{title} over training steps, one line per model",
-        buttons=buttons,
+        height=400,
+        label=f"{title.rstrip('.')} over training steps, one line per model",
     )
 
 
-def budget_chart(study: TextStudy, budget: str, element_id: str) -> Chart | Text:
-    """Validation loss against what was spent: the mean of each variant.
-
-    Args:
-        study: The study.
-        budget: ``"flops"`` or ``"seconds"``.
-        element_id: Id of the element, unique in the page.
-
-    Returns:
-        The chart, or a sentence if no run recorded what is needed.
-    """
-    title, where, meaning = _BUDGETS[budget]
+def time_chart(study: TextStudy, element_id: str) -> Chart | None:
+    """Mean validation loss against processor time, which is taken to pass evenly over steps."""
     traces: list[dict[str, Any]] = []
-    used = []
+    used: list[str] = []
     for name in shown_in_charts(study):
-        spent = {run.name: _spent(run, budget) for run in study.runs_of(name)}
+        spent = {run.name: _seconds(run) for run in study.runs_of(name)}
         runs = [run for run in study.runs_of(name) if spent[run.name]]
         curve = [
             (fmean(spent[run.name][step] for run in runs), loss)
@@ -107,224 +115,191 @@ def budget_chart(study: TextStudy, budget: str, element_id: str) -> Chart | Text
             if all(step in spent[run.name] for run in runs)
         ]
         if curve:
-            traces.append(line(curve, name, mean_label(runs), where=where))
-            used += [run.name for run in runs]
+            names = [run.name for run in runs]
+            traces.append(line(curve, name, _mean_of(names), where="%{x:,.0f} s"))
+            used += names
     if not used:
-        return Text(f"No run recorded its {title}.", "gap")
-    buttons = {
-        name: change for name, change in _views(traces, "Whole").items() if name != "Log steps"
-    }
+        return None
     return Chart(
         element_id=element_id,
         traces=traces,
-        look=layout(title, "validation loss, nats per token"),
-        caption=f"{meaning} Mean over seeds.{evaluated_on(study)}",
+        look=layout("seconds of processor time", "validation loss, nats per token"),
+        caption=f"Loss after the same processor time. Mean over seeds.{_evaluated_on(study)}",
         runs=names_of(used),
         height=400,
-        label=f"Validation loss against {title}, one line per model",
-        buttons=buttons,
+        label="Validation loss against processor time, one line per model",
     )
 
 
-def evaluated_on(study: TextStudy) -> str:
-    """Which tokens the curves are of, where those of the tables are more."""
-    train, data = study.info["config"].get("train") or {}, study.info.get("data") or {}
-    some, every = train.get("evaluation_tokens"), data.get("validation_tokens")
-    if not (isinstance(some, int) and isinstance(every, int) and some < every):
-        return ""
-    counts = ((study.results or {}).get("count_models") or {}).values()
-    with_curves, with_tables = "", " and dotted lines"
-    if any(of.get("curve") for of in counts):
-        with_curves, with_tables = with_tables, ""
-    return (
-        f" Curves{with_curves} are of {count(some)} validation tokens, spread evenly; "
-        f"tables{with_tables} of all {count(every)}."
-    )
-
-
-def count_lines(
-    study: TextStudy,
-    traces: Sequence[dict[str, Any]],
-    part: str | None = None,
-    names: Sequence[str] = tuple(COUNT_MODELS),
-) -> list[dict[str, Any]]:
-    """A dotted line per count model, as long as the curves beside it.
-
-    Args:
-        study: The study.
-        traces: The curves.
-        part: Of the tokens. Default: all of them.
-        names: The count models to draw.
-    """
-    recorded = (study.results or {}).get("count_models") or {}
-    first = min((min(trace["x"]) for trace in traces if trace["x"]), default=0)
-    last = max((max(trace["x"]) for trace in traces if trace["x"]), default=0)
-    made = []
-    for color, name in zip(GREYS, COUNT_MODELS, strict=True):
-        entry = recorded.get(name) if name in names else None
-        if entry is None:
-            continue
-        entry = entry.get("curve") or entry
-        loss = entry["loss"] if part is None else (entry.get("parts") or {}).get(part)
-        if loss is None:
-            continue
-        label = f"{COUNT_MODELS[name]} {number(loss, 2)}"
-        trace = line([(first, loss), (last, loss)], label, "counts", dotted=True, color=color)
-        made.append({**trace, "showlegend": True})
-    return made
-
-
-def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
-    """Paired differences with their intervals around zero; ``None`` if there are none."""
-    every = variants_of(study)
-    shown = [
-        entry
-        for entry in differences(study)
-        if entry.baseline == BASELINE
-        and entry.variant in every
-        and (every[entry.variant].role in COMPARED or entry.variant in SIDE_EFFECTS)
+def rates_chart(study: TextStudy, element_id: str) -> Chart | None:
+    """Validation loss against the learning rates of the sweep; ``None`` without one."""
+    traces = [
+        trace
+        for name, entry in swept_rates(study).items()
+        for key in ("tried", "whole")
+        if (trace := _rate_trace(name, entry, key)) is not None
     ]
-    shown.sort(key=lambda entry: (list(every).index(entry.variant), entry.at))
-    rates = len({entry.at for entry in shown}) > 1
-    controls = any(entry.variant in SIDE_EFFECTS for entry in shown)
-    names = [
-        f"{type_name(entry.variant)}{f', {AT[entry.at]} rate' if rates else ''}" for entry in shown
-    ]
-    caption = (
-        f"Validation loss minus that of the {type_name(BASELINE)}. Diamond and bar: "
-        "mean and interval. Circles: single pairs."
-        + (" Grey: controls, which have no second map that learns." if controls else "")
-    )
-    return difference_bars(shown, names, caption, element_id)
-
-
-def difference_bars(
-    shown: Sequence[Difference], labels: Sequence[str], caption: str, element_id: str
-) -> Chart | None:
-    """Differences one below the other: mean, interval and single pairs; ``None`` if none."""
-    if not shown:
+    if not traces:
         return None
-    traces: list[dict[str, Any]] = []
-    for row, entry in enumerate(shown):
-        interval, color = entry.interval, type_color(entry.variant)
-        pairs = [f"{a} − {b}" for a, b in entry.runs]
-        bar: dict[str, Any] = {"visible": False}
-        if interval.low is not None and interval.high is not None:
-            bar = interval_bars([(interval.mean, interval.low, interval.high)])
-            bar |= {"thickness": 3, "width": 8}
-        singles = {"color": color, "size": 8, "symbol": "circle-open", "line": {"width": 1.5}}
-        traces.append(
-            {
-                "type": "scatter",
-                "x": list(entry.values),
-                "y": [row] * len(entry.values),
-                "mode": "markers",
-                "marker": singles,
-                "text": pairs,
-                "hovertemplate": ["%{text}", "%{x:+.4f}"],
-            }
-        )
-        mark = "diamond" if entry.at == "best" else "diamond-open"
-        traces.append(
-            {
-                "type": "scatter",
-                "x": [interval.mean],
-                "y": [row],
-                "mode": "markers",
-                "marker": {"color": color, "size": 13, "symbol": mark},
-                "error_x": bar,
-                "hovertemplate": [
-                    labels[row],
-                    f"mean {number(interval.mean, signed=True)}",
-                    ends(interval, signed=True),
-                ],
-            }
-        )
-    ticks = {
-        "tickvals": list(range(len(shown))),
-        "ticktext": list(labels),
-        "range": [len(shown) - 0.4, -0.6],
-    }
-    zero: dict[str, Any] = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
-    zero["line"] = {"color": "#222", "width": 1.5, "dash": "dash"}
-    unit = "nats per token; below 0 is better"
+    runs = [re.sub("-lr.+-", "-lr*-", run) for trace in traces for run in trace["text"]]
+    rates = sorted({rate for trace in traces for rate in trace["x"]})
+    axis = {"type": "log", "tickvals": rates, "ticktext": [rate_name(rate) for rate in rates]}
     return Chart(
         element_id=element_id,
         traces=traces,
-        look=layout(unit, "", yaxis=ticks, showlegend=False, shapes=[zero]),
-        caption=caption,
-        runs=names_of(map(_pairs, shown), "Pairs"),
-        height=110 + 50 * len(shown),
-        label="Paired differences in validation loss with intervals; the table gives the numbers",
+        look=layout("learning rate (log scale)", "validation loss, nats per token", xaxis=axis),
+        caption="Validation loss against the learning rate. Star: the chosen rate. Dotted: with "
+        "all steps.",
+        runs=names_of(dict.fromkeys(runs)),
+        height=380,
+        label="Validation loss against the learning rate; the table gives the numbers",
     )
 
 
 def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Text:
     """λ of every layer over training, with λ_init as dotted lines; a sentence if there is none."""
-    runs = [run for run in study.runs_of(variant) if lambdas(run)]
+    runs = {run.name: rows for run in study.runs_of(variant) if (rows := _lambdas(run))}
     name = type_name(variant)
     if not runs:
         return Text(f"No run of {name} recorded λ.", "gap")
+    first = study.runs_of(variant)[0]
+    starts = finite_numbers(first.result("lambda_init"))
     traces: list[dict[str, Any]] = []
-    num_layers = max(len(row) for run in runs for _, row in lambdas(run))
-    recorded = (finite_numbers(run.result("lambda_init")) for run in runs)
-    starts: list[float] = next(filter(None, recorded), [])
+    num_layers = max(len(lam) for rows in runs.values() for _, lam in rows)
     for layer in range(num_layers):
-        color = shade(type_color(variant), layer, num_layers)
-        curves = [
-            [(step, row[layer]) for step, row in lambdas(run) if layer < len(row)] for run in runs
-        ]
-        group = str(layer)
+        color, group = _shade(type_color(variant), layer, num_layers), str(layer)
+        curves = {
+            run: [(step, lam[layer]) for step, lam in rows if layer < len(lam)]
+            for run, rows in runs.items()
+        }
         if len(runs) > 1:
-            for run, curve in zip(runs, curves, strict=True):
-                traces.append(line(curve, group, run.name, thin=True, color=color))
-        mean = mean_curve(curves)
-        traces.append(line(mean, group, mean_label(runs), color=color))
+            traces += [line(c, group, run, thin=True, color=color) for run, c in curves.items()]
+        mean = mean_curve(list(curves.values()))
+        traces.append(line(mean, group, _mean_of(list(runs)), color=color))
         if layer < len(starts) and mean:
             flat = [(mean[0][0], starts[layer]), (mean[-1][0], starts[layer])]
             traces.append(line(flat, group, "λ_init", color=color, dotted=True))
-    what = "mean σ(λ)" if runs[0].attention_type == "diff_v2" else "λ"
+    quantity = "mean σ(λ)" if first.attention_type == "diff_v2" else "λ"
     legend = {"title": {"text": "layer ", "font": {"size": 13}}}
     dotted = " Dotted: λ_init." if starts else ""
     return Chart(
         element_id=element_id,
         traces=traces,
-        look=layout("training step", what, legend=legend),
-        caption=f"{name}: {what} per layer, first layer lightest.{dotted}",
-        runs=names_of(run.name for run in runs),
-        height=360,
+        look=layout("training step", quantity, legend=legend),
+        caption=f"{name}: {quantity} per layer, first layer lightest.{dotted}",
+        runs=names_of(runs),
+        height=340,
         label=f"λ of every layer of {name} over training steps",
     )
 
 
-def lambdas(run: StudyRun) -> list[tuple[float, list[float]]]:
-    """Steps and λ per layer of one run."""
-    return [(row["step"], lam) for row in run.metrics if (lam := finite_numbers(row.get("lam")))]
+def _difference_bars(
+    shown: Sequence[Difference], labels: Sequence[str], baseline: str, element_id: str
+) -> Chart | None:
+    """Differences one below the other: mean, interval and single pairs."""
+    if not shown:
+        return None
+    traces: list[dict[str, Any]] = []
+    for row, (entry, label) in enumerate(zip(shown, labels, strict=True)):
+        interval, color = entry.interval, type_color(entry.variant)
+        bar: dict[str, Any] = {"visible": False}
+        if interval.low is not None and interval.high is not None:
+            bar = interval_bars([(interval.mean, interval.low, interval.high)])
+            bar |= {"thickness": 3, "width": 8}
+        common = {"type": "scatter", "mode": "markers"}
+        open_circle = {"color": color, "size": 8, "symbol": "circle-open", "line": {"width": 1.5}}
+        pairs = {
+            "x": list(entry.values),
+            "y": [row] * len(entry.values),
+            "marker": open_circle,
+            "text": [f"{run} − {other}" for run, other in entry.runs],
+            "hovertemplate": ["%{text}", "%{x:+.4f}"],
+        }
+        words = [label, f"mean {number(interval.mean, signed=True)}", ends(interval, signed=True)]
+        mean = {
+            "x": [interval.mean],
+            "y": [row],
+            "marker": {"color": color, "size": 13, "symbol": "diamond"},
+            "error_x": bar,
+            "hovertemplate": [word for word in words if word],
+        }
+        traces += [common | pairs, common | mean] if len(entry.values) > 1 else [common | mean]
+    ticks = {
+        "tickvals": list(range(len(shown))),
+        "ticktext": list(labels),
+        "range": [len(shown) - 0.4, -0.6],
+    }
+    zero = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
+    shapes = [zero | {"line": {"color": "#888", "width": 1.5, "dash": "dash"}}]
+    several = any(len(entry.values) > 1 for entry in shown)
+    key = " Diamond and bar: mean and interval. Circles: single pairs." if several else ""
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout(
+            "nats per token; below 0 is better", "", yaxis=ticks, showlegend=False, shapes=shapes
+        ),
+        caption=f"Validation loss minus that of {baseline}.{key}",
+        runs=names_of(map(_pair_names, shown), "Pairs"),
+        height=100 + 34 * len(shown),
+        label="Paired differences in validation loss with intervals; the table gives the numbers",
+    )
 
 
-def shade(color: str, index: int, total: int) -> str:
-    """``color`` mixed with white, from light (first layer) to full (last layer)."""
-    strength = 1.0 if total < 2 else 0.35 + 0.65 * index / (total - 1)
-    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)
+def _rate(entry: Difference) -> str:
+    return "" if entry.at == "best" else f", {RATES[entry.at]} rate"
 
 
-def mean_label(runs: Sequence[StudyRun]) -> str:
-    """What a mean over runs is called under the pointer."""
-    return runs[0].name if len(runs) == 1 else f"mean of {len(runs)} runs"
-
-
-def _pairs(entry: Difference) -> str:
-    """The runs behind a difference, in short."""
+def _pair_names(entry: Difference) -> str:
     return " − ".join(listing(brief_names(side)) for side in zip(*entry.runs, strict=True))
 
 
-def _spent(run: StudyRun, budget: str) -> dict[float, float]:
-    """Step to what the run had spent there; empty if that is not known."""
-    if budget == "flops":
-        each: Any = run.record.model.get("train_flops_per_token")
-        tokens = run.series("tokens") if is_number(each) else ()
-        return {step: float(each) * n for step, n in tokens}
+def _mean_of(runs: Sequence[str]) -> str:
+    return runs[0] if len(runs) == 1 else f"mean of {len(runs)} runs"
+
+
+def _losses(run: StudyRun, part: str | None) -> list[tuple[float, float]]:
+    """Steps and validation losses of a run, of all tokens or of one part of them."""
+    if part is None:
+        return run.series(LOSS)
+    rows = ((row["step"], row.get("validation_parts")) for row in run.metrics)
+    return [
+        (step, parts[part])
+        for step, parts in rows
+        if isinstance(parts, dict) and is_number(parts.get(part))
+    ]
+
+
+def _evaluated_on(study: TextStudy) -> str:
+    """Which tokens the curves are of, where those of the tables are more."""
+    train, data = study.info["config"].get("train") or {}, study.info.get("data") or {}
+    some, every = train.get("evaluation_tokens"), data.get("validation_tokens")
+    if not (isinstance(some, int) and isinstance(every, int) and some < every):
+        return ""
+    return f" Curves are of {count(some)} validation tokens, tables of all {count(every)}."
+
+
+def _count_lines(
+    study: TextStudy, traces: Sequence[dict[str, Any]], part: str | None
+) -> list[dict[str, Any]]:
+    """A dotted line per count model, as long as the curves beside it."""
+    recorded = (study.results or {}).get("count_models") or {}
+    steps = [step for trace in traces for step in trace["x"]]
+    made = []
+    for color, (name, title) in zip(_GREYS, COUNT_MODELS.items(), strict=True):
+        entry = recorded.get(name) or {}
+        entry = entry.get("curve") or entry
+        loss = entry.get("loss") if part is None else (entry.get("parts") or {}).get(part)
+        if loss is not None and steps:
+            ends_of_line = [(min(steps), loss), (max(steps), loss)]
+            label = f"{title} {number(loss, 2)}"
+            trace = line(ends_of_line, label, "counts", dotted=True, color=color)
+            made.append({**trace, "showlegend": True})
+    return made
+
+
+def _seconds(run: StudyRun) -> dict[float, float]:
+    """Step to the processor time spent there; empty if that is not known."""
     seconds = (run.costs or {}).get("cpu_seconds")
     last = max((row["step"] for row in run.metrics), default=0)
     if run.results is None or not is_number(seconds) or not last:
@@ -332,27 +307,44 @@ def _spent(run: StudyRun, budget: str) -> dict[float, float]:
     return {row["step"]: seconds * (row["step"] / last) for row in run.metrics}
 
 
-def _views(
-    traces: Sequence[dict[str, Any]], whole_name: str = "All steps"
-) -> dict[str, dict[str, Any]]:
-    """Buttons of a loss chart; each sets the whole view, so that their order does not matter."""
-    whole = {"xaxis.autorange": True, "yaxis.autorange": True}
-    linear = {"xaxis.type": "linear", "xaxis.tickmode": "auto"}
-    marks = [digit * 10**power for power in range(9) for digit in (1, 2, 5)]
-    log = {"xaxis.type": "log", "xaxis.tickmode": "array", "xaxis.tickvals": marks}
-    views: dict[str, dict[str, Any]] = {
-        whole_name: {**linear, **whole},
-        "Log steps": {**log, **whole},
+def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | None:
+    """Short runs of one model, or those of all steps; ``None`` if none ended with a loss."""
+    tries = sorted(
+        (run["learning_rate"], run["validation_loss"], run["run"])
+        for run in entry.get(key, ())
+        if run["validation_loss"] is not None and run["learning_rate"] > 0
+    )
+    if not tries:
+        return None
+    decides = key == "whole" or not entry.get("whole")
+    chosen = [decides and rate == entry["best"] for rate, _, _ in tries]
+    color = type_color(name)
+    return {
+        "type": "scatter",
+        "x": [rate for rate, _, _ in tries],
+        "y": [loss for _, loss, _ in tries],
+        "name": type_name(name),
+        "legendgroup": name,
+        "showlegend": key == "tried",
+        "mode": "lines+markers",
+        "line": {"color": color, "width": 2, "dash": "dot" if key == "whole" else "solid"},
+        "marker": {
+            "color": color,
+            "size": [14 if star else 7 for star in chosen],
+            "symbol": ["star" if star else "circle" for star in chosen],
+        },
+        "text": [run for _, _, run in tries],
+        "hovertemplate": ["%{text}", "rate %{x}: %{y:.4f}"],
     }
-    last = max((max(trace["x"]) for trace in traces if trace["x"]), default=0)
-    late = [
-        y for trace in traces for x, y in zip(trace["x"], trace["y"], strict=True) if x >= last / 2
-    ]
-    if last and late:
-        margin = 0.05 * (max(late) - min(late)) or 0.01
-        views["Second half"] = {
-            **linear,
-            "xaxis.range": [last / 2, last],
-            "yaxis.range": [min(late) - margin, max(late) + margin],
-        }
-    return views
+
+
+def _lambdas(run: StudyRun) -> list[tuple[float, list[float]]]:
+    """Steps and λ per layer of one run."""
+    return [(row["step"], lam) for row in run.metrics if (lam := finite_numbers(row.get("lam")))]
+
+
+def _shade(color: str, index: int, total: int) -> str:
+    """``color`` mixed with white, from light (first layer) to full (last layer)."""
+    strength = 1.0 if total < 2 else 0.35 + 0.65 * index / (total - 1)
+    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)

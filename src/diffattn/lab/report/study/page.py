@@ -1,28 +1,36 @@
-"""The page of a study of models on text."""
+"""The page of a study of models on text: one section per question."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.report.page.elements import (
     Bullets,
-    Code,
     Document,
     Element,
     Equation,
     Fold,
     Pair,
-    Part,
     Section,
     Terms,
     Text,
 )
-from diffattn.lab.report.page.provenance import protocol, provenance, statement
+from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.tables import Table, table_markdown
+from diffattn.lab.report.page.tables import (
+    Table,
+    number_cell,
+    table,
+    table_markdown,
+    type_cell,
+    word_cell,
+)
 from diffattn.lab.report.page.wording import (
     MISSING,
     count,
+    ends,
     listing,
     number,
     one_line,
@@ -30,28 +38,45 @@ from diffattn.lab.report.page.wording import (
     type_name,
 )
 from diffattn.lab.report.study.charts import (
-    budget_chart,
     difference_chart,
     lambda_chart,
     loss_chart,
+    rates_chart,
+    time_chart,
+)
+from diffattn.lab.report.study.details import (
+    lambda_table,
+    pairs_table,
+    part_shares,
+    parts_table,
+    phase_table,
+    rates_table,
+    runs_table,
+    swept_rates,
 )
 from diffattn.lab.report.study.files import TextStudy
-from diffattn.lab.report.study.map_charts import attention_maps
-from diffattn.lab.report.study.parts import parts_section
-from diffattn.lab.report.study.rates import rates_section
-from diffattn.lab.report.study.rows import adjusted_table, rows_chart, rows_table
-from diffattn.lab.report.study.summary import COMPARED, LOSS, rows_of, tests_of, variants_of
+from diffattn.lab.report.study.maps import attention_maps
+from diffattn.lab.report.study.summary import (
+    COMPARED,
+    LOSS,
+    PART_MEANINGS,
+    PARTS,
+    QUARTERS,
+    differences,
+    in_words,
+    shown_in_charts,
+    variants_of,
+)
 from diffattn.lab.report.study.tables import (
-    lambda_table,
+    holm_table,
+    level_of,
     matching_table,
     other_tables,
-    pairs_table,
     results_table,
-    runs_table,
-    side_by_side_table,
-    verdict_table,
 )
 
+COMMITTED = Path(__file__).parents[1] / "published" / "text.json"
+"""Differences of the committed study, which pages of other studies show beside their own."""
 _TYPE_SUMMARIES = {
     "softmax": "one attention map per head: the baseline.",
     "diff": "two maps per head and one learned λ per layer; the head's output is normalised "
@@ -65,13 +90,15 @@ _SOURCES = {
     "stdlib": "Python {} standard-library source code",
     "python": "Python {} standard-library source code and documentation",
 }
-_OTHER = "other model"
 _MATCHES = {
     "params": "the same number of parameters",
     "heads": "the same heads",
     "attention_flops": "the same attention FLOPs",
 }
-
+_INTERVALS = (
+    "Intervals are Student's t over seeds, at {}. They cover the chance of a seed, not other data "
+    "or sizes, and are not adjusted for making several comparisons. With few seeds they are wide."
+)
 _TIMES = (
     "Times depend on the machine and on its other load. They describe these runs of this "
     "implementation, not the methods."
@@ -84,11 +111,6 @@ _METHOD = (
     "Where the Transformer has one attention map per head, differential attention has two and "
     "subtracts the second, weighted by λ, from the first:"
 )
-_MAPS = (
-    "Each row shows one head of one model, all on the same text. A row of a map is a query, a "
-    "column a key; ␣ is a space, ⏎ a line break. Rows of A, A₁ and A₂ sum to 1, rows of A₁ − λA₂ "
-    "to 1 − λ. One head is an example, not a measurement. The text:"
-)
 _CLAIMS = (
     "From the committed records, not from the study above. docs/findings/claims.md says how each "
     "is tested and when a verdict is given: at least three seeds, and a p-value of at most 0.05 "
@@ -96,24 +118,35 @@ _CLAIMS = (
 )
 
 
-def text_document(
-    study: TextStudy, kind: str, *, published: TextStudy | None = None, claims: Table | None = None
-) -> Document:
+def text_document(study: TextStudy, kind: str, claims: Table | None = None) -> Document:
     """Assemble the page.
 
     Args:
         study: The study.
         kind: Its kind in words, for the title.
-        published: Another study, shown beside it.
         claims: What committed records say of the papers' claims.
     """
-    beside = [] if published is None else [_published_section(study, published)]
-    if claims is not None:
-        beside.append(Section("claims", "Claims of the papers", [claims, Text(_CLAIMS)]))
+    sections = [
+        Section("results", "Is the loss lower?", _results(study)),
+        Section("parts", "Where does the difference lie?", _parts(study)),
+        Section("maps", "What do the maps do?", _maps(study)),
+        Section("costs", "What does it cost?", _costs(study)),
+        Section("committed", "What does the committed study say?", _committed(study)),
+        Section(
+            "claims",
+            "What do the papers claim?",
+            [] if claims is None else [claims, Text(_CLAIMS)],
+        ),
+        Section(
+            "provenance",
+            "Where do the numbers come from?",
+            provenance(replace(study, runs=study.all_runs)),
+        ),
+    ]
     return Document(
         title=f"Differential attention: {kind} “{study.info.get('scale')}”",
-        lead=_headline(study),
-        sections=[*_sections(study), *beside, _provenance_section(study)],
+        lead=_lead(study),
+        sections=[section for section in sections if section.content],
     )
 
 
@@ -123,248 +156,217 @@ def text_markdown(study: TextStudy) -> str:
     lines = [one_line(recorded["sentence"])] if recorded else []
     if recorded.get("details"):
         lines.append("\n".join(f"- {one_line(detail)}" for detail in recorded["details"]))
-    tables = [rows_table(study), results_table(study), *other_tables(study), adjusted_table(study)]
+    tables = [results_table(study), *other_tables(study), holm_table(study)]
     lines += [table_markdown(values).rstrip("\n") for values in tables if values is not None]
     return "\n\n".join(lines) + "\n"
 
 
-def _headline(study: TextStudy) -> list[Element]:
+def committed_summary(study: TextStudy) -> dict[str, Any]:
+    """What other pages show of a study: each type's difference to the Transformer.
+
+    Returns:
+        Contents of :data:`COMMITTED`.
+    """
+    every, info = variants_of(study), study.info
+    compared = [entry for entry in differences(study) if _is_compared(study, entry)]
+    return {
+        "created": info.get("created"),
+        "config_hash": info.get("config_hash"),
+        "seeds": len(info["seeds"]),
+        "level": level_of(study),
+        "parameters": every["softmax"].parameters,
+        "train_tokens": _budget(info),
+        "differences": [
+            {
+                "variant": entry.variant,
+                "mean": number(entry.interval.mean, signed=True),
+                "interval": ends(entry.interval, signed=True),
+                "verdict": in_words(study, entry),
+            }
+            for entry in compared
+        ],
+    }
+
+
+def _lead(study: TextStudy) -> list[Element]:
+    """The first screen: one sentence, one figure, one table."""
     recorded = (study.results or {}).get("verdict")
-    if study.results is None:
-        verdict: list[Element] = [Text("No verdict yet: the study has not finished.", "verdict")]
-    elif not recorded:
-        verdict = [Text("No verdict was recorded.", "verdict")]
+    if not recorded:
+        sentence = Text("There is no verdict yet: the study has not finished.", "verdict")
     else:
         role: Any = "verdict" if recorded["informative"] else "verdict uninformative"
-        verdict = [
-            Text(recorded["sentence"], role),
-            Bullets([*recorded.get("details", ()), *recorded.get("reasons", ())]),
-        ]
-    return [
-        *verdict,
-        Text(_lead(study), "lead"),
-        Text(statement(study)),
-        Bullets(study.gaps, "What is missing", "gap"),
-    ]
-
-
-def _sections(study: TextStudy, prefix: str = "") -> list[Section]:
-    """Every section but that of the records.
-
-    Args:
-        study: The study.
-        prefix: Start of all element ids, unique in the page.
-    """
-    is_whole = study.all_records is None
-    rates = rates_section(study, f"{prefix}chart-rates")
-    matching = matching_table(study)
-    sections = [Section(f"{prefix}results", "Results", _results(study, prefix))]
-    if is_whole:
-        sections.append(Section(f"{prefix}curves", "Loss curves", _curves(study, prefix)))
-        if parts := parts_section(study, f"{prefix}chart-"):
-            sections.append(
-                Section(f"{prefix}parts", "Where the difference lies", _where_it_lies(parts))
-            )
-    if rates:
-        elements = [
-            Text(rates["lead"]),
-            Bullets(rates["warnings"], "Not settled", "gap"),
-            rates["chart"],
-            rates["table"],
-        ]
-        sections.append(Section(f"{prefix}rates", "Learning rates", elements))
-    if matching:
-        sections.append(Section(f"{prefix}matching", "Matching", [matching]))
-    sections += [
-        Section(f"{prefix}models", "Models", _models(study, prefix)),
-        Section(f"{prefix}costs", "Speed and memory", [cost_table(study), Text(_TIMES)]),
-        Section(
-            f"{prefix}lambda",
-            "λ over training" if is_whole else "λ after training",
-            _lambdas(study, prefix, with_charts=is_whole),
-        ),
-    ]
-    if is_whole:
-        sections.append(Section(f"{prefix}maps", "Attention maps", _maps(study, prefix)))
-    return sections
-
-
-def _results(study: TextStudy, prefix: str) -> list[Element]:
-    tests = len(tests_of(study))
-    adjusted = (
-        f" Verdicts are, by Holm over {tests} comparisons, but where they say that a difference is "
-        "not among these."
-        if tests
-        else ""
-    )
-    intervals = Text(
-        "Intervals are Student's t over seeds. They cover the chance of a seed, not other data or "
-        f"sizes, and are not adjusted for making several comparisons.{adjusted} With few seeds "
-        "they are wide."
-    )
-    element_id = f"{prefix}chart-differences"
-    elements: list[Element | None] = [
-        rows_table(study),
+        sentence = Text(recorded["sentence"], role)
+    figure = difference_chart(study, "chart-differences")
+    return _present(
+        sentence,
+        figure,
         results_table(study),
-        rows_chart(study, element_id) or difference_chart(study, element_id),
-        None if rows_of(study) else verdict_table(study),
-        *other_tables(study),
-        adjusted_table(study),
-        intervals,
-        Fold("Every run and every pair", [runs_table(study), pairs_table(study)]),
-    ]
-    return [element for element in elements if element is not None]
-
-
-def _curves(study: TextStudy, prefix: str) -> list[Element]:
-    """Losses over steps, and the validation loss against the cost so far."""
-    validation, train = (
-        loss_chart(study, metric, f"{title}, nats per token", f"{prefix}chart-{metric}")
-        for metric, title in ((LOSS, "validation loss"), ("train_loss", "training loss"))
+        Bullets(study.gaps, "What is missing", "gap"),
     )
-    budgets = [
-        budget_chart(study, budget, f"{prefix}chart-{budget}") for budget in ("flops", "seconds")
+
+
+def _results(study: TextStudy) -> list[Element]:
+    recorded = (study.results or {}).get("verdict") or {}
+    controls = [*other_tables(study), holm_table(study), matching_table(study)]
+    tables = [values for values in controls if values is not None]
+    level = level_of(study)
+    how: list[Element | None] = [
+        Text(_comparison(study)),
+        Text(statement(study)),
+        results_table(study, "common"),
+        Text(_INTERVALS.format(level)) if level else None,
+        runs_table(study) if study.results else None,
+        pairs_table(study) if study.results else None,
     ]
-    return [validation, Pair(budgets), train]
+    return _present(
+        Bullets([*recorded.get("details", ()), *recorded.get("reasons", ())]),
+        loss_chart(study, "chart-loss"),
+        Fold("Controls, ablations and tests", tables) if tables else None,
+        Fold("How the learning rates were chosen", rates) if (rates := _rates(study)) else None,
+        Fold("How we know", _present(*how)),
+    )
 
 
-def _where_it_lies(parts: dict[str, Any]) -> list[Element]:
-    others = parts["by_part_others"]
-    phase = parts["phase_what"]
-    elements: list[Element | None] = [
+def _rates(study: TextStudy) -> list[Element]:
+    swept = swept_rates(study)
+    if not swept:
+        return []
+    recorded = (study.results or {})["rates"]
+    where = []
+    if recorded.get("sweep_seed") is not None:
+        where.append(f"seed {recorded['sweep_seed']}")
+    if recorded.get("sweep_steps") is not None:
+        where.append(f"{count(recorded['sweep_steps'])} steps")
+    brackets = f" ({', '.join(where)})" if where else ""
+    again = any(entry.get("whole") for entry in swept.values())
+    edge = [type_name(name) for name, entry in swept.items() if entry.get("inside") is False]
+    return _present(
         Text(
-            "Each token of the validation text but the first of a window is in one of three parts:"
+            f"Each of these models was first trained at several rates{brackets}. "
+            + ("The best of them were trained again with all steps. " if again else "")
+            + "The rate with the lowest validation loss was taken. The other variants use the rate "
+            "of the model that they are compared with."
         ),
-        Terms({name: f"{meaning}." for name, meaning in parts["meanings"]}),
-        parts["by_part"],
-        Fold("Controls, ablations and other matches", [others]) if others else None,
-        Pair(parts["curves"]),
-        parts["by_quarter"],
-        parts["quarters"],
-        Text(f"The induction phase: {phase}.") if phase and parts["phase"] else None,
-        parts["phase"],
-    ]
-    return [element for element in elements if element is not None]
-
-
-def _models(study: TextStudy, prefix: str) -> list[Element]:
-    summaries = {type_name(name): _TYPE_SUMMARIES[name] for name in study.variants if name in TYPES}
-    method: list[Element] = [] if prefix else [Text(_METHOD), Equation(), Terms(summaries)]
-    return [*method, models_table(study), Text(_HEADS)]
-
-
-def _lambdas(study: TextStudy, prefix: str, *, with_charts: bool) -> list[Element]:
-    types = [name for name, variant in variants_of(study).items() if variant.role == "type"]
-    charts = [
-        lambda_chart(study, name, f"{prefix}chart-lambda-{index}")
-        for index, name in enumerate(types)
-        if with_charts
-    ]
-    table = lambda_table(study)
-    counted = Text("Layers are counted from 0, as in the code.")
-    return [Pair(charts), *([] if table is None else [table]), counted]
-
-
-def _maps(study: TextStudy, prefix: str) -> list[Element]:
-    maps = attention_maps(study, f"{prefix}map-")
-    if maps is None:
-        return [Text("maps.json is missing: no maps were recorded.", "gap")]
-    absent = maps["absent"]
-    return [
-        Text(_MAPS),
-        Code(maps["text"]),
-        *(
-            Part(f"{head['title']} ({head['where']})", [Pair(head["charts"], "maps")])
-            for head in maps["heads"]
-        ),
-        *([Text(f"No maps were recorded for {absent}.", "gap")] if absent else ()),
-    ]
-
-
-def _provenance_section(study: TextStudy, prefix: str = "") -> Section:
-    every = replace(study, runs=study.all_runs)
-    return Section(f"{prefix}provenance", "Provenance", provenance(every))
-
-
-def _published_section(study: TextStudy, published: TextStudy) -> Section:
-    """Another study beside the user's, with its own provenance."""
-    records = [run.record for run in published.all_runs]
-    machines = [
-        str(record.hardware.get("processor") or "an unrecorded machine") for record in records
-    ]
-    commits = [
-        (commit or "not recorded")[:12]
-        for run in published.all_runs
-        for commit in (run.record.commit, *run.continued)
-    ]
-    places = listing(dict.fromkeys(machines)) or "an unrecorded machine"
-    versions = listing(dict.fromkeys(commits)) or "not recorded"
-    word = "commits" if len(set(commits)) > 1 else "commit"
-    lead = (
-        f"A study of scale “{published.info.get('scale')}”, run on "
-        f"{str(published.info.get('created'))[:10]} on {places} at {word} {versions}. It has other "
-        "sizes and token counts: its losses must not be compared with those above. Its "
-        "differences to its own baseline may be read beside yours."
+        Text(
+            f"The chosen rate of {listing(edge)} lies at the edge of what was tried: a better one "
+            "may lie outside.",
+            "gap",
+        )
+        if edge
+        else None,
+        rates_chart(study, "chart-rates"),
+        rates_table(study),
     )
-    elements: list[Element] = [Text(lead)]
-    if published.all_records:
-        elements.append(
-            Text(
-                "The package carries a summary of it. All its records, with the loss curves, λ "
-                f"over training and the attention maps, are in {published.all_records} of the "
-                "repository."
-            )
-        )
-    if protocol(study) == protocol(published):
-        elements.append(side_by_side_table(study, published))
-    else:
-        sentence = (
-            f"The two studies followed different protocols ({protocol(study)}; "
-            f"{protocol(published)}), so their numbers share no table."
-        )
-        elements.append(Text(sentence, "gap"))
-    prefix = "published-"
-    parts = [*_sections(published, prefix), _provenance_section(published, prefix)]
-    elements += _headline(published)
-    elements += [Part(part.title, part.content, part.id) for part in parts]
-    return Section("published", "Published study", elements)
 
 
-def _lead(study: TextStudy) -> str:
-    """What was compared, on what, and with how many seeds."""
-    info, train = study.info, study.info["config"].get("train") or {}
+def _parts(study: TextStudy) -> list[Element]:
+    shown = shown_in_charts(study)
+    others = [name for name in study.variants if name not in shown]
+    by_part = parts_table(study, shown, PARTS, f"By what the window held. {part_shares(study)}")
+    copying = loss_chart(study, "chart-copying", "repeated_bigram")
+    if by_part is None and copying is None:
+        return []
+    quarters = "By position in the window, from its first quarter to its last."
+    details = _present(
+        Terms({PARTS[part]: meaning for part, meaning in PART_MEANINGS.items()}),
+        parts_table(study, shown, QUARTERS, quarters),
+        parts_table(study, others, PARTS | QUARTERS, "Controls, ablations and other matches."),
+    )
+    return _present(by_part, copying, phase_table(study), Fold("How we know", details))
+
+
+def _maps(study: TextStudy) -> list[Element]:
+    types = [name for name, variant in variants_of(study).items() if variant.role == "type"]
+    lambdas = [lambda_chart(study, name, f"chart-lambda-{name}") for name in types]
+    details = _present(Pair(lambdas) if lambdas else None, lambda_table(study))
+    summaries = {type_name(name): _TYPE_SUMMARIES[name] for name in study.variants if name in TYPES}
+    method: list[Element] = [Text(_METHOD), Equation(), Terms(summaries), Text(_HEADS)]
+    return _present(*method, *attention_maps(study, "map-"), Fold("λ over training", details))
+
+
+def _costs(study: TextStudy) -> list[Element]:
+    return _present(
+        cost_table(study),
+        time_chart(study, "chart-seconds"),
+        Fold("Sizes of the models", [models_table(study)]),
+        Text(_TIMES, "remark"),
+    )
+
+
+def _committed(study: TextStudy) -> list[Element]:
+    """The differences of the committed study; none beside itself or beside ablations."""
+    committed = read_json(COMMITTED)
+    is_same = study.info.get("config_hash") == committed["config_hash"]
+    if is_same or study.info.get("kind", "text") != "text":
+        return []
+    rows = [
+        [
+            type_cell(entry["variant"]),
+            number_cell(entry["mean"], note=entry["interval"]),
+            word_cell(entry["verdict"]),
+        ]
+        for entry in committed["differences"]
+    ]
+    caption = (
+        f"Validation loss minus the Transformer's, nats per token; mean of {committed['seeds']} "
+        f"seeds and {committed['level']} interval."
+    )
+    lead = (
+        f"The repository holds a larger study of {committed['created'][:10]}: "
+        f"{count(committed['parameters'])} parameters, {committed['train_tokens']}. Sizes and "
+        "texts differ, so only its differences may be read beside those above. Its records are in "
+        "published/text."
+    )
+    return [Text(lead), table(caption, ["Model", "Difference", "Verdict"], rows)]
+
+
+def _is_compared(study: TextStudy, entry: Any) -> bool:
     every = variants_of(study)
+    chosen = (entry.baseline, entry.at, entry.metric) == ("softmax", "best", LOSS)
+    return chosen and entry.variant in every and every[entry.variant].role in COMPARED
+
+
+def _present(*elements: Element | None) -> list[Element]:
+    """The elements that hold anything."""
+    empty = (None, Bullets([]), Fold("How we know", []), Fold("λ over training", []))
+    return [element for element in elements if element is not None and element not in empty]
+
+
+def _comparison(study: TextStudy) -> str:
+    """What was compared, on what, and with how many seeds."""
+    info, every = study.info, variants_of(study)
     names = listing(type_name(name) for name, v in every.items() if v.role in COMPARED)
-    beside = sum(variant.role not in COMPARED for variant in every.values())
-    steps, batch = train.get("num_steps"), train.get("batch_tokens")
-    budget = MISSING
-    if isinstance(steps, int) and isinstance(batch, int):
-        budget = f"{count(steps)} steps of {count(batch)} tokens ({count(steps * batch)} tokens"
-        text = (info.get("data") or {}).get("train_tokens")
-        passes = steps * batch / text if isinstance(text, int) and text else 0
-        budget += f", {number(passes, 1)} times the text)" if passes > 1 else ")"
-    size = study.info["config"].get("model") or {}
+    others = sum(variant.role not in COMPARED for variant in every.values())
+    beside = f"; beside them {plural(others, 'other model')}" if others else ""
+    size = info["config"].get("model") or {}
     shared = ", ".join(
         f"{count(size[key])} {word}"
         for key, word in (("num_hidden_layers", "layers"), ("hidden_size", "channels"))
         if key in size
     )
     match = _MATCHES.get(str(info.get("match", "params")), str(info.get("match")))
+    fewer = {len(variant.best.runs) for variant in every.values() if variant.best}
+    fewer = {number for number in fewer if number < len(info["seeds"])}
+    some = f" ({listing(sorted(fewer))} where a table says so)" if fewer else ""
     return (
-        f"Compared: language models that are alike but for their attention ({names}"
-        f"{f'; beside them {plural(beside, _OTHER)}' if beside else ''}). Each "
-        f"learned from the same data in the same order, {budget} of {_source(info)}, with "
-        f"{plural(len(info['seeds']), 'seed')}{_fewer(study)}. Unless said otherwise, their sizes"
-        f"{f' ({shared})' if shared else ''} "
-        f"are chosen to give {match}, as nearly as whole heads and channels allow."
+        f"Compared: language models that are alike but for their attention ({names}{beside}). Each "
+        f"learned from the same data in the same order, {_budget(info)} of {_source(info)}, with "
+        f"{plural(len(info['seeds']), 'seed')}{some}. Unless said otherwise, their sizes"
+        f"{f' ({shared})' if shared else ''} are chosen to give {match}, as nearly as whole heads "
+        "and channels allow."
     )
 
 
-def _fewer(study: TextStudy) -> str:
-    """How many seeds the variants have that have fewer."""
-    numbers = {v.best.loss.interval.n for v in variants_of(study).values() if v.best is not None}
-    fewer = sorted(number for number in numbers if number < len(study.info["seeds"]))
-    return f" ({listing(fewer)} where a table says so)" if fewer else ""
+def _budget(info: dict[str, Any]) -> str:
+    """Steps and tokens of a run, and how often it read the text."""
+    train = info["config"].get("train") or {}
+    steps, batch = train.get("num_steps"), train.get("batch_tokens")
+    if not (isinstance(steps, int) and isinstance(batch, int)):
+        return MISSING
+    text = (info.get("data") or {}).get("train_tokens")
+    passes = steps * batch / text if isinstance(text, int) and text else 0
+    times = f", {number(passes, 1)} times the text" if passes > 1 else ""
+    return f"{count(steps)} steps of {count(batch)} tokens ({count(steps * batch)} tokens{times})"
 
 
 def _source(info: dict[str, Any]) -> str:

@@ -1,31 +1,35 @@
-"""The numbers of a comparison: as recorded, or computed from the runs that finished."""
+"""The numbers of a comparison, as ``results.json`` records them. Nothing is computed again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diffattn.lab.catalog.models import CONTROLS, FLOOR
+from diffattn.lab.catalog.models import FLOOR, VARIANTS
 from diffattn.lab.report.page.phase import gap
-from diffattn.lab.report.page.runs import BASELINE, StudyRun, is_number
+from diffattn.lab.report.page.runs import StudyRun, is_number
 from diffattn.lab.report.page.wording import number, verdict
-from diffattn.lab.report.study.files import TextStudy, has_loss
-from diffattn.lab.stats.intervals import Interval, mean_interval
-from diffattn.lab.stats.paired import paired_difference
+from diffattn.lab.report.study.files import TextStudy
+from diffattn.lab.stats.intervals import Interval
 
 LOSS = "validation_loss"
-ROLES = {"softmax": "baseline", "diff": "type", "diff_v2": "type", "shared_diff": "type"}
-"""Of a study that has not finished, and so has not recorded them."""
 COMPARED = ("baseline", "type")
+"""Roles of the models in the main table."""
 NOT_COMPARED = "not compared"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Values, one per run."""
-
-    runs: tuple[str, ...]
-    values: tuple[float, ...]
-    interval: Interval
+RATES = {"best": "chosen", "common": "common"}
+"""The learning rates of a group of runs: the key in the records, and the word in tables."""
+PARTS = {
+    "repeated_bigram": "Repeated pair",
+    "repeated_token": "Repeated token",
+    "first_occurrence": "First occurrence",
+}
+PART_MEANINGS = {
+    "repeated_bigram": "The token and the one before it stood side by side earlier in the window.",
+    "repeated_token": "The token stood in the window before, but not after this predecessor.",
+    "first_occurrence": "The token is new in the window.",
+}
+QUARTERS = {f"quarter_{i}": f"Quarter {i}" for i in (1, 2, 3, 4)}
+COUNT_MODELS = {"unigram": "Unigram", "bigram": "Bigram", "bigram_copy": "Bigram + copy"}
+"""Models that count the training tokens and learn nothing else."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,10 @@ class Group:
     """Runs of one variant at one learning rate."""
 
     learning_rate: float | None
-    loss: Measured
-    """Validation loss, nats per token."""
+    runs: tuple[str, ...]
+    losses: tuple[float, ...]
+    """Validation loss of each run, nats per token."""
+    loss: Interval
     parts: dict[str, Interval] = field(default_factory=dict)
     """Validation loss of a part of the tokens."""
     phase_steps: tuple[int | None, ...] | None = None
@@ -47,26 +53,29 @@ class Variant:
 
     name: str
     role: str
-    """``"baseline"``, ``"type"``, ``"control"``, ``"ablation"``, ``"match"`` or ``"rank"``."""
-    what: str = ""
-    """What it separates."""
+    summary: str = ""
+    """The effect that it separates."""
     parameters: int | None = None
     train_flops_per_token: int | None = None
     attention_parameters: int | None = None
     best: Group | None = None
-    """``None`` while no run has finished."""
+    """Runs at the chosen rate. ``None`` before the study has finished."""
     common: Group | None = None
-    """At the common learning rate, where it is not the best."""
+    """Runs at the common rate, where it is not the chosen one."""
+
+    def group(self, at: str) -> Group | None:
+        """The runs at a rate; at the common one those at the chosen rate if the two are equal."""
+        return self.common if at == "common" and self.common is not None else self.best
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Values of one variant minus those of another, paired by seed."""
+    """Losses of one variant minus those of another, paired by seed."""
 
     variant: str
     baseline: str
     at: str
-    """``"best"`` or ``"common"``: the learning rates."""
+    """A key of :data:`RATES`."""
     metric: str
     runs: tuple[tuple[str, str], ...]
     values: tuple[float, ...]
@@ -74,37 +83,25 @@ class Difference:
 
 
 def variants_of(study: TextStudy) -> dict[str, Variant]:
-    """Every variant in the order shown, with what is known of it."""
-    if study.results is None:
-        return {name: _from_runs(study, name) for name in study.variants}
-    recorded = study.results["variants"]
-    return {
-        name: _recorded_variant(name, recorded[name])
-        if name in recorded
-        else Variant(name, _unrecorded_role(name))
-        for name in study.variants
-    }
+    """Every variant in the order shown, with what is recorded of it."""
+    recorded = (study.results or {}).get("variants") or {}
+    return {name: _variant(name, recorded.get(name)) for name in study.variants}
 
 
 def shown_in_charts(study: TextStudy) -> list[str]:
-    """The variants whose curves are drawn: baseline, types and no attention."""
-    return [
-        name
-        for name, variant in variants_of(study).items()
-        if variant.role in COMPARED or name == FLOOR
-    ]
+    """The variants whose curves are drawn: the baseline, the types and no attention."""
+    every = variants_of(study)
+    return [name for name, of in every.items() if of.role in COMPARED or name == FLOOR]
 
 
 def bits_per_byte(run: StudyRun) -> float | None:
-    """Of a finished run that has them."""
+    """Validation loss of a finished run in bits per byte, where it was recorded."""
     value = run.result("validation_bits_per_byte")
     return value if is_number(value) else None
 
 
 def differences(study: TextStudy, metric: str = LOSS) -> list[Difference]:
     """Every paired difference in the validation loss, or in that of a part of the tokens."""
-    if study.results is None:
-        return _computed_differences(study) if metric == LOSS else []
     return [
         Difference(
             variant=entry["variant"],
@@ -115,7 +112,7 @@ def differences(study: TextStudy, metric: str = LOSS) -> list[Difference]:
             values=tuple(entry["values"]),
             interval=_interval(entry),
         )
-        for entry in study.results["differences"]
+        for entry in (study.results or {}).get("differences") or ()
         if entry["metric"] == metric
     ]
 
@@ -123,26 +120,23 @@ def differences(study: TextStudy, metric: str = LOSS) -> list[Difference]:
 def difference(
     study: TextStudy, variant: str, baseline: str, at: str = "best", metric: str = LOSS
 ) -> Difference | None:
-    """One difference, if it is known, be it the other way round.
+    """One recorded difference, turned round if the record has it so.
 
-    At the common rate, that at the best one where it is the same of both.
+    At the common rate it is that at the chosen one where both models have one rate.
     """
     every = variants_of(study)
-    both = (every.get(variant), every.get(baseline))
-    if at == "common" and all(one is not None and one.common is None for one in both):
+    if at == "common" and all(
+        name in every and every[name].common is None for name in (variant, baseline)
+    ):
         at = "best"
-    known = [entry for entry in differences(study, metric) if entry.at == at]
-    for entry in known:
-        if (entry.variant, entry.baseline) == (variant, baseline):
-            return entry
-    for entry in known:
-        if (entry.variant, entry.baseline) == (baseline, variant):
-            return _turned(entry)
+    for entry in differences(study, metric):
+        if entry.at == at and {entry.variant, entry.baseline} == {variant, baseline}:
+            return entry if entry.variant == variant else _turn(entry)
     return None
 
 
 def baseline_of(study: TextStudy, variant: str) -> str | None:
-    """What a variant is compared with: the first that its differences name."""
+    """The model that a variant is compared with: the first that its differences name."""
     named = (entry.baseline for entry in differences(study) if entry.variant == variant)
     return next(named, None)
 
@@ -153,159 +147,78 @@ def rows_of(study: TextStudy) -> list[dict[str, Any]]:
 
 
 def tests_of(study: TextStudy) -> list[dict[str, Any]]:
-    """Every difference with an adjusted p-value: the rows, or what a comparison's verdict takes."""
+    """Every difference with an adjusted p-value: the rows, or those that the verdict takes."""
     return rows_of(study) or (study.results or {}).get("tests") or []
 
 
-def why_apart(study: TextStudy, entry: Difference) -> str:
-    """Why a difference that is tested is not compared; empty if it is.
-
-    Args:
-        study: The study.
-        entry: One of its differences.
-    """
-    return gap((study.results or {})["variants"], entry.variant, entry.baseline, entry.at)
-
-
 def in_words(study: TextStudy, entry: Difference) -> str:
-    """What a difference shows: by the adjusted p-value where the study has one, else its interval.
-
-    Args:
-        study: The study.
-        entry: One of its differences.
-    """
-    pair = (entry.variant, entry.baseline)
+    """What a difference shows: by its adjusted p-value where there is one, else its interval."""
     for test in tests_of(study) if entry.metric == LOSS else ():
         # A test of the turned pair is the same test.
-        if {test["variant"], test["baseline"]} == set(pair) and test["at"] == entry.at:
-            if why := why_apart(study, entry):
-                return f"{NOT_COMPARED}: {why}"
-            if test["p_holm"] is not None and not test["shown"]:
-                return "no difference shown after Holm"
-            if test["shown"]:
-                side = "lower" if entry.interval.mean < 0 else "higher"
-                return f"{side} by {number(abs(entry.interval.mean))}"
+        same = {test["variant"], test["baseline"]} == {entry.variant, entry.baseline}
+        if not same or test["at"] != entry.at:
+            continue
+        variants = (study.results or {})["variants"]
+        if reason := gap(variants, entry.variant, entry.baseline, entry.at):
+            return f"{NOT_COMPARED}: {reason}"
+        if test["shown"]:
+            side = "lower" if entry.interval.mean < 0 else "higher"
+            return f"{side} by {number(abs(entry.interval.mean))}"
+        if test["p_holm"] is not None:
+            return "no reliable difference after Holm"
     said = verdict(entry.interval)
-    return f"{said} (not among the tests)" if tests_of(study) else said
+    return f"{said} (not among the tests)" if said and tests_of(study) else said
 
 
-def group_at(variant: Variant, at: str) -> Group | None:
-    """At the common rate, the runs at the best rate where the two are the same."""
-    return variant.common if at == "common" and variant.common is not None else variant.best
+def runs_in(groups: Iterable[Group | None]) -> list[str]:
+    """Names of the runs of groups, each once."""
+    return list(dict.fromkeys(run for group in groups if group for run in group.runs))
 
 
-def _recorded_variant(name: str, entry: dict[str, Any]) -> Variant:
-    at = entry["at"]
+def _variant(name: str, entry: dict[str, Any] | None) -> Variant:
+    if entry is None:
+        row = VARIANTS.get(name)
+        return Variant(name, row.role if row else "ablation")
     return Variant(
         name=name,
         role=entry["role"],
-        what=entry.get("what", ""),
+        summary=entry.get("what", ""),
         parameters=entry.get("parameters"),
         train_flops_per_token=entry.get("train_flops_per_token"),
         attention_parameters=entry.get("attention_parameters"),
-        best=_recorded_group(at.get("best")),
-        common=_recorded_group(at.get("common")),
+        best=_group(entry["at"].get("best")),
+        common=_group(entry["at"].get("common")),
     )
 
 
-def _recorded_group(entry: dict[str, Any] | None) -> Group | None:
+def _group(entry: dict[str, Any] | None) -> Group | None:
     if entry is None:
         return None
-    steps = entry.get("phase_steps")
+    steps: Sequence[int | None] | None = entry.get("phase_steps")
     return Group(
         learning_rate=entry["learning_rate"],
-        loss=Measured(tuple(entry["runs"]), tuple(entry[LOSS]["values"]), _interval(entry[LOSS])),
+        runs=tuple(entry["runs"]),
+        losses=tuple(entry[LOSS]["values"]),
+        loss=_interval(entry[LOSS]),
         parts={name: _interval(part) for name, part in (entry.get("parts") or {}).items()},
         phase_steps=None if steps is None else tuple(steps),
     )
 
 
 def _interval(entry: dict[str, Any]) -> Interval:
-    """An interval as ``results.json`` holds it; never computed again."""
     low, high, n = entry.get("low"), entry.get("high"), entry.get("n", len(entry["values"]))
     return Interval(entry["mean"], low, high, entry["level"], n, "results.json")
 
 
-def _from_runs(study: TextStudy, name: str) -> Variant:
-    """A variant of a study that has not finished."""
-    runs = study.runs_of(name)
-    model = runs[0].record.model if runs else {}
-    finished = [run for run in runs if has_loss(run)]
-    best = None
-    if finished:
-        values = [run.result(LOSS) for run in finished]
-        train = finished[0].record.config.get("train")
-        rate = train.get("learning_rate") if isinstance(train, dict) else None
-        best = Group(
-            learning_rate=rate if is_number(rate) else None,
-            loss=Measured(
-                tuple(run.name for run in finished), tuple(values), mean_interval(values)
-            ),
-        )
-    return Variant(
-        name=name,
-        role=_unrecorded_role(name),
-        parameters=_whole(model.get("parameters")),
-        train_flops_per_token=_whole(model.get("train_flops_per_token")),
-        best=best,
-    )
-
-
-def _unrecorded_role(name: str) -> str:
-    if name.endswith(("_heads", "_flops")):
-        return "match"
-    return ROLES.get(name) or ("control" if name in CONTROLS else "ablation")
-
-
-def _turned(entry: Difference) -> Difference:
+def _turn(entry: Difference) -> Difference:
     """The same difference the other way round."""
-    of = entry.interval
-    low, high = (None if end is None else -end for end in (of.high, of.low))
+    interval = entry.interval
+    low, high = (None if end is None else -end for end in (interval.high, interval.low))
     return replace(
         entry,
         variant=entry.baseline,
         baseline=entry.variant,
         runs=tuple((b, a) for a, b in entry.runs),
         values=tuple(-value for value in entry.values),
-        interval=replace(of, mean=-of.mean, low=low, high=high),
-    )
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and is_number(value) else None
-
-
-def _computed_differences(study: TextStudy) -> list[Difference]:
-    """Types and no attention minus the Transformer, and types minus no attention."""
-    pairs = [(name, BASELINE) for name in shown_in_charts(study) if name != BASELINE]
-    types = [name for name in shown_in_charts(study) if ROLES.get(name) is not None]
-    pairs += [(name, FLOOR) for name in types if FLOOR in study.variants]
-    made = (
-        _computed_difference(name, study.runs_of(name), other, study.runs_of(other))
-        for name, other in pairs
-    )
-    return [entry for entry in made if entry is not None]
-
-
-def _computed_difference(
-    variant: str, runs: Sequence[StudyRun], baseline: str, others: Sequence[StudyRun]
-) -> Difference | None:
-    """The difference over the seeds that both have; ``None`` if there are none."""
-    by_seed = {run.record.seed: run for run in others if has_loss(run)}
-    pairs = [
-        (run, by_seed[run.record.seed])
-        for run in runs
-        if has_loss(run) and run.record.seed in by_seed
-    ]
-    if not pairs:
-        return None
-    here, there = ([run.result(LOSS) for run in side] for side in zip(*pairs, strict=True))
-    return Difference(
-        variant=variant,
-        baseline=baseline,
-        at="best",
-        metric=LOSS,
-        runs=tuple((a.name, b.name) for a, b in pairs),
-        values=tuple(x - y for x, y in zip(here, there, strict=True)),
-        interval=paired_difference(here, there),
+        interval=replace(interval, mean=-interval.mean, low=low, high=high),
     )

@@ -1,0 +1,238 @@
+"""Tables that say how the results of a study on text came about."""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from statistics import fmean, median
+from typing import Any
+
+from diffattn.lab.report.page.runs import BASELINE, StudyRun, finite_numbers, is_number
+from diffattn.lab.report.page.tables import (
+    Table,
+    head_cell,
+    number_cell,
+    per_run,
+    run_cell,
+    table,
+    type_cell,
+    word_cell,
+)
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    brief_names,
+    count,
+    ends,
+    number,
+    rate_name,
+    span,
+    type_name,
+)
+from diffattn.lab.report.study.files import TextStudy
+from diffattn.lab.report.study.summary import (
+    COUNT_MODELS,
+    PARTS,
+    RATES,
+    baseline_of,
+    bits_per_byte,
+    difference,
+    differences,
+    variants_of,
+)
+
+
+def runs_table(study: TextStudy) -> Table:
+    """Every run behind the means: its rate, loss and bits per byte."""
+    by_name = {run.name: run for run in study.all_runs}
+    rows = []
+    for name, variant in variants_of(study).items():
+        for group in filter(None, (variant.best, variant.common)):
+            for run, loss in zip(group.runs, group.losses, strict=True):
+                bits = bits_per_byte(by_name[run]) if run in by_name else None
+                cells = [rate_name(group.learning_rate), number(loss), number(bits)]
+                rows.append([type_cell(name), word_cell(run), *map(number_cell, cells)])
+    headers = ["Model", "Run", "Learning rate", "Validation loss", "Bits per byte"]
+    return table("Every run that counts.", headers, rows)
+
+
+def pairs_table(study: TextStudy) -> Table:
+    """Single pairs behind every difference in validation loss."""
+    rows = [
+        [
+            head_cell(f"{type_name(entry.variant)} − {type_name(entry.baseline)}"),
+            word_cell(RATES[entry.at]),
+            per_run(
+                (f"{run} − {other}", number(value, signed=True))
+                for (run, other), value in zip(entry.runs, entry.values, strict=True)
+            ),
+        ]
+        for entry in differences(study)
+    ]
+    return table("Every pair behind a difference.", ["Difference", "Rate", "Each pair"], rows)
+
+
+def rates_table(study: TextStudy) -> Table | None:
+    """Losses at every rate of the sweep; ``None`` without one.
+
+    A model has a row of short runs, and below it one of the runs of all steps.
+    """
+    swept = swept_rates(study)
+    if not swept:
+        return None
+    rates = sorted({run["learning_rate"] for entry in swept.values() for run in entry["tried"]})
+    rows = []
+    for name, entry in swept.items():
+        for key, steps in (("tried", "sweep"), ("whole", "all")):
+            by_rate = {run["learning_rate"]: run for run in entry.get(key, ())}
+            if not by_rate:
+                continue
+            decides = key == "whole" or not entry.get("whole")
+            cells = [type_cell(name), word_cell(steps)]
+            for rate in rates:
+                run = by_rate.get(rate)
+                if run is None:
+                    cells.append(number_cell(MISSING))
+                    continue
+                loss = run["validation_loss"]
+                shown = "diverged" if loss is None else number(loss)
+                note = "chosen" if decides and rate == entry["best"] else ""
+                cells.append(number_cell(shown, [run["run"]], note=note))
+            rows.append(cells)
+    headers = ["Model", "Steps", *map(rate_name, rates)]
+    return table("Validation loss at every rate tried, nats per token.", headers, rows)
+
+
+def swept_rates(study: TextStudy) -> dict[str, dict[str, Any]]:
+    """The recorded sweep of every variant that has one, in the order shown."""
+    recorded = ((study.results or {}).get("rates") or {}).get("variants") or {}
+    return {name: recorded[name] for name in study.variants if recorded.get(name, {}).get("tried")}
+
+
+def parts_table(
+    study: TextStudy, names: Sequence[str], parts: Mapping[str, str], caption: str
+) -> Table | None:
+    """Loss of variants on parts of the tokens; ``None`` if no part was recorded.
+
+    Below each loss stands the difference to the Transformer, or to the model that the variant is
+    compared with.
+    """
+    every, rows = variants_of(study), []
+    for name in names:
+        best = every[name].best
+        if best is None or not any(part in best.parts for part in parts):
+            continue
+        cells = [
+            number_cell(number(best.parts[part].mean), best.runs, note=_change(study, name, part))
+            if part in best.parts
+            else number_cell(MISSING)
+            for part in parts
+        ]
+        rows.append([type_cell(name), *cells])
+    if not rows:
+        return None
+    counts = (study.results or {}).get("count_models") or {}
+    for name, title in COUNT_MODELS.items() if parts is PARTS else ():
+        if name in counts:
+            losses = counts[name].get("parts") or {}
+            cells = [number_cell(number(losses.get(part))) for part in parts]
+            rows.append([head_cell(f"{title} counts"), *cells])
+    caption += (
+        " Validation loss in nats per token, mean over seeds; below it the difference to the "
+        "Transformer, paired by seed, and its interval."
+    )
+    return table(caption, ["Model", *parts.values()], rows)
+
+
+def part_shares(study: TextStudy) -> str:
+    """Share of the validation tokens in each part, in words; empty if no run counted them."""
+    for run in study.runs:
+        counted = run.result("validation_parts")
+        entries = counted if isinstance(counted, dict) else {}
+        tokens: dict[str, Any] = {part: (entries.get(part) or {}).get("tokens") for part in PARTS}
+        if all(map(is_number, tokens.values())) and (total := sum(tokens.values())) > 0:
+            shares = (
+                f"{PARTS[part].lower()} {number(100 * size / total, 0)} %"
+                for part, size in tokens.items()
+            )
+            return f"Share of the tokens: {', '.join(shares)}."
+    return ""
+
+
+def phase_table(study: TextStudy) -> Table | None:
+    """The step at which each run passed the induction phase; ``None`` if that was not recorded.
+
+    A run that did not pass counts as later than the last step.
+    """
+    recorded = (study.results or {}).get("phase")
+    num_steps = count((study.info["config"].get("train") or {}).get("num_steps"))
+
+    def step_name(step: float) -> str:
+        return f"over {num_steps}" if step == inf else count(step)
+
+    rows = []
+    for name, variant in variants_of(study).items():
+        for group in filter(None, (variant.best, variant.common)):
+            steps = sorted(inf if step is None else step for step in group.phase_steps or ())
+            if not steps:
+                continue
+            passed = sum(step < inf for step in steps)
+            coverage = number(100 * (1 - 2.0 ** (1 - len(steps))), 0)
+            spread = f"{step_name(steps[0])} to {step_name(steps[-1])} ({coverage} %)"
+            cells = [f"{passed} of {len(steps)}", step_name(median(steps))]
+            cells += [spread] if len(steps) > 1 else [MISSING]
+            rows.append(
+                [
+                    type_cell(name),
+                    number_cell(rate_name(group.learning_rate)),
+                    *(number_cell(text, group.runs) for text in cells),
+                ]
+            )
+    if not rows or not recorded:
+        return None
+    caption = (
+        f"Step at which a run has passed the induction phase: {recorded['what']}, below "
+        f"{number(recorded['threshold'], 3)} nats. From the lowest to the highest step is an "
+        "interval of the median, with its coverage."
+    )
+    return table(caption, ["Model", "Rate", "Passed", "Median step", "Lowest to highest"], rows)
+
+
+def lambda_table(study: TextStudy) -> Table | None:
+    """λ of every layer at the end of training; ``None`` if no run recorded any."""
+    columns = {name: [run for run in study.runs_of(name) if _lam(run)] for name in study.variants}
+    columns = {name: runs for name, runs in columns.items() if runs}
+    if not columns:
+        return None
+    layers = max(len(_lam(run)) for runs in columns.values() for run in runs)
+    rows = []
+    for layer in range(layers):
+        row = [head_cell(f"layer {layer}")]
+        for runs in columns.values():
+            values = [_lam(run)[layer] for run in runs if layer < len(_lam(run))]
+            spread = span(min(values), max(values), 3) if len(values) > 1 else ""
+            text = number(fmean(values), 3) if values else MISSING
+            row.append(number_cell(text, [run.name for run in runs], note=spread))
+        rows.append(row)
+    used = [run_cell(brief_names(run.name for run in runs)) for runs in columns.values()]
+    rows.append([head_cell("runs"), *used])
+    caption = (
+        "λ at the end of training: mean over seeds, and the range of single runs. Layers are "
+        "counted from 0."
+    )
+    if any(runs[0].attention_type == "diff_v2" for runs in columns.values()):
+        caption += f" For {type_name('diff_v2')} the mean of σ(λ) over tokens and heads."
+    return table(caption, ["", *map(type_name, columns)], rows)
+
+
+def _change(study: TextStudy, name: str, part: str) -> str:
+    """The difference on one part of the tokens, and to whom where that is not the Transformer."""
+    for other in dict.fromkeys((BASELINE, baseline_of(study, name))):
+        entry = None if other is None else difference(study, name, other, metric=part)
+        if entry is None or name == BASELINE:
+            continue
+        text, interval = number(entry.interval.mean, signed=True), ends(entry.interval, signed=True)
+        text += f" ({interval})" if interval else ""
+        return text if other == BASELINE else f"{text} to {type_name(entry.baseline)}"
+    return ""
+
+
+def _lam(run: StudyRun) -> Sequence[float]:
+    return finite_numbers(run.result("lam"))
