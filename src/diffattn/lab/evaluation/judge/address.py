@@ -1,4 +1,4 @@
-"""Where an endpoint and its proxy are: URLs, checked where they enter."""
+"""URLs of an endpoint and its proxy, checked where they enter."""
 
 import ipaddress
 import re
@@ -19,12 +19,12 @@ def checked_url(name: str, text: Any, *schemes: str) -> SplitResult:
     """The parts of a URL that a request can be sent to.
 
     Args:
-        name: Of the setting, for messages.
+        name: Name of the setting, for messages.
         text: Its value. No message repeats it, since it may hold a key.
-        schemes: Those that may stand in it.
+        schemes: Allowed schemes.
 
     Raises:
-        ConfigError: It is no such URL.
+        ConfigError: The text is no URL with one of these schemes.
     """
     flaw = _flaw(text, schemes)
     if flaw:
@@ -36,7 +36,7 @@ def proxy_for(url: SplitResult) -> SplitResult | None:
     """The proxy that the environment names (``https_proxy``, ``no_proxy`` ...), if any.
 
     Raises:
-        ConfigError: It is none that speaks HTTP.
+        ConfigError: It does not speak HTTP.
     """
     proxy = getproxies().get(url.scheme)
     if not proxy or proxy_bypass(url.netloc):

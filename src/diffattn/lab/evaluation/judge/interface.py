@@ -1,4 +1,4 @@
-"""What a judge is: how it is asked, what it answers, and how it fails."""
+"""The interface of a judge: settings, replies and failures."""
 
 import os
 import re
@@ -28,16 +28,16 @@ _LONGEST_NAME = 150
 
 
 class JudgeFailure(DiffAttnError):
-    """No reply to one request. It is recorded, and asked for again by the next call."""
+    """No reply to one request. It is recorded, and the next call asks again."""
 
 
 class JudgeUnreachable(JudgeFailure):
-    """No reply after all attempts: the next request may fare no better."""
+    """No reply after all attempts: the next request may fail too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a judge wrote."""
+    """The text of a judge."""
 
     text: str
     details: dict[str, Any] = field(default_factory=dict)
@@ -51,30 +51,28 @@ class Judge(Protocol):
     """Requests that may run in parallel."""
 
     def facts(self) -> dict[str, Any]:
-        """What a record says of the judge. Never a key."""
-        ...
+        """Description for records, without a key."""
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
         """Answer one request.
 
         Args:
-            name: Of the request, unique within an evaluation folder.
+            name: Name of the request, unique within an evaluation folder.
             messages: ``role`` and ``content``.
             stop: Set when the caller gives up; long waits end early.
 
         Raises:
             JudgeFailure: There is no reply to this request.
-            DiffAttnError: There will be none to any.
+            DiffAttnError: There will be no reply to any request.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSettings:
-    """How a judge is asked."""
+    """Settings of a judge."""
 
     who: ClassVar[str] = "judge"
-    """First in messages."""
+    """Name at the beginning of error messages."""
     model: str
     """Name of the model at the endpoint; without one, a local model folder or hub name."""
     endpoint: str | None = field(default=None, repr=False)
@@ -137,9 +135,10 @@ class JudgeSettings:
             return
         kinds = int if isinstance(high, int) else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-            what = "a whole number" if kinds is int else "a number"
+            noun = "a whole number" if kinds is int else "a number"
+            shown = "a longer number" if len(repr(value)) > 40 else repr(value)
             raise ConfigError(
-                f"{self.who}: {name} must be {what} from {low} to {high}, got {_shown(value)}."
+                f"{self.who}: {name} must be {noun} from {low} to {high}, got {shown}."
             )
 
     def url(self) -> SplitResult | None:
@@ -164,8 +163,7 @@ class JudgeSettings:
         return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "judge"
 
     def facts(self) -> dict[str, Any]:
-        """What decides a verdict: pace and key are left out, and so is the endpoint's query, in
-        which some servers take keys."""
+        """The settings that decide a verdict, without the endpoint's query: it may hold a key."""
         kept = ("model", "document", "temperature", "max_tokens")
         url = self.url()
         place = url and f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
@@ -188,8 +186,3 @@ def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> 
     # Their types are checked below, by messages that show no value: it may be a key.
     values = read_settings(changes, dict.fromkeys(known, Any))
     return JudgeSettings(model=model, endpoint=endpoint, **values)
-
-
-def _shown(value: Any) -> str:
-    too_long = isinstance(value, int) and abs(value) >= 10**40
-    return "a longer number" if too_long else repr(value)[:40]

@@ -23,13 +23,13 @@ def chosen_judge(
     device: str | None = None,
     dtype: str = "auto",
 ) -> Judge:
-    """The judge that the settings mean: recorded replies, an endpoint, or a local model.
+    """The judge that the settings name: recorded replies, an endpoint, or a local model.
 
     Args:
-        settings: How a judge is asked.
-        replies: File of replies; then nobody is asked.
-        device: Of a local model. Default: CUDA if there is any.
-        dtype: Of a local model's weights. Default: the checkpoint's.
+        settings: Settings of the judge.
+        replies: File of replies, used in place of a judge.
+        device: Device of a local model. Default: CUDA if there is any.
+        dtype: Type of a local model's weights. Default: the checkpoint's.
 
     Raises:
         ConfigError: The endpoint, its key, the replies or an option is wrong.
@@ -53,7 +53,7 @@ class LocalJudge:
         self.model, self.settings = model, settings
 
     def facts(self) -> dict[str, Any]:
-        """The settings, and which weights."""
+        """The settings, and the hash of the weights."""
         return self.settings.facts() | {"weights": self.model.facts()["weights"]}
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:

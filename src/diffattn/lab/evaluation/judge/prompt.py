@@ -1,4 +1,4 @@
-"""What a judge model is asked about one output, and what its reply says."""
+"""The question about one output to a judge model, and the verdict in its reply."""
 
 import json
 import re
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PROMPT_VERSION = 2
-"""Raised with any change of the prompt; of how replies are read, the protocol's version is."""
-
+"""Raised with any change of the prompt. The protocol's version covers the reading of replies."""
 
 # A title in any case with a colon (or the line's end, as below a heading), set in bold or not.
 _CONCLUSION = re.compile(r"(?<![a-z])conclusion[*_ \t]*(?:[:\uff1a]|\n)[*_\s]*", re.IGNORECASE)
@@ -19,7 +18,6 @@ _DENIED = re.compile(r"\b(?:not|n't|neither|nor)\s+(?:true|false)\b", re.IGNOREC
 
 Messages = list[dict[str, str]]
 
-
 _TASK = (
     "Below are a document and a proposed {thing}. Decide whether everything that the proposed "
     "{thing} says can be inferred from the document alone. If it says anything that the document "
@@ -27,8 +25,6 @@ _TASK = (
     "nothing in it is false.\n"
     "Explain your decision by what the document says, and use no other knowledge.\n{ending}"
 )
-
-
 _ENDING = (
     "Then conclude with **Conclusion: True** if the document supports all of the proposed "
     "{thing}, or with **Conclusion: False** if any of it is wrong or unsupported. If it is false, "
@@ -39,7 +35,7 @@ _ENDING = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a reply says."""
+    """The verdict of a reply."""
 
     correct: bool | None
     """``None``: the reply has no conclusion that can be read."""
@@ -47,7 +43,7 @@ class Verdict:
 
 
 def storable(text: str) -> str:
-    """JSON can spell lone surrogates, which no file can hold."""
+    """The text without lone surrogates, which JSON can spell and no file can hold."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -58,7 +54,7 @@ def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
 
     Args:
         row: A row of the protocol ``hallucination``.
-        document: What the output is checked against.
+        document: The text that the output is checked against.
     """
     is_answer = row["kind"] == "answer"
     thing, title = ("answer", "Answer") if is_answer else ("summary", "Summary")
@@ -96,22 +92,22 @@ def read_verdict(reply: str) -> Verdict:
 
 
 def _conclusion(reply: str) -> str:
-    """What follows the last conclusion's title that the problematic spans do not quote.
+    """The text after the last title of a conclusion that the problematic spans do not quote.
 
-    The list of spans is left out; where it is no JSON, nobody knows where it ends, and a
-    conclusion before it counts rather than one that may lie within.
+    The list of spans is left out. Where it is no JSON, its end is unknown, and a conclusion
+    before it counts rather than one that may lie within.
     """
     titles = list(_SPANS.finditer(reply))
     texts = [reply]
     if titles:
         spans = reply[titles[-1].end() :]
         texts = [_beyond_json(spans), reply[: titles[-1].start()], spans]
-    found = (_after(text, _CONCLUSION) for text in texts)
-    return next((text for text in found if text is not None), "")
+    conclusions = (_after(text, _CONCLUSION) for text in texts)
+    return next((text for text in conclusions if text is not None), "")
 
 
 def _beyond_json(text: str) -> str:
-    """What follows the JSON value that a text begins with; nothing if it begins with none."""
+    """The text after the JSON value that it begins with; empty if it begins with none."""
     try:
         return text[json.JSONDecoder().raw_decode(text)[1] :]
     except (ValueError, RecursionError):
@@ -119,22 +115,21 @@ def _beyond_json(text: str) -> str:
 
 
 def _correct(line: str) -> bool | None:
-    """The verdict of what follows a conclusion's title."""
-    said = {word.lower() for word in _VERDICT.findall(line)}
+    words = {word.lower() for word in _VERDICT.findall(line)}
     first = _FIRST_WORD.match(line)
     if first:
-        said.add(first[1].lower())
-    return said == {"true"} if len(said) == 1 and not _DENIED.search(line) else None
+        words.add(first[1].lower())
+    return words == {"true"} if len(words) == 1 and not _DENIED.search(line) else None
 
 
 def _after(reply: str, title: re.Pattern[str]) -> str | None:
-    """What follows the last ``title``, up to ``**`` or the end."""
+    """The text after the last ``title``, up to ``**`` or the end."""
     ends = [match.end() for match in title.finditer(reply)]
     return reply[ends[-1] :].partition("**")[0].strip() if ends else None
 
 
 def _strings(text: str) -> tuple[str, ...]:
-    """A JSON list; else what stands in quotes; else the text itself."""
+    """The strings of a JSON list; else the quoted strings; else the text itself."""
     try:
         value: Any = json.loads(text)
         spans = [str(span) for span in (value if isinstance(value, list) else [value])]

@@ -1,4 +1,4 @@
-"""Take secrets out of what a server says, before any of it is cut, shown or recorded."""
+"""Take secrets out of a server's answer before any of it is cut, shown or recorded."""
 
 import base64
 import re
@@ -21,14 +21,14 @@ _HALF = re.compile(r"(?:\\(?:u0{0,2}|x)?|%(?:u0{0,2})?|=|&#?x?)[0-9a-f]{0,2}$", 
 
 
 class Redaction:
-    """Knows secrets, and finds them as they are, in pieces, and in the usual encodings.
+    """Finds secrets as they are, in pieces, and in the usual encodings.
 
-    That guards against servers that repeat what they were sent, not against those that mean to
-    hide it: they can always spell it in another way.
+    This guards against servers that repeat their input, not against those that hide it on
+    purpose: they can always spell it in another way.
 
     Args:
-        secrets: No part of them is let through.
-        phrases: Neither are these, but parts of them are: ``api-version=...`` is made of words.
+        secrets: Texts of which no part may pass.
+        phrases: Texts of which parts may pass, such as ``api-version=...``.
     """
 
     def __init__(self, secrets: Iterable[str], phrases: Iterable[str] = ()) -> None:
@@ -39,7 +39,7 @@ class Redaction:
         self._whole = {form for text in phrases & {*self._long} for form in _forms(text)}
 
     def message(self, text: str) -> str:
-        """One line of at most 300 characters for an error, or word that it is withheld."""
+        """One line of at most 300 characters for an error, or a note that it is withheld."""
         text = _marked(text[:_READ], self._all)
         return _WITHHELD if self._shows(text, _PIECE) else " ".join(text.split())[:_SHOWN]
 
@@ -49,7 +49,7 @@ class Redaction:
         return None if self._shows(text, piece) else text
 
     def name(self, text: str) -> str | None:
-        """The same for a word that a server says of itself."""
+        """The same for the name of a model or of a reason to finish."""
         return self.reply(text[:_SHOWN], _PIECE)
 
     def _shows(self, text: str, size: int) -> bool:
@@ -86,7 +86,7 @@ def _forms(secret: str) -> list[str]:
 
 
 def _views(text: str) -> Iterator[str]:
-    """The text, and what stands in it once, twice and three times escaped."""
+    """The text, and the same after undoing one, two and three levels of escapes."""
     yield _level(text)
     for _ in range(3):
         text = _RUN.sub(r"\\", text)
@@ -96,11 +96,11 @@ def _views(text: str) -> Iterator[str]:
 
 
 def _unescaped(text: str) -> str:
-    text = _DECIMAL.sub(lambda found: chr(int(found[1])), text)
-    text = _HEX.sub(lambda found: chr(int(found[1], 16)), text)
+    text = _DECIMAL.sub(lambda match: chr(int(match[1])), text)
+    text = _HEX.sub(lambda match: chr(int(match[1], 16)), text)
     return text.replace("\\", "").replace("&amp;", "&")
 
 
 def _level(text: str) -> str:
-    """Without what differs between spellings: case, spaces, the two alphabets of base64."""
+    """The text without case, spaces and the second alphabet of base64."""
     return "".join(text.split()).casefold().replace("-", "+").replace("_", "/")

@@ -1,4 +1,4 @@
-"""What of an evaluation folder is to be judged, and the words in which it is asked."""
+"""The recorded outputs of an evaluation folder, and the requests that ask a judge about them."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from diffattn.lab.records.evaluations import EvalResult, evaluation_marker
 from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
 
 BEGINNING = '{"request": "'
-"""Of every file of requests."""
+"""First characters of every file of requests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,10 +24,10 @@ class Request:
     item: str
     messages: Messages
     digest: str
-    """Of the messages: a reply counts for these words only."""
+    """Hash of the messages: a reply counts for these words only."""
 
     def plain(self) -> dict[str, Any]:
-        """As a line of JSON, which starts like :data:`BEGINNING`."""
+        """The request as a line of JSON, which starts like :data:`BEGINNING`."""
         return {"request": self.digest, "id": self.name, "messages": self.messages}
 
 
@@ -41,18 +41,17 @@ class Outputs:
     result: EvalResult
 
     def requests(self, document: str) -> list[Request]:
-        """One per output that is not empty.
+        """One request per output that is not empty.
 
         Args:
-            document: ``"whole"`` or ``"read"``.
+            document: ``"whole"``, or ``"read"``: the part that the model has read.
         """
         requests = []
         for row in self.rows():
             if not row["output"]:
                 continue
-            text = row["document"]
-            if document == "read":
-                text = text_read(text, row["read"])
+            is_part = document == "read"
+            text = text_read(row["document"], row["read"]) if is_part else row["document"]
             messages = judge_messages(row, text)
             digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
             name = f"{self.label}/{self.variant}/{row['id']}"
@@ -60,19 +59,18 @@ class Outputs:
         return requests
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of the items that were asked without failure."""
+        """Rows of the items that were scored."""
         return [row for row in self.result.read_items(self.folder) if "error" not in row]
 
 
 def recorded_outputs(folder: Path) -> list[Outputs]:
-    """What of an evaluation folder can be judged: finished parts of ``JUDGED_PROTOCOL``.
+    """The finished parts of ``JUDGED_PROTOCOL`` in an evaluation folder.
 
     Raises:
         CheckpointError: ``folder`` is no evaluation folder, or a record is damaged.
-        ConfigError: Nothing in it can be judged.
+        ConfigError: There is no such part.
     """
-    marker = evaluation_marker(folder)
-    recorded = []
+    marker, recorded = evaluation_marker(folder), []
     for label in marker["models"]:
         for variant in marker["variants"]:
             part = folder / label / variant

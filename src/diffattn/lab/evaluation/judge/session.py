@@ -1,4 +1,4 @@
-"""Put the recorded outputs of an evaluation folder to a judge; resumable, without the models."""
+"""Ask a judge about the recorded outputs of an evaluation folder; resumable, without the models."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -43,30 +43,58 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """What one call of :func:`judge_folder` found."""
+    """Results of one call of :func:`judge_folder`."""
 
     results: list[EvalResult]
     missing: list[str]
     """One sentence for every part that has no verdict at all."""
 
 
-@dataclass(slots=True)
-class _Patience:
-    """How many requests in a row may go unanswered, over all parts."""
-
-    limit: int
-    in_a_row: int = 0
-
-    def count(self, answer: Reply | JudgeFailure) -> None:
-        self.in_a_row = self.in_a_row + 1 if isinstance(answer, JudgeUnreachable) else 0
-
-    @property
-    def is_over(self) -> bool:
-        return self.in_a_row >= self.limit
-
-
 class _NoVerdict(DiffAttnError):
     """A part has nothing to report."""
+
+
+class _Asker:
+    """Asks a judge, until too many requests in a row go unanswered."""
+
+    def __init__(self, judge: Judge, give_up_after: int) -> None:
+        self.judge, self.give_up_after, self.unanswered = judge, give_up_after, 0
+
+    @property
+    def has_given_up(self) -> bool:
+        return self.unanswered >= self.give_up_after
+
+    def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
+        """Replies and failures as they come."""
+        if self.has_given_up:
+            return
+        stop, left = Event(), iter(requests)
+        running: dict[Future[Reply], Request] = {}
+        with ThreadPoolExecutor(self.judge.workers) as pool:
+
+            def start(count: int) -> None:
+                for request in islice(left, count):
+                    job = pool.submit(self.judge.reply, request.name, request.messages, stop)
+                    running[job] = request
+
+            try:
+                start(self.judge.workers)
+                while running:
+                    for job in wait(running, return_when=FIRST_COMPLETED).done:
+                        request = running.pop(job)
+                        try:
+                            answer: Reply | JudgeFailure = job.result()
+                        except JudgeFailure as failure:
+                            answer = failure
+                        is_lost = isinstance(answer, JudgeUnreachable)
+                        self.unanswered = self.unanswered + 1 if is_lost else 0
+                        yield request, answer
+                        if self.has_given_up:
+                            stop.set()
+                        if not stop.is_set():
+                            start(1)
+            finally:
+                stop.set()  # after an interruption, too, so that nobody waits for a server
 
 
 def judge_folder(
@@ -79,18 +107,14 @@ def judge_folder(
     """Judge all recorded outputs that have no reply yet, and write results beside them.
 
     For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
-    ``requests.jsonl``, ``replies.jsonl`` (a line per request asked, written as it comes),
-    and, rewritten by every call, ``items.jsonl`` and ``result.json``. Models are not compared
-    here: see :func:`diffattn.lab.evaluation.compare.compare_folder`.
+    ``requests.jsonl``, ``replies.jsonl`` (one line per request, written as it comes), and,
+    rewritten by every call, ``items.jsonl`` and ``result.json``.
 
     Args:
         folder: Evaluation folder.
-        judge: Whom to ask.
-        settings: How.
-        on_progress: Given the name of each part, and its requests answered and in all.
-
-    Returns:
-        Results by model and data set, and what is missing.
+        judge: The judge.
+        settings: Its settings.
+        on_progress: Called with the name of each part, its requests answered and in all.
 
     Raises:
         CheckpointError: A folder holds other records, or those of another judge.
@@ -98,12 +122,12 @@ def judge_folder(
         DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
     """
     results, missing = [], []
-    patience = _Patience(settings.give_up_after)
+    asker = _Asker(judge, settings.give_up_after)
     for outputs in recorded_outputs(folder):
         variant = f"{outputs.variant}.judged-{settings.folder_name}"
-        shown = partial(on_progress, f"{outputs.label}/{variant}")
+        report = partial(on_progress, f"{outputs.label}/{variant}")
         try:
-            results.append(_judge_outputs(outputs, variant, judge, settings, patience, shown))
+            results.append(_judge_outputs(outputs, variant, asker, settings.document, report))
         except _NoVerdict as error:
             missing.append(str(error))
             continue
@@ -116,72 +140,35 @@ def judge_folder(
 def _judge_outputs(
     outputs: Outputs,
     variant: str,
-    judge: Judge,
-    settings: JudgeSettings,
-    patience: _Patience,
+    asker: _Asker,
+    document: str,
     on_progress: Callable[[int, int], None],
 ) -> EvalResult:
     folder = outputs.folder.parent / variant
     with sole_writer(folder):
-        _claim(folder, f"{outputs.label}/{variant}", judge)
-        requests = outputs.requests(settings.document)
+        _claim(folder, f"{outputs.label}/{variant}", asker.judge)
+        requests = outputs.requests(document)
         write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
         replies = _known_replies(folder / "replies.jsonl")
         left = [request for request in requests if (request.name, request.digest) not in replies]
-        done = len(requests) - len(left)
-        on_progress(done, len(requests))
+        known = len(requests) - len(left)
+        on_progress(known, len(requests))
         reasons: dict[str, str] = {}
-        for request, reply in _ask_all(judge, left, patience):
+        for done, (request, reply) in enumerate(asker.ask(left), start=known + 1):
             line: dict[str, Any] = {"id": request.name, "request": request.digest}
             if isinstance(reply, Reply):
                 replies[request.name, request.digest] = reply.text
                 line |= {"reply": reply.text, **reply.details}
             else:
-                reasons[request.name] = str(reply)
-                line["error"] = str(reply)
+                line["error"] = reasons[request.name] = str(reply)
             append_jsonl(folder / "replies.jsonl", line)
-            done += 1
             on_progress(done, len(requests))
         by_item = {request.item: request for request in requests}
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
         write_jsonl(folder / ITEMS, rows)
-        result = _result(outputs, variant, judge, rows, log_facts(folder / ITEMS))
+        result = _result(outputs, variant, asker.judge, rows, log_facts(folder / ITEMS))
         result.write(folder)
     return result
-
-
-def _ask_all(
-    judge: Judge, requests: Sequence[Request], patience: _Patience
-) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
-    """Replies and failures as they come, while there is patience."""
-    if patience.is_over:
-        return
-    stop, left = Event(), iter(requests)
-    with ThreadPoolExecutor(judge.workers) as pool:
-        running: dict[Future[Reply], Request] = {}
-
-        def start(count: int) -> None:
-            for request in islice(left, count):
-                running[pool.submit(judge.reply, request.name, request.messages, stop)] = request
-
-        try:
-            start(judge.workers)
-            while running:
-                finished, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    request = running.pop(future)
-                    try:
-                        answer: Reply | JudgeFailure = future.result()
-                    except JudgeFailure as failure:
-                        answer = failure
-                    patience.count(answer)
-                    yield request, answer
-                    if patience.is_over:
-                        stop.set()
-                    if not stop.is_set():
-                        start(1)
-        finally:
-            stop.set()  # also when the caller was interrupted: nobody waits for a server
 
 
 def _row(
@@ -222,31 +209,40 @@ def _result(
             f"{outputs.label}/{variant}: one verdict or more is needed, got {len(failed)} "
             f"failures, first: {failed[0]['error'] if failed else 'no output'}"
         )
-    unparsable = [row for row in scored if row["verdict"] is None and not row["empty"]]
+    unparsable = [row["id"] for row in scored if row["verdict"] is None and not row["empty"]]
     counts = {
         "accuracy": sum(row["verdict"] is True for row in scored),
         "unparsable": len(unparsable),
         "empty": sum(row["empty"] for row in scored),
     }
-    metrics = []
-    for name, count in counts.items():
-        interval = wilson_interval(count, len(scored))
-        headline = name == "accuracy" or (name == "unparsable" and count > 0)
-        better = name == "accuracy"
-        metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
+    metrics = [
+        metric(
+            name,
+            wilson_interval(count, len(scored)),
+            headline=name == "accuracy" or (name == "unparsable" and count > 0),
+            higher_is_better=name == "accuracy",
+        )
+        for name, count in counts.items()
+    ]
     return EvalResult(
-        protocol=PROTOCOL, version=VERSION, source=SOURCE, variant=variant,
+        protocol=PROTOCOL,
+        version=VERSION,
+        source=SOURCE,
+        variant=variant,
         model=outputs.result.model,
         parameters={"judge": judge.facts(), "hallucination": outputs.result.parameters},
-        choices=CHOICES, metrics=metrics,
-        tables={"unparsable": [row["id"] for row in unparsable]},
-        num_items=len(rows), num_failed=len(failed), items=items,
+        choices=CHOICES,
+        metrics=metrics,
+        tables={"unparsable": unparsable},
+        num_items=len(rows),
+        num_failed=len(failed),
+        items=items,
         selection=outputs.result.selection,
-    )  # fmt: skip
+    )
 
 
 def _claim(folder: Path, name: str, judge: Judge) -> None:
-    """Write ``run.json``, or check that the folder holds verdicts of this very judge."""
+    """Write ``run.json``, or check that the folder holds verdicts of this judge."""
     config = {"protocol": PROTOCOL, "version": VERSION, "judge": judge.facts()}
     if (folder / "run.json").exists():
         if RunRecord.read(folder).config != config:
