@@ -207,7 +207,7 @@ def test_generate_takes_a_device_and_a_dtype(cli, fails, trained, monkeypatch):
         asked.append(options["dtype"])
         return load_model(model, **options)
 
-    monkeypatch.setattr("diffattn.models.loading.load_model", load)
+    monkeypatch.setattr("diffattn.lab.inference.streaming.load_model", load)
     command = ("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
     assert cli(*command, "--device", "cpu", "--dtype", "bfloat16").code == 0
     assert cli(*command).code == 0

@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from diffattn.lab.evaluation.compare import compare_answers
+from diffattn.lab.evaluation.compare import Answers, compare_answers
+from diffattn.lab.evaluation.guessing import Guess, guessing
 from diffattn.lab.evaluation.metrics import NAMED, guess_shares
-from diffattn.lab.evaluation.pairing import Answers
-from diffattn.lab.evaluation.primary import Guess, guessing
 from diffattn.lab.records.evaluations import EvalResult
 
 NEITHER = "uninformative: neither is above guessing where one can guess"

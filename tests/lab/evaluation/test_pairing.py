@@ -2,12 +2,16 @@
 
 import pytest
 
-from diffattn.lab.evaluation.catalog import PROTOCOLS
-from diffattn.lab.evaluation.compare import compare_answers
+from diffattn.lab.evaluation.catalog import PRIMARY, PROTOCOLS
+from diffattn.lab.evaluation.compare import (
+    Answers,
+    compare_answers,
+    differences,
+    pair_items,
+    partners,
+)
 from diffattn.lab.evaluation.judge.session import PROTOCOL as JUDGED
-from diffattn.lab.evaluation.metrics import is_share
-from diffattn.lab.evaluation.pairing import Answers, differences, pair_items, partners
-from diffattn.lab.evaluation.primary import PRIMARY, primary_score
+from diffattn.lab.evaluation.metrics import is_share, primary_score
 from diffattn.lab.evaluation.protocol import prompt_facts
 from diffattn.lab.evaluation.verdicts import with_verdicts
 from diffattn.lab.records.evaluations import EvalResult, PairedDifference
@@ -69,7 +73,7 @@ def test_losses_below_one_are_tested_as_losses():
 
 
 def test_primary_scores_are_shares_or_not():
-    names = {name for primary in PRIMARY.values() for name in primary.scores}
+    names = {name for scores in PRIMARY.values() for name in scores}
     assert {name for name in names if not is_share(name)} == {
         "answer_signed", "ar_hit_2_nll", "largest hidden state", "nll", "nll_per_word",
         "nll_window_{windows}",
@@ -110,8 +114,8 @@ def test_records_without_hashes_are_paired_as_before():
 
 def test_versions_and_parameters_are_never_mixed():
     for more, why in (
-        ({"version": 2}, "they are of different protocol versions"),
-        ({"parameters": {"seed": 2}}, "the parameters differ"),
+        ({"version": 2}, "it is of key_values, version 2, where a has key_values, version 1"),
+        ({"parameters": {"seed": 2}}, "seed differ from those of a"),
     ):
         found = compared(answers("a", rows([0])), answers("b", rows([1]), **more))
         assert found.differences == []

@@ -1,29 +1,78 @@
-"""Comparisons between models over the items that both have answered."""
+"""Compare models over the items that both have answered: paired differences, score by score."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.evaluation.pairing import (
-    PER_TOKEN,
-    Answers,
-    Pairing,
-    differences,
-    over_seeds,
-    pair_items,
-    partners,
+from diffattn.lab.evaluation.guessing import Guess, Row, guessing
+from diffattn.lab.evaluation.metrics import (
+    is_share,
+    part_score,
+    primary_score,
+    row_clusters,
+    row_weight,
+    wrapped_protocol,
 )
-from diffattn.lab.evaluation.verdicts import with_verdicts
+from diffattn.lab.evaluation.protocol import text_hash
+from diffattn.lab.evaluation.verdicts import seed_of, with_verdicts
 from diffattn.lab.records.evaluations import (
     Comparison,
     EvalResult,
+    Floor,
     PairedDifference,
     evaluation_marker,
 )
 from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.stats.contrasts import paired_contrast
+from diffattn.lab.stats.paired import paired_difference, paired_t_test
 
 _RAN_WITH = ("dtype", "bos", "max_length")
 """Facts of a model that can move its scores without being the model."""
+_PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
+"""Scores per token: the same text has another number of tokens in another tokenizer."""
+_MOST_PARTS = 64
+"""A field with more values does not split the items."""
+_KINDS = (("task",), ("needles", "asked"))
+"""Fields of a row whose values are different tasks, with floors of their own."""
+_PARTS = (("length",), *_KINDS, ("depth",), ("shots",), ("kind",), ("pairs",))
+"""Fields of a row that split the difference of the primary score, one after another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers of one model in one protocol."""
+
+    label: str
+    result: EvalResult
+    rows: Mapping[str, Row]
+    """Rows with scores, by id."""
+
+    @classmethod
+    def of(cls, label: str, result: EvalResult, rows: Sequence[Row]) -> "Answers":
+        """From all rows of a result; those that failed are left out."""
+        return cls(label, result, {str(row["id"]): row for row in rows if "error" not in row})
+
+    def guess(self, ids: Sequence[str], score: str) -> Guess:
+        """The score of guessing on some items."""
+        protocol = wrapped_protocol(self.result.protocol, self.result.parameters)
+        return guessing(protocol, [self.rows[i] for i in ids], score)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Ids of items that two models have both answered."""
+
+    same: tuple[str, ...]
+    """Items with the same text, as far as the records tell."""
+    other_text: tuple[str, ...]
+    """Items with another text: not paired."""
+    unhashed: int
+    """How many of ``same`` do not record a hash of their text."""
 
 
 def compare_folder(folder: Path) -> Comparison | None:
@@ -44,8 +93,7 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
 
     Args:
         folder: Evaluation folder with ``<label>/<variant>/``.
-        labels: Models; the first is the baseline, or its kind is; see
-            :func:`diffattn.lab.evaluation.pairing.partners`.
+        labels: Models, the baseline first; see :func:`partners`.
         variants: Protocols, by folder name.
     """
     answers: dict[str, dict[str, Answers]] = {}
@@ -54,14 +102,14 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
         for label in labels:
             part = folder / label / variant
             if not (part / "result.json").exists():
-                missing[label, variant] = f"{label} has no result of {variant}"
                 continue
             try:
                 result = EvalResult.read(part)
-                of_label = Answers.of(label, result, result.read_items(part))
-                answers.setdefault(variant, {})[label] = of_label
-            except CheckpointError as error:  # a damaged record takes no other down
+                rows = result.read_items(part)
+            except CheckpointError as error:  # a damaged record stops no other comparison
                 missing[label, variant] = str(error).rstrip(".")
+            else:
+                answers.setdefault(variant, {})[label] = Answers.of(label, result, rows)
     comparison = compare_answers(answers, labels, variants, missing)
     comparison.write(folder)
     return comparison
@@ -73,79 +121,267 @@ def compare_answers(
     variants: Sequence[str],
     missing: Mapping[tuple[str, str], str],
 ) -> Comparison:
-    """Compare what lies in memory.
+    """Compare answers in memory.
 
     Args:
         answers: By variant and label.
-        labels: Models; see :func:`compare`.
+        labels: Models, the baseline first; see :func:`partners`.
         variants: Protocols.
-        missing: Why a label has no answers to a variant.
+        missing: By label and variant, why there are no answers.
     """
-    found: list[PairedDifference] = []
+    compared: list[PairedDifference] = []
     skipped: list[str] = []
     notes: list[str] = []
     for variant in variants:
-        of_variant: list[PairedDifference] = []
+        sides, of_variant = answers.get(variant, {}), list[PairedDifference]()
         for label, baseline in partners(labels):
-            sides = answers.get(variant, {})
-            lacking = [
-                missing.get((name, variant), f"{name} has no result of {variant}")
-                for name in (baseline, label)
-                if name not in sides
-            ]
-            fault = lacking[0] if lacking else _mismatch(sides[baseline], sides[label])
+            absent = [name for name in (baseline, label) if name not in sides]
+            if absent:
+                none = f"{absent[0]} has no result of {variant}"
+                fault = missing.get((absent[0], variant), none)
+            else:
+                fault = sides[label].result.unlike(sides[baseline].result)
             if fault:
                 skipped.append(f"{variant}: {label} was not compared: {fault}.")
                 continue
             model, base = sides[label], sides[baseline]
             pairing = pair_items(model, base)
-            compared, left_out = _compared(model, base, pairing)
-            of_variant += compared
+            found, left_out = _comparable(model, base, pairing)
+            of_variant += found
             skipped += [f"{variant}: {sentence}" for sentence in left_out]
             notes += [f"{variant}: {sentence}" for sentence in _notes(model, base, pairing)]
-        found += [*of_variant, *over_seeds(of_variant)]
+        compared += [*of_variant, *over_seeds(of_variant)]
     return Comparison(
-        baseline=labels[0], differences=with_verdicts(found), skipped=skipped, notes=notes
+        baseline=labels[0], differences=with_verdicts(compared), skipped=skipped, notes=notes
     )
 
 
-def _mismatch(a: Answers, b: Answers) -> str | None:
-    first, second = a.result, b.result
-    if (first.protocol, first.version) != (second.protocol, second.version):
-        return "they are of different protocol versions"
-    if first.selection != second.selection:
-        return "not the same items were asked (--limit)"
-    return None if first.parameters == second.parameters else "the parameters differ"
+def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Every model with its baseline: the first model, or the one of its kind and the same seed.
+
+    Models called ``NAME-seedK`` are compared seed by seed, if the first one is called so and its
+    NAME has that seed; others with the first.
+    """
+    first, pairs = seed_of(labels[0]) if labels else None, []
+    for label in labels[1:]:
+        seed = seed_of(label)
+        if first is None or seed is None:
+            pairs.append((label, labels[0]))
+        elif seed[0] != first[0]:
+            same = f"{first[0]}-seed{seed[1]}"
+            pairs.append((label, same if same in labels else labels[0]))
+    return pairs
 
 
-def _compared(
+def pair_items(model: Answers, baseline: Answers) -> Pairing:
+    """Ids in the baseline's order; two texts are the same if their hashes are."""
+    same, other, unhashed = [], [], 0
+    for name, row in baseline.rows.items():
+        if name not in model.rows:
+            continue
+        digests = text_hash(row), text_hash(model.rows[name])
+        if None not in digests and digests[0] != digests[1]:
+            other.append(name)
+            continue
+        unhashed += None in digests
+        same.append(name)
+    return Pairing(tuple(same), tuple(other), unhashed)
+
+
+def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[PairedDifference]:
+    """Every score over all paired items; the primary score also part by part.
+
+    Args:
+        model: Compared with the baseline.
+        baseline: Of the same protocol, version and parameters.
+        pairing: From :func:`pair_items`.
+    """
+    names = sorted({name for row in model.rows.values() for name in row["scores"]})
+    result = baseline.result
+    primary, is_better = primary_score(result.protocol, result.parameters, names) or (None, None)
+    found: list[PairedDifference] = []
+    for name in names:
+        whole = _difference(model, baseline, pairing, name, pairing.same)
+        if whole is None or name != primary:
+            found += [] if whole is None else [whole]
+            continue
+        floors = _floors(model, baseline, pairing.same, name, names)
+        whole = replace(whole, primary=True, higher_is_better=is_better, floors=floors)
+        found.append(_with_guess(whole, model, baseline, pairing.same))
+        for where, ids in _split(baseline.rows, pairing.same, _PARTS):
+            score = part_score(name, where, names)
+            part = score and _difference(model, baseline, pairing, score, ids)
+            if part:
+                part = replace(part, where=where, higher_is_better=is_better)
+                found.append(_with_guess(part, model, baseline, ids))
+    return found
+
+
+def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
+    """Primary differences of models that differ in the seed alone, as a sample of seeds.
+
+    Student's t over the seeds' differences is the only interval here that describes the kind of
+    model rather than these weights.
+    """
+    groups: dict[tuple[str, str, str, str], list[PairedDifference]] = {}
+    for item in items:
+        a, b = seed_of(item.model), seed_of(item.baseline)
+        if item.primary and a is not None and b is not None and a[1] == b[1]:
+            groups.setdefault((item.variant, item.score, a[0], b[0]), []).append(item)
+    found = []
+    for (_, _, model, baseline), group in groups.items():
+        values = [item.difference for item in group]
+        interval = paired_difference(values, [0.0] * len(values))
+        if interval.low == interval.high:  # equal seeds do not tell their spread
+            none = "none: no seed differs from another"
+            interval = replace(interval, low=None, high=None, method=none)
+        found.append(
+            replace(
+                group[0],
+                model=model,
+                baseline=baseline,
+                over="seeds",
+                difference=interval.mean,
+                low=interval.low,
+                high=interval.high,
+                level=interval.level,
+                method=interval.method,
+                p_value=paired_t_test(values),
+                test="Student t over seeds",
+                n=interval.n,
+                num_items=sum(item.num_items for item in group),
+                num_unpaired=sum(item.num_unpaired for item in group),
+                num_other_text=sum(item.num_other_text for item in group),
+                value=float(np.mean([item.value for item in group])),
+                baseline_value=float(np.mean([item.baseline_value for item in group])),
+                floors=[],
+            )
+        )
+    return found
+
+
+def _difference(
+    model: Answers, baseline: Answers, pairing: Pairing, name: str, ids: Sequence[str]
+) -> PairedDifference | None:
+    rows, base = model.rows, baseline.rows
+    scored, other = ({i for i in side if name in side[i]["scores"]} for side in (rows, base))
+    unlike = (scored & other).intersection(pairing.other_text)
+    # Items of different weight are not the same item.
+    both = [
+        i
+        for i in ids
+        if i in scored and i in other and row_weight(rows[i], name) == row_weight(base[i], name)
+    ]
+    if not both:
+        return None
+    x, b = (np.array([side[i]["scores"][name] for i in both], float) for side in (rows, base))
+    weights = np.array([row_weight(base[i], name) for i in both])
+    clusters = row_clusters([base[i] for i in both])
+    contrast = paired_contrast(x, b, weights, clusters, shares=is_share(name))
+    interval, whole = contrast.interval, len(ids) == len(pairing.same)
+    return PairedDifference(
+        variant=baseline.result.variant,
+        score=name,
+        model=model.label,
+        baseline=baseline.label,
+        difference=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        level=interval.level,
+        method=interval.method,
+        p_value=contrast.p_value,
+        test=contrast.test,
+        n=interval.n,
+        num_items=len(both),
+        num_unpaired=len(scored | other) - len(both) - len(unlike) if whole else 0,
+        num_other_text=len(unlike) if whole else 0,
+        value=float(np.average(x, weights=weights)),
+        baseline_value=float(np.average(b, weights=weights)),
+    )
+
+
+def _with_guess(
+    item: PairedDifference, model: Answers, baseline: Answers, ids: Sequence[str]
+) -> PairedDifference:
+    ours, theirs = model.guess(ids, item.score), baseline.guess(ids, item.score)
+    if ours.ceiling is None or theirs.ceiling is None:
+        return item
+    ceiling = max(ours.ceiling, theirs.ceiling)
+    return replace(item, chance=theirs.chance, guess_ceiling=ceiling, guess=theirs.how)
+
+
+def _floors(
+    model: Answers, baseline: Answers, ids: Sequence[str], name: str, names: Sequence[str]
+) -> list[Floor]:
+    """Floors over all items, and over each kind of task, where both models have one."""
+    scored = [i for i in ids if name in baseline.rows[i]["scores"]]
+    floors = []
+    for where, kind in [({}, ids), *_split(baseline.rows, scored, _KINDS)]:
+        score = part_score(name, where, names) or name if where else name
+        ours, theirs = model.guess(kind, score), baseline.guess(kind, score)
+        if ours.ceiling is None or theirs.ceiling is None:
+            continue
+        floors.append(
+            Floor(
+                where=where,
+                n=len(set(row_clusters(theirs.rows))),
+                value=_mean(ours.rows, score),
+                guess=ours.ceiling,
+                baseline_value=_mean(theirs.rows, score),
+                baseline_guess=theirs.ceiling,
+            )
+        )
+    return floors
+
+
+def _mean(rows: Sequence[Row], score: str) -> float:
+    weights = [row_weight(row, score) for row in rows]
+    return float(np.average([row["scores"][score] for row in rows], weights=weights))
+
+
+def _split(
+    rows: Mapping[str, Row], ids: Sequence[str], every: Sequence[Sequence[str]]
+) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Items by the values of each group of fields that tells them apart, in order of the values."""
+    for fields in every:
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for i in ids:
+            values = tuple(rows[i].get(key) for key in fields)
+            if all(isinstance(value, str | int | float) for value in values):
+                groups.setdefault(values, []).append(i)
+        if 1 < len(groups) <= _MOST_PARTS:
+            for values in sorted(groups, key=lambda x: [(isinstance(v, str), v) for v in x]):
+                yield dict(zip(fields, values, strict=True)), tuple(groups[values])
+
+
+def _comparable(
     model: Answers, base: Answers, pairing: Pairing
 ) -> tuple[list[PairedDifference], list[str]]:
-    """Differences, and a sentence for what has none."""
+    """Differences, and a sentence for each score that has none."""
     if pairing.other_text and not pairing.same:
         return [], [
             f"{model.label} was not compared: all {len(pairing.other_text)} items hold another "
-            f"text than {base.label}'s, {_why(model, base)}."
+            f"text than {base.label}'s, {_reason(model, base)}."
         ]
-    differing = differences(model, base, pairing)
+    found = differences(model, base, pairing)
     if not _other_vocabulary(model, base):
-        return differing, []
-    unlike = dict.fromkeys(one.score for one in differing if PER_TOKEN.search(one.score))
-    sentences = [
+        return found, []
+    unlike = dict.fromkeys(item.score for item in found if _PER_TOKEN.search(item.score))
+    sentence = (
         f"{', '.join(unlike)} of {model.label} was not compared: its tokenizer has another "
         "vocabulary, and these count per token."
-    ]
-    return [one for one in differing if one.score not in unlike], sentences if unlike else []
+    )
+    return [item for item in found if item.score not in unlike], [sentence] if unlike else []
 
 
 def _notes(model: Answers, base: Answers, pairing: Pairing) -> list[str]:
-    """What was compared although the models ran differently."""
+    """Sentences about models that were compared although they ran differently."""
     notes = []
     if pairing.other_text and pairing.same:
         notes.append(
             f"{len(pairing.other_text)} of {len(pairing.other_text) + len(pairing.same)} items of "
             f"{model.label} hold another text than {base.label}'s and are not paired, "
-            f"{_why(model, base)}."
+            f"{_reason(model, base)}."
         )
     if _other_vocabulary(model, base) and pairing.same:
         same = (
@@ -160,10 +396,8 @@ def _notes(model: Answers, base: Answers, pairing: Pairing) -> list[str]:
     ran, other = model.result.model, base.result.model
     unequal = [key for key in _RAN_WITH if ran[key] != other[key]]
     if unequal:
-        words = ", ".join(
-            f"{key} {ran[key]} where {base.label} has {other[key]}" for key in unequal
-        )
-        notes.append(f"{model.label} ran with {words}.")
+        facts = (f"{key} {ran[key]} where {base.label} has {other[key]}" for key in unequal)
+        notes.append(f"{model.label} ran with {', '.join(facts)}.")
     return notes
 
 
@@ -171,7 +405,7 @@ def _other_vocabulary(model: Answers, base: Answers) -> bool:
     return model.result.model.get("vocabulary") != base.result.model.get("vocabulary")
 
 
-def _why(model: Answers, base: Answers) -> str:
+def _reason(model: Answers, base: Answers) -> str:
     if _other_vocabulary(model, base):
         return "as its tokenizer has another vocabulary and lengths are counted in tokens"
     return "though the tokenizers are alike: the files that they read have changed"

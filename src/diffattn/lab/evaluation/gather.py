@@ -1,4 +1,4 @@
-"""Several evaluation folders as one: models by label, shares put together, the rest named."""
+"""Several evaluation folders read as one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -6,20 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.lab.evaluation.compare import compare_answers
-from diffattn.lab.evaluation.pairing import Answers
+from diffattn.lab.evaluation.compare import Answers, compare_answers
 from diffattn.lab.evaluation.read_data import recorded_data
 from diffattn.lab.evaluation.shards import shard_folders
 from diffattn.lab.records.evaluations import LATER_FACTS, Comparison, EvalResult, evaluation_marker
 
 _SAME = ("weights", "vocabulary", "dtype", "bos", "max_length")
-"""Facts by which models of one label in two folders are one model."""
+"""Facts that are equal where two folders mean one model by one label."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Gathered:
-    """What evaluation folders hold."""
+    """Contents of evaluation folders."""
 
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Facts of the models, by label."""
     labels: list[str] = field(default_factory=list)
     """Models, the baseline first."""
     variants: list[str] = field(default_factory=list)
@@ -31,20 +32,67 @@ class Gathered:
     """One sentence for everything that was left out."""
 
     def results(self) -> list[EvalResult]:
-        """Model by model; those that share no table with the first of their protocol left out."""
+        """Model by model, without those that share no table with the first of their protocol."""
         kept = []
         for label in self.labels:
             for variant in self.variants:
-                of = self.answers.get(variant, {})
-                first = next((of[name] for name in self.labels if name in of), None)
-                if label in of and first and not of[label].result.unlike(first.result):
-                    result = of[label].result
+                sides = self.answers.get(variant, {})
+                first = next((sides[name] for name in self.labels if name in sides), None)
+                if label in sides and first and not sides[label].result.unlike(first.result):
+                    result = sides[label].result
                     kept.append(replace(result, model=result.model | {"label": label}))
         return kept
 
     def compared(self) -> Comparison:
         """Every model with its baseline; see :func:`diffattn.lab.evaluation.compare.compare`."""
         return compare_answers(self.answers, self.labels, self.variants, {})
+
+    def label(self, label: str, result: EvalResult, folder: Path) -> str:
+        """The label, with the folder's name behind it if another model has it already."""
+        facts = {key: result.model.get(key) for key in _SAME}
+        facts |= {key: result.model[key] for key in LATER_FACTS if key in result.model}
+        name, count = label, 1
+        # Facts that only one of two records holds are not compared.
+        while any(facts.get(key, x) != x for key, x in self.facts.get(name, {}).items()):
+            end = "" if count == 1 else f"-{count}"
+            name, count = f"{label}@{folder.resolve().name}{end}", count + 1
+        self.facts[name] = facts | self.facts.get(name, {})
+        return name
+
+    def add(
+        self, name: str, variant: str, result: EvalResult, rows: list[dict[str, Any]], folder: Path
+    ) -> None:
+        """Add a result, unless there is one already."""
+        if name in self.answers.setdefault(variant, {}):
+            self.gaps.append(f"{name} has {variant} twice: that in {folder} is left out.")
+            return
+        self.answers[variant][name] = Answers.of(name, result, rows)
+        self.rows[name, variant] = rows
+
+    def add_shares(self, name: str, variant: str, parts: Sequence[tuple[Path, EvalResult]]) -> None:
+        """Add one result of all shares, if all are there with the same settings and data."""
+        first_path, first = parts[0]
+        count = first.selection["shard"][1]
+        by_share: dict[int, tuple[Path, EvalResult]] = {}
+        for path, result in parts:
+            number, of = result.selection["shard"]
+            same = replace(result, selection=result.selection | {"shard": first.selection["shard"]})
+            if of != count or same.unlike(first):
+                self.gaps.append(f"{path.name} of {name} has other settings and is left out.")
+            elif len({recorded_data(path), recorded_data(first_path)} - {None}) > 1:
+                self.gaps.append(f"{path.name} of {name} has read other data and is left out.")
+            else:
+                by_share.setdefault(number, (path, result))
+        missing = [str(i) for i in range(1, count + 1) if i not in by_share]
+        left_out = f"{name} is left out of {variant}"
+        if missing:
+            self.gaps.append(f"{left_out}: of {count} shares there is no {', '.join(missing)}.")
+            return
+        rows = [row for path, result in by_share.values() for row in result.read_items(path)]
+        if all("error" in row for row in rows):
+            self.gaps.append(f"{left_out}: no item was scored.")
+            return
+        self.add(name, variant, _whole(first, rows), rows, first_path)
 
 
 def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
@@ -61,127 +109,63 @@ def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
         CheckpointError: A folder is none, or none has a result that can be read.
         ConfigError: No model is called ``baseline``.
     """
-    found = Gathered()
-    facts: dict[str, dict[str, Any]] = {}
+    gathered = Gathered()
     shares: dict[tuple[str, str], list[tuple[Path, EvalResult]]] = {}
     for folder in map(Path, dict.fromkeys(folders)):
         marker = evaluation_marker(folder)
-        found.variants += [name for name in marker["variants"] if name not in found.variants]
+        gathered.variants = list(dict.fromkeys([*gathered.variants, *marker["variants"]]))
         for label in marker["models"]:
             for variant in marker["variants"]:
                 paths = _finished(folder / label / variant)
                 if not paths:
-                    found.gaps.append(f"{label} has no result of {variant}.")
+                    gathered.gaps.append(f"{label} has no result of {variant}.")
                 for path in paths:
                     try:
                         result = EvalResult.read(path)
                         rows = result.read_items(path)
                     except CheckpointError as error:
-                        found.gaps.append(f"{label} is left out of {variant}: {error}")
+                        gathered.gaps.append(f"{label} is left out of {variant}: {error}")
                         continue
-                    name = _label(label, result, folder, facts)
+                    name = gathered.label(label, result, folder)
                     if "shard" in result.selection:
                         shares.setdefault((name, variant), []).append((path, result))
                     else:
-                        _add(found, name, variant, result, rows, folder)
+                        gathered.add(name, variant, result, rows, folder)
     for (name, variant), parts in shares.items():
-        if name not in found.answers.get(variant, {}):
-            _put_together(found, name, variant, parts)
-    found.labels = list(facts)
-    if not any(found.answers.values()):
-        reason = f" {found.gaps[0]}" if found.gaps else ""
+        if name not in gathered.answers.get(variant, {}):
+            gathered.add_shares(name, variant, parts)
+    if not any(gathered.answers.values()):
+        reason = f" {gathered.gaps[0]}" if gathered.gaps else ""
         raise CheckpointError(f"compare: one result or more is needed, got none.{reason}")
-    if baseline is not None:
-        if baseline not in found.labels:
-            raise ConfigError(
-                f"--baseline: must be one of {', '.join(found.labels)}, got {baseline!r}."
-            )
-        found.labels.sort(key=lambda name: name != baseline)
-    for variant, of in found.answers.items():
-        first = next(of[name] for name in found.labels if name in of)
-        for name in found.labels:
-            if name in of and (why := of[name].result.unlike(first.result)):
-                found.gaps.append(f"{name} is left out of {variant}: {why}.")
-    return found
+    labels = gathered.labels = list(gathered.facts)
+    if baseline is not None and baseline not in labels:
+        raise ConfigError(f"--baseline: must be one of {', '.join(labels)}, got {baseline!r}.")
+    labels.sort(key=lambda name: baseline is not None and name != baseline)
+    return gathered
 
 
 def _finished(part: Path) -> list[Path]:
     """The folder of a part if it is finished, else those of its finished shares."""
-    candidates = [part] if (part / "result.json").exists() else shard_folders(part)
-    return [path for path in candidates if (path / "result.json").exists()]
+    paths = [part] if (part / "result.json").exists() else shard_folders(part)
+    return [path for path in paths if (path / "result.json").exists()]
 
 
-def _label(label: str, result: EvalResult, folder: Path, facts: dict[str, dict[str, Any]]) -> str:
-    """The label, or another one if it is a different model's already."""
-    own = {key: result.model.get(key) for key in _SAME}
-    own |= {key: result.model[key] for key in LATER_FACTS if key in result.model}
-    name, count = label, 1
-    while _is_another(facts.get(name, {}), own):
-        end = "" if count == 1 else f"-{count}"
-        name, count = f"{label}@{folder.resolve().name}{end}", count + 1
-    facts[name] = own | facts.get(name, {})  # what an older record lacks, another may say
-    return name
-
-
-def _is_another(known: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Whether facts that both records hold differ."""
-    return any(known[key] != own[key] for key in known.keys() & own.keys())
-
-
-def _add(
-    found: Gathered,
-    name: str,
-    variant: str,
-    result: EvalResult,
-    rows: list[dict[str, Any]],
-    folder: Path,
-) -> None:
-    if name in found.answers.setdefault(variant, {}):
-        found.gaps.append(f"{name} has {variant} twice: that in {folder} is left out.")
-        return
-    found.answers[variant][name] = Answers.of(name, result, rows)
-    found.rows[name, variant] = rows
-
-
-def _put_together(
-    found: Gathered, name: str, variant: str, parts: Sequence[tuple[Path, EvalResult]]
-) -> None:
-    """One result of all shares, if there are all and they have the same settings."""
-    first = parts[0][1]
-    count = first.selection["shard"][1]
-    by_share: dict[int, tuple[Path, EvalResult]] = {}
-    for path, result in parts:
-        number, of = result.selection["shard"]
-        plain = replace(result, selection=result.selection | {"shard": first.selection["shard"]})
-        if of != count or plain.unlike(first):
-            found.gaps.append(f"{path.name} of {name} has other settings and is left out.")
-            continue
-        if len({recorded_data(path), recorded_data(parts[0][0])} - {None}) > 1:
-            found.gaps.append(f"{path.name} of {name} has read other data and is left out.")
-            continue
-        by_share.setdefault(number, (path, result))
-    missing = [str(i) for i in range(1, count + 1) if i not in by_share]
-    if missing:
-        found.gaps.append(
-            f"{name} is left out of {variant}: of {count} shares there is no {', '.join(missing)}."
-        )
-        return
-    rows = [row for path, result in by_share.values() for row in result.read_items(path)]
-    scored = [row for row in rows if "error" not in row]
-    if not scored:
-        found.gaps.append(f"{name} is left out of {variant}: no item was scored.")
-        return
+def _whole(first: EvalResult, rows: Sequence[dict[str, Any]]) -> EvalResult:
+    """The result of all rows, by the settings of the first share."""
     from diffattn.lab.evaluation.registry import protocol_class  # PyTorch loads with it
 
+    scored = [row for row in rows if "error" not in row]
     kind = protocol_class(first.protocol)
-    known = {key: _tuples(x) for key, x in first.parameters.items() if hasattr(kind, key)}
-    summary = kind(**known).summarise(scored)
-    limit = {key: value for key, value in first.selection.items() if key != "shard"}
-    result = replace(
-        first, metrics=summary.metrics, tables=summary.tables, num_items=len(rows),
-        num_failed=len(rows) - len(scored), selection=limit,
-    )  # fmt: skip
-    _add(found, name, variant, result, rows, parts[0][0])
+    settings = {key: _tuples(x) for key, x in first.parameters.items() if hasattr(kind, key)}
+    summary = kind(**settings).summarise(scored)
+    return replace(
+        first,
+        metrics=summary.metrics,
+        tables=summary.tables,
+        num_items=len(rows),
+        num_failed=len(rows) - len(scored),
+        selection={key: value for key, value in first.selection.items() if key != "shard"},
+    )
 
 
 def _tuples(value: Any) -> Any:

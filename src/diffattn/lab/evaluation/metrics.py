@@ -1,4 +1,4 @@
-"""The metrics of a summary: every interval enters a record here, with its level and its method."""
+"""Names of scores, and the metrics of a summary with their intervals."""
 
 import math
 import re
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from diffattn.lab.evaluation.catalog import PRIMARY
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.lab.stats.intervals import Interval
@@ -17,21 +18,69 @@ _NO_SHARE = re.compile(r"logprob|largest|signed|lookback_")
 
 
 def is_loss(score: str) -> bool:
-    """Whether a score of this name is a loss, of which less is better.
-
-    Args:
-        score: Name of a score of a row, also of one under rounded logits.
-    """
+    """Whether a score of this name is a loss, of which less is better."""
     return _LOSS.search(score) is not None
 
 
 def is_share(score: str) -> bool:
-    """Whether a score of this name lies between 0 and 1 by what it is, whatever its values are.
-
-    Args:
-        score: As of :func:`is_loss`.
-    """
+    """Whether a score of this name lies between 0 and 1 by definition, whatever its values are."""
     return not is_loss(score) and _NO_SHARE.search(score) is None
+
+
+def task_metric(task: str) -> str:
+    """The metric of the paper's column: ``acc_norm`` for HellaSwag, ``acc`` for the others."""
+    return "acc_norm" if task == "hellaswag" else "acc"
+
+
+def primary_score(
+    protocol: str, parameters: Mapping[str, Any], names: Sequence[str]
+) -> tuple[str, bool] | None:
+    """The primary score among ``names``, the scores of all rows, and whether more is better.
+
+    ``None`` if none is declared, or the rows do not have it. ``quantized_logits`` takes that of
+    the protocol it wraps, at its fewest bits.
+    """
+    if protocol == "quantized_logits":
+        bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
+        end = f", {min(bits)} bits" if bits else ""
+        inner = [name.removesuffix(end) for name in names if name.endswith(end)]
+        wrapped = wrapped_protocol(protocol, parameters)
+        found = primary_score(wrapped, parameters.get("settings") or {}, inner)
+        return None if found is None else (found[0] + end, found[1])
+    for pattern in PRIMARY.get(protocol, ()):
+        for name in _filled(pattern, parameters):
+            if name in names:
+                return name, not is_loss(name) and not name.startswith("largest")
+    return None
+
+
+def wrapped_protocol(protocol: str, parameters: Mapping[str, Any]) -> str:
+    """The protocol that asked the items: the one that ``quantized_logits`` wraps, or itself."""
+    return str(parameters.get("protocol")) if protocol == "quantized_logits" else protocol
+
+
+def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
+    """The pattern with parameters in it; of a list of windows the largest comes first."""
+    if "{task}" in pattern:
+        tasks = parameters.get("tasks") or []
+        return [f"{task} {task_metric(task)}" for task in tasks[:1]]
+    if "{windows}" in pattern:
+        windows = sorted(parameters.get("windows") or [], reverse=True)
+        return [pattern.format(windows=window) for window in windows]
+    return [pattern.replace("{decoding}", str(parameters.get("decoding")))]
+
+
+def part_score(name: str, where: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The score of one part of the primary score ``name``; ``None`` if there is none.
+
+    An average over tasks weighs items, so a task is read from its own score.
+    """
+    first, separator, bits = name.partition(", ")
+    if first != "average":
+        return name
+    task = str(where.get("task"))
+    score = f"{task} {task_metric(task)}{separator}{bits}"
+    return score if score in names else None
 
 
 def metric(
@@ -43,16 +92,7 @@ def metric(
     headline: bool = False,
     higher_is_better: bool | None = True,
 ) -> Metric:
-    """A mean with the interval it came with.
-
-    Args:
-        name: Of the metric.
-        interval: Its mean, ends, level, method and number of independent items.
-        unit: ``"share"`` (0 to 1), ``"nats per token"``, ...
-        where: Which part of the protocol. Default: all of it.
-        headline: Whether a table of the paper would print it.
-        higher_is_better: ``None`` if neither.
-    """
+    """A mean with its interval. See :class:`Metric` for the arguments."""
     return Metric(
         name=name,
         value=interval.mean,
@@ -76,33 +116,26 @@ def score_metric(
     headline: bool = False,
     higher_is_better: bool | None = True,
 ) -> list[Metric]:
-    """The mean of one score over rows, with its interval over clusters; nothing without rows.
-
-    Shares have :func:`share_interval`; others, in nats per token, :func:`cluster_mean`.
-    """
+    """The mean of one score over rows, with its interval over clusters; nothing without rows."""
     if not rows:
         return []
     values = [row["scores"][name] for row in rows]
     share = is_share(name)
     interval = (share_interval if share else cluster_mean)(values, row_clusters(rows))
     unit = "share" if share else "nats per token"
-    return [
-        metric(
-            name, interval, unit=unit, where=where, headline=headline,
-            higher_is_better=higher_is_better,
-        )
-    ]  # fmt: skip
+    facts: dict[str, Any] = {"headline": headline, "higher_is_better": higher_is_better}
+    return [metric(name, interval, unit=unit, where=where, **facts)]
 
 
 GUESSES = ("guess", "guess_of_all_that_fit")
-"""Of a row: what its score would be without regard to the question; the most is the floor."""
+"""Fields of a row: scores of guesses that do not regard the question; the larger is the floor."""
 NAMED = "guess_of_all_named"
-"""Of a row, in place of the second: what naming as many strings as its output does would score. A
-floor of this one model's; whoever names everything is no better than it."""
+"""Field of a row, in place of the second: the score of naming as many strings as its output does.
+It is a floor of this model alone: one that names everything is no better than it."""
 
 
 def guess_shares(references: int, candidates: int, named: int) -> dict[str, float]:
-    r"""Expected scores of guesses that name what stands in the context, whatever was asked.
+    r"""Expected scores of guesses that name strings of the context, whatever was asked.
 
     .. math:: R / N \quad\text{and}\quad K / N
 
@@ -112,8 +145,8 @@ def guess_shares(references: int, candidates: int, named: int) -> dict[str, floa
         named: K, how many of the N stand in the output.
 
     Returns:
-        ``guess``, of naming R of the N strings, and :data:`NAMED`, of naming K. Nothing if all
-        N are looked for: whoever names one has found it.
+        ``guess``, for R of the N strings, and :data:`NAMED`, for K. Nothing if all N are looked
+        for.
     """
     if candidates <= references:
         return {}
@@ -124,24 +157,22 @@ def guess_metrics(
     rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = True
 ) -> list[Metric]:
     """Means of the guesses over the rows that have them, without intervals; else nothing."""
-    kinds = (*GUESSES, NAMED)
-    of_kind = [(kind, [row[kind] for row in rows if kind in row]) for kind in kinds]
+    facts: dict[str, Any] = {"where": where, "headline": headline, "higher_is_better": None}
+    shares = {kind: [row[kind] for row in rows if kind in row] for kind in (*GUESSES, NAMED)}
     return [
-        Metric(
-            name=kind, value=fmean(shares), n=len(shares), unit="share", where=where,
-            headline=headline, higher_is_better=None,
-        )
-        for kind, shares in of_kind if shares
-    ]  # fmt: skip
+        Metric(name=kind, value=fmean(values), n=len(values), **facts)
+        for kind, values in shares.items()
+        if values
+    ]
 
 
 def row_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What each row belongs to; a row without a cluster is its own."""
+    """The cluster of each row; a row without one is a cluster of its own."""
     return [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
 
 
 def row_weight(row: Mapping[str, Any], score: str) -> float:
-    """What a row counts in the mean of one of its scores."""
+    """The weight of a row in the mean of one of its scores."""
     return float(row.get("weights", {}).get(score, 1.0))
 
 
@@ -160,10 +191,7 @@ def loss_metric(
 def perplexity_metric(
     name: str, interval: Interval, where: dict[str, Any] | None = None, *, headline: bool = True
 ) -> Metric:
-    """exp of a mean loss in nats, as the number to be printed; the ends of its interval likewise.
-
-    A loss above 700 nats, of which the exponential is no number, counts as 700.
-    """
+    """exp of a mean loss in nats and of the ends of its interval; losses above 700 count as 700."""
     ends = (interval.mean, interval.low, interval.high)
     mean, low, high = (None if end is None else math.exp(min(end, 700.0)) for end in ends)
     assert mean is not None

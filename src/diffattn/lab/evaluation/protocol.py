@@ -235,6 +235,13 @@ def prompt_facts(text: str) -> dict[str, Any]:
     return facts | {"begins": text[:_BEGINS], "ends": text[-_ENDS:]}
 
 
+def text_hash(row: Mapping[str, Any]) -> str | None:
+    """Hash of the text that a row's item held; ``None`` in records without it."""
+    prompt = row.get("prompt")
+    digest = prompt.get("sha256") if isinstance(prompt, Mapping) else None
+    return digest if isinstance(digest, str) else None
+
+
 def split_long_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:
     """The same items in batches of at most ``size``, so that an interruption loses little."""
     return [list(batch[i : i + size]) for batch in batches for i in range(0, len(batch), size)]

@@ -14,11 +14,11 @@ from diffattn.lab.evaluation.metrics import (
     loss_metric,
     metric,
     perplexity_metric,
+    primary_score,
     row_clusters,
     row_weight,
 )
 from diffattn.lab.evaluation.perplexity.documents import first_windows
-from diffattn.lab.evaluation.primary import primary_score
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.inference.language_model import LanguageModel

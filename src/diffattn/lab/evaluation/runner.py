@@ -1,8 +1,9 @@
-"""Run protocols on models: item by item, resumable, one folder per model and protocol."""
+"""Run a protocol on a model: item by item, resumable, in one folder."""
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from diffattn.files.io import (
     write_json,
     write_jsonl,
 )
-from diffattn.lab.evaluation.pairing import text_hash
-from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, shortfall
+from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, shortfall, text_hash
 from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest, recorded_data
 from diffattn.lab.evaluation.selection import ALL, Selection
 from diffattn.lab.evaluation.shards import FREE_SETTINGS, LATER_SETTINGS, rows_of_shards
@@ -31,7 +31,7 @@ OnProgress = Callable[[int, int], None]
 """``(items done, items in all)``, after every batch."""
 OnMessage = Callable[[str], None]
 _LASTING = ("ItemError: ", "ConfigError: ")
-"""How errors begin that lie in the item: asked again, it would fail again."""
+"""Beginnings of errors that lie in the item: asked again, it would fail again."""
 
 
 def evaluate(
@@ -44,39 +44,59 @@ def evaluate(
     on_progress: OnProgress = lambda done, total: None,
     on_message: OnMessage = lambda line: None,
 ) -> EvalResult:
-    """Put every item of a protocol to a model, or those that an earlier call has not reached.
+    """Ask a model every item of a protocol, or those that an earlier call has not reached.
 
     ``folder`` gets ``run.json`` and ``data.json`` (a hash of all that the items are built from)
-    before the first item, a line of ``items.jsonl`` per item (its scores, or why it failed), and
-    at the end ``result.json`` and ``costs.json``. What finished shares beside it
-    (``PART.shard-I-of-N``) have asked with the same settings of the same data is taken from them.
-    Items whose failure may pass, such as for lack of memory or of a server's reply, are asked again
-    by every later call.
+    before the first item, a line of ``items.jsonl`` per item (its scores, or its error), and at
+    the end ``result.json`` and ``costs.json``. Answers of finished shares beside it
+    (``PART.shard-I-of-N``) with the same settings and data are taken from them. Items whose
+    failure may pass, such as for lack of memory, are asked again by every later call.
 
     Args:
         model: The model.
         part: The protocol.
-        folder: Where it is recorded; continued if it holds the same evaluation.
-        selection: Which items. Default: all.
+        folder: Continued if it holds the same evaluation.
+        selection: Items that are asked. Default: all.
         wait: Whether to wait for another process that works in ``folder``.
-        on_progress: Given the items done and in all.
-        on_message: Given one line for a damaged result or row of ``items.jsonl``: what is missing
-            is asked again; one where items that failed are; one where there are fewer texts than
-            are wanted; and one where an older record does not say all that is compared.
+        on_progress: Called with the items done and in all.
+        on_message: Called with one line for everything that is asked again, missing or unknown.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
         CheckpointError: ``folder`` holds another evaluation, or rows of other data, finished or
-            not, or what it records of its data is damaged.
-        BusyError: Another process works there, and it is not waited for.
+            not, or its record of the data is damaged.
+        BusyError: Another process works there, and ``wait`` is false.
         DiffAttnError: No item at all could be asked; the first reason is named.
     """
-    folder = Path(folder)
-    protocol = part.protocol
-    config = {
-        "protocol": protocol.name, "version": protocol.version, "variant": part.variant,
-        "parameters": _plain(protocol.parameters()), "model": model.facts(),
-    } | selection.recorded()  # fmt: skip
+    folder, protocol = Path(folder), part.protocol
+    with sole_writer(folder, wait=wait):
+        config = _claim(model, part, folder, selection, on_message)
+        finished = _finished(folder, on_message)
+        if finished is not None:
+            _check_data(model, protocol, folder, on_message)
+            on_progress(finished.num_items, finished.num_items)
+            return finished
+        rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
+        result = _result(protocol, folder, selection, config, rows)
+        result.write(folder)
+        fewer = shortfall(result.tables)
+        if fewer and not selection.recorded() and not result.num_failed:
+            on_message(fewer)
+    return result
+
+
+def _claim(
+    model: LanguageModel, part: Part, folder: Path, selection: Selection, on_message: OnMessage
+) -> dict[str, Any]:
+    """Write ``run.json``, or check that it is of the same evaluation; return its settings."""
+    config: dict[str, Any] = {
+        "protocol": part.protocol.name,
+        "version": part.protocol.version,
+        "variant": part.variant,
+        "parameters": _plain(part.protocol.parameters()),
+        "model": model.facts(),
+        **selection.recorded(),
+    }
     record = RunRecord(
         name=f"{model.label}/{part.variant}",
         config=config,
@@ -84,60 +104,17 @@ def evaluate(
         device=model.device.type,
         versions=package_versions(),
     )
-    with sole_writer(folder, wait=wait):
-        missing = claim_run(
-            folder, record, "an evaluation", free=FREE_SETTINGS, later=LATER_SETTINGS
+    missing = claim_run(folder, record, "an evaluation", free=FREE_SETTINGS, later=LATER_SETTINGS)
+    if missing:
+        on_message(
+            f"Its record is older and lacks {', '.join(missing)}: whether they are the same "
+            "cannot be told."
         )
-        if missing:
-            on_message(
-                f"Its record is older and lacks {', '.join(missing)}: whether they are the same "
-                "cannot be told."
-            )
-        finished = _finished(folder, on_message)
-        if finished is not None:
-            if recorded_data(folder) is not None:  # else an older record, which cannot be checked
-                try:
-                    _, data = _batches(model, protocol)
-                except DiffAttnError as error:
-                    on_message(f"Whether its data are the same was not checked: {error}")
-                else:
-                    claim_data(folder, data, has_rows=True)
-            on_progress(finished.num_items, finished.num_items)
-            return finished
-        rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
-        scored = [row for row in rows if "error" not in row]
-        if not scored and not selection.shard:
-            raise DiffAttnError(
-                f"{part.variant}: one item or more must be scored, got {len(rows)} failures on "
-                f"{model.label}, first: {rows[0]['error'] if rows else 'no item'}"
-            )
-        # Of a share of the items, no number is one of the protocol's.
-        summary = Summary(metrics=[]) if selection.shard else protocol.summarise(scored)
-        result = EvalResult(
-            protocol=protocol.name,
-            version=protocol.version,
-            source=protocol.source,
-            variant=part.variant,
-            model=config["model"],
-            parameters=config["parameters"],
-            choices=dict(protocol.choices),
-            metrics=summary.metrics,
-            tables=summary.tables,
-            num_items=len(rows),
-            num_failed=len(rows) - len(scored),
-            items=log_facts(folder / ITEMS),
-            selection=selection.recorded(),
-        )
-        result.write(folder)
-        fewer = shortfall(summary.tables)
-        if fewer and not selection.recorded() and not result.num_failed:
-            on_message(fewer)
-    return result
+    return config
 
 
 def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
-    """The result of an earlier call; ``None`` if it, or an item that it counts, is damaged, or
-    failed in a way that may pass."""
+    """The result of an earlier call; ``None`` if it is damaged, or an item's failure may pass."""
     if not (folder / "result.json").exists():
         return None
     try:
@@ -149,16 +126,106 @@ def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
     return None if any(map(_may_pass, rows)) else result
 
 
+def _check_data(
+    model: LanguageModel, protocol: Protocol, folder: Path, on_message: OnMessage
+) -> None:
+    """Check that a finished part is of today's data."""
+    if recorded_data(folder) is None:  # an older record, which cannot be checked
+        return
+    try:
+        _, data = _batches(model, protocol)
+    except DiffAttnError as error:
+        on_message(f"Whether its data are the same was not checked: {error}")
+    else:
+        claim_data(folder, data, has_rows=True)
+
+
+def _result(
+    protocol: Protocol,
+    folder: Path,
+    selection: Selection,
+    config: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+) -> EvalResult:
+    scored = [row for row in rows if "error" not in row]
+    if not scored and not selection.shard:
+        raise DiffAttnError(
+            f"{config['variant']}: one item or more must be scored, got {len(rows)} failures on "
+            f"{config['model']['label']}, first: {rows[0]['error'] if rows else 'no item'}"
+        )
+    # A share of the items has no metrics of the protocol.
+    summary = Summary(metrics=[]) if selection.shard else protocol.summarise(scored)
+    return EvalResult(
+        protocol=protocol.name,
+        version=protocol.version,
+        source=protocol.source,
+        variant=config["variant"],
+        model=config["model"],
+        parameters=config["parameters"],
+        choices=dict(protocol.choices),
+        metrics=summary.metrics,
+        tables=summary.tables,
+        num_items=len(rows),
+        num_failed=len(rows) - len(scored),
+        items=log_facts(folder / ITEMS),
+        selection=selection.recorded(),
+    )
+
+
 def _may_pass(row: Mapping[str, Any]) -> bool:
-    """Whether an item failed for another reason than what it is."""
+    """Whether an item failed for a reason that does not lie in the item."""
     return "error" in row and not str(row["error"]).startswith(_LASTING)
 
 
 def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]], str]:
-    """All items, and the digest of what they are built from."""
-    every = protocol.batches(model)
-    everything = [item for batch in every for item in batch]
-    return every, data_digest(everything, protocol.material(model, everything))
+    """All items, and the digest of their data."""
+    batches = protocol.batches(model)
+    items = [item for batch in batches for item in batch]
+    return batches, data_digest(items, protocol.material(model, items))
+
+
+@dataclass
+class _Log:
+    """The rows of ``items.jsonl``, by id."""
+
+    folder: Path
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    num_lines: int = 0
+
+    @classmethod
+    def recover(cls, folder: Path, on_message: OnMessage) -> "_Log":
+        """Rows of an earlier call. Where all items failed, the log begins anew."""
+        known, faults = recover_jsonl(folder / ITEMS)
+        for fault in faults:
+            on_message(f"An item is asked again: {fault}")
+        if all("error" in row for row in known):
+            (folder / ITEMS).unlink(missing_ok=True)
+            known = []
+        return cls(folder, {row["id"]: row for row in known}, len(known))
+
+    def add(self, row: dict[str, Any]) -> None:
+        # From here on an earlier result is no longer of these rows.
+        (self.folder / "result.json").unlink(missing_ok=True)
+        append_jsonl(self.folder / ITEMS, row)
+        self.rows[row["id"]] = row
+        self.num_lines += 1
+
+    def add_answers(self, answers: Sequence[dict[str, Any]]) -> None:
+        """Add the answers of a batch that are not known yet."""
+        for row in answers:
+            if row["id"] in self.rows:
+                self._require_same_text(row)
+        for row in answers:
+            if row["id"] not in self.rows:
+                self.add(row)
+
+    def _require_same_text(self, row: Mapping[str, Any]) -> None:
+        now, before = text_hash(row), text_hash(self.rows[row["id"]])
+        if None not in (now, before) and now != before:
+            raise CheckpointError(
+                f"{self.folder}: item {row['id']!r} must hold the text that it was asked with "
+                f"({before}), got another ({now}). Choose another --out."
+            )
 
 
 def _ask_all(
@@ -170,123 +237,90 @@ def _ask_all(
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
-    """Rows of all items, in their order; what finished shares have asked is not asked again."""
-    path = folder / ITEMS
-    known, faults = recover_jsonl(path)
-    for fault in faults:
-        on_message(f"An item is asked again: {fault}")
-    rows = {row["id"]: row for row in known}
-    if all("error" in row for row in rows.values()):  # what was wrong may be put right by now
-        path.unlink(missing_ok=True)
-        known, rows = [], {}
-    num_lines = len(known)
-
-    def add(row: dict[str, Any]) -> None:
-        nonlocal num_lines
-        # From here on an earlier result is no longer of these rows.
-        (folder / "result.json").unlink(missing_ok=True)
-        append_jsonl(path, row)
-        rows[row["id"]] = row
-        num_lines += 1
-
+    """Rows of all items, in their order. Answers of finished shares are taken over."""
+    log = _Log.recover(folder, on_message)
     try:
         every, data = _batches(model, protocol)
     except DiffAttnError:
-        if not rows:  # nothing was asked: the folder stays free for settings that can run
+        if not log.rows:  # nothing was asked: the folder stays free for other settings
             for name in ("run.json", DATA, ITEMS):
                 (folder / name).unlink(missing_ok=True)
         raise
-    claim_data(folder, data, has_rows=bool(rows))
-    again = [row for row in rows.values() if _may_pass(row)]
+    claim_data(folder, data, has_rows=bool(log.rows))
+    again = [row for row in log.rows.values() if _may_pass(row)]
     if again:
         on_message(f"Items that failed are asked again: {len(again)}, first: {again[0]['error']}")
-        # In the file they stay until all is done: what comes later in it counts.
-        rows = {name: row for name, row in rows.items() if not _may_pass(row)}
+        # In the file they stay until all is done: later lines of an item count.
+        log.rows = {name: row for name, row in log.rows.items() if not _may_pass(row)}
     taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
     batches = selection.of(every)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     for row in taken:
-        if row["id"] in wanted and row["id"] not in rows and not _may_pass(row):
-            add(row)
-    if not path.exists():  # a share may have no item
-        write_jsonl(path, [])
-    costs = _earlier_costs(folder)
-    began, done_before = time.monotonic(), len(rows)
-    on_progress(len(rows), len(wanted))
+        if row["id"] in wanted and row["id"] not in log.rows and not _may_pass(row):
+            log.add(row)
+    if not (folder / ITEMS).exists():  # a share may have no item
+        write_jsonl(folder / ITEMS, [])
+    began, done_before = time.monotonic(), len(log.rows)
+    on_progress(len(log.rows), len(wanted))
     for batch in batches:
-        if all(item.id in rows for item in batch):
-            continue
-        # The whole batch, although some are known: in other company an answer is rounded otherwise.
-        answers = _ask(model, protocol, batch)
-        for row in answers:
-            if row["id"] in rows:
-                _require_same_text(folder, row, rows[row["id"]])
-        for row in answers:
-            if row["id"] not in rows:
-                add(row)
-        on_progress(len(rows), len(wanted))
-    if len(rows) > done_before or not (folder / "costs.json").exists():
-        costs["wall_seconds"] += time.monotonic() - began
-        costs["items"] += len(rows) - done_before
-        write_json(folder / "costs.json", costs)
-    ordered = [rows[name] for name in wanted]
-    if wanted != list(rows) or num_lines != len(rows):  # some were asked again
-        write_jsonl(path, ordered)
+        if any(item.id not in log.rows for item in batch):
+            # The whole batch, although some are known: beside others an answer is rounded
+            # differently.
+            log.add_answers(_ask(model, protocol, batch))
+            on_progress(len(log.rows), len(wanted))
+    _add_costs(folder, time.monotonic() - began, len(log.rows) - done_before)
+    ordered = [log.rows[name] for name in wanted]
+    if wanted != list(log.rows) or log.num_lines != len(log.rows):  # some were asked again
+        write_jsonl(folder / ITEMS, ordered)
     return ordered
 
 
-def _require_same_text(folder: Path, row: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse to go on where an item that is asked again holds another text than it did."""
-    now, before = text_hash(row), text_hash(known)
-    if None not in (now, before) and now != before:
-        raise CheckpointError(
-            f"{folder}: item {row['id']!r} must hold the text that it was asked with ({before}), "
-            f"got another ({now}). Choose another --out."
-        )
-
-
 def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> list[dict[str, Any]]:
-    """One row per item. If asking together fails, each is asked alone, so that one bad item
-    takes no other down."""
+    """One row per item. If asking together fails, each item is asked alone."""
     try:
         answers = protocol.ask(model, items)
-    except ModelError:  # no other item would fare better
+    except ModelError:  # every other item would fail too
         raise
-    # Whatever a bad item brings about is recorded under its name, counted and shown.
+    # Every error of a bad item is recorded under its name, counted and shown.
     except Exception as error:
         if len(items) > 1:
             return [row for item in items for row in _ask(model, protocol, [item])]
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return [{"id": items[0].id, "error": reason}]
     assert len(answers) == len(items), f"{protocol.name}: one row per item"
-    for answer in answers:  # what a served model cannot tell is no score
-        scores = answer["scores"]
-        answer["scores"] = {name: value for name, value in scores.items() if value is not None}
-    return [
-        _writable({"id": item.id, **({"cluster": item.cluster} if item.cluster else {}), **answer})
-        for item, answer in zip(items, answers, strict=True)
-    ]
+    return [_row(item, answer) for item, answer in zip(items, answers, strict=True)]
 
 
-def _writable(row: dict[str, Any]) -> dict[str, Any]:
-    """The row, or its failure if a file cannot hold it: a loss that is not a number, or text with
-    half a character."""
+def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
+    """The row of an answer, or its failure if no file can hold it.
+
+    That is a loss that is not a number, or text with half a character.
+    """
+    # A served model leaves some scores empty.
+    scores = {name: value for name, value in answer["scores"].items() if value is not None}
+    cluster = {"cluster": item.cluster} if item.cluster else {}
+    row = {"id": item.id, **cluster, **answer, "scores": scores}
     try:
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:  # a UnicodeEncodeError is one
-        return {"id": row["id"], "error": f"ItemError: no file can hold the answer: {error}"}
+        return {"id": item.id, "error": f"ItemError: no file can hold the answer: {error}"}
     return row
 
 
-def _earlier_costs(folder: Path) -> dict[str, Any]:
-    """Time goes into a file of its own: it varies from run to run."""
+def _add_costs(folder: Path, seconds: float, items: int) -> None:
+    """Add to ``costs.json``, a file of its own since time varies from run to run."""
     path = folder / "costs.json"
-    return read_json(path) if path.exists() else {"schema": 1, "wall_seconds": 0.0, "items": 0}
+    if items or not path.exists():
+        costs = {"schema": 1, "wall_seconds": 0.0, "items": 0}
+        costs = read_json(path) if path.exists() else costs
+        costs["wall_seconds"] += seconds
+        costs["items"] += items
+        write_json(path, costs)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON will give it back, so that records can be compared with settings."""
+    """The value as JSON will give it back, so that records can be compared with settings."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,79 +1,162 @@
-"""Several models and protocols in one folder: ``evaluation.json``, results, comparison."""
+"""Evaluate several models by several protocols in one folder, and compare them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.lab.evaluation.compare import compare_folder
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.evaluation.selection import ALL, Selection
-from diffattn.lab.evaluation.served_model import ServedModel, is_address, served_settings
+from diffattn.lab.evaluation.served_model import (
+    ServedModel,
+    ServedSettings,
+    is_address,
+    served_settings,
+)
 from diffattn.lab.evaluation.shards import all_finished
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
 from diffattn.lab.records.lock import BusyError
 
+OnStart = Callable[[str], None]
+OnProgress = Callable[[str, int, int], None]
+OnMessage = Callable[[str], None]
+
+
+@dataclass(kw_only=True)
+class _Session:
+    """State of one call of :func:`run_evaluation`."""
+
+    folder: Path
+    selection: Selection
+    is_single: bool
+    """Whether there is one part in all: its error ends the command and is no message."""
+    on_start: OnStart
+    on_progress: OnProgress
+    on_message: OnMessage
+    done: dict[tuple[str, str], EvalResult] = field(default_factory=dict)
+    """By label and variant."""
+    refused: list[DiffAttnError] = field(default_factory=list)
+
+    def open(
+        self,
+        label: str,
+        path: str,
+        served: ServedSettings | None,
+        load: Mapping[str, Any],
+        reach: int | None,
+    ) -> LanguageModel:
+        """Load a model, or connect to its server."""
+        if served is not None:
+            model: LanguageModel = ServedModel(served, label=label, add_bos=load.get("add_bos"))
+        else:
+            model = LanguageModel.load(path, label=label, **load)
+        if reach is not None and model.max_length < reach:
+            model = model.reaching(reach)
+            if model.made_for is not None:
+                self.on_message(f"{label}: read up to {reach} tokens, made for {model.made_for}")
+        return model
+
+    def run_parts(
+        self, model: LanguageModel, label: str, parts: Sequence[Part], wait: bool
+    ) -> list[Part]:
+        """Run some parts on a model; return those that another process is at work on."""
+        busy = []
+        for part in parts:
+            register(self.folder, label, part.variant)
+            name = f"{label}/{part.variant}"
+            self.on_start(name)
+            try:
+                self.done[label, part.variant] = self._run(model, part, name, wait)
+            except BusyError:
+                self.on_message(f"{name}: another process is at work on it, waiting at the end")
+                busy.append(part)
+            except CheckpointError:  # the folder holds something else
+                raise
+            except DiffAttnError as error:
+                self.refused.append(error)
+                if not self.is_single:
+                    self.on_message(f"{name} cannot run: {error}")
+        return busy
+
+    def results(self, order: Sequence[tuple[str, str]]) -> list[EvalResult]:
+        """The results in order of labels and variants; failed items are named.
+
+        Raises:
+            DiffAttnError: There is none; the first reason.
+        """
+        if not self.done:
+            raise self.refused[0]
+        for (label, variant), result in self.done.items():
+            if result.num_failed:
+                failed = f"{result.num_failed} of {result.num_items} items failed"
+                self.on_message(f"{label}/{variant}: {failed}")
+        return [self.done[key] for key in order if key in self.done]
+
+    def _run(self, model: LanguageModel, part: Part, name: str, wait: bool) -> EvalResult:
+        """Run a part, or a share of it. The last share puts all of them together."""
+        where, selection = self.folder / name, self.selection
+        ask = partial(
+            evaluate,
+            model,
+            part,
+            on_progress=partial(self.on_progress, name),
+            on_message=lambda line: self.on_message(f"{name}: {line}"),
+        )
+        share = where.with_name(where.name + selection.suffix)
+        result = ask(share, selection=selection, wait=wait)
+        if selection.shard and all_finished(where, selection.shard[1]):
+            result = ask(where, selection=replace(selection, shard=None), wait=True)
+        return result
+
 
 def run_evaluation(
     chosen: Sequence[Part],
-    models: dict[str, str],
+    models: Mapping[str, str],
     folder: Path,
     *,
-    device: str | None = None,
-    dtype: str = "auto",
-    max_length: int | None = None,
-    add_bos: bool | None = None,
-    verify: bool = True,
-    selection: Selection = ALL,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    device_map: str | None = None,
-    reach: int | None = None,
+    load: Mapping[str, Any] = {},
     served: Sequence[str] = (),
-    on_start: Callable[[str], None] = lambda name: None,
-    on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
-    on_message: Callable[[str], None] = lambda line: None,
+    selection: Selection = ALL,
+    reach: int | None = None,
+    on_start: OnStart = lambda name: None,
+    on_progress: OnProgress = lambda name, done, total: None,
+    on_message: OnMessage = lambda line: None,
 ) -> tuple[list[EvalResult], Comparison | None]:
     """Evaluate every model by every part; with several models, compare them.
 
-    Several processes may fill a folder side by side: each part is the work of one of them.
+    Several processes may fill a folder side by side: each part is the work of one of them. A part
+    that cannot run, or of which no item could be scored, is reported and left out.
 
     Args:
         chosen: Protocols; see :func:`diffattn.lab.evaluation.registry.parts`.
         models: Paths by label; the first is the baseline of the comparison.
         folder: Evaluation folder, continued if it exists. Models and parts may be added later.
-        device: Default: CUDA if there is any.
-        dtype: Of the weights. Default: the checkpoint's.
-        max_length: Longest context in tokens. Default: the model's.
-        add_bos: Default: if the tokenizer has BOS.
-        verify: Whether to compare the models' files with their manifests.
-        selection: Which items. The process that finishes the last share of a part puts all of
-            them together.
-        revision, trust_remote_code, device_map: See :meth:`LanguageModel.load`.
+        load: Options of :meth:`LanguageModel.load`.
         served: ``LABEL.KEY=VALUE`` of models whose path is the address of a server.
-        reach: Tokens that every model reads, also beyond those it is made for, if its positions
-            go on. Recorded. Default: what it is made for.
-        on_start: Given the name of each model and part before its items are prepared.
-        on_progress: Given the name of each model and part, and its items done and in all.
-        on_message: Given one line per stage.
-
-    Returns:
-        Results model by model, and the comparison of several models. A part that cannot run on a
-        model or its data, or of which no item could be scored, is reported and left out; the others
-        go on.
+        selection: Items that are asked. Default: all.
+        reach: Tokens that every model reads, also beyond those it is made for. Default: its own.
+        on_start, on_progress, on_message: Called with the name of each part, with its name and
+            its items done and in all, and with one line per stage.
 
     Raises:
-        DiffAttnError: No part has a result; the first reason, for example a ConfigError.
+        DiffAttnError: No part has a result; the first reason.
         CheckpointError: A model cannot be read, or ``folder`` holds other files.
     """
-    folder = Path(folder)
-    is_claimed(folder, EVALUATION_MARKER, "an evaluation")  # before a model is loaded
-    done: dict[tuple[str, str], EvalResult] = {}
-    refused: list[DiffAttnError] = []
+    is_claimed(Path(folder), EVALUATION_MARKER, "an evaluation")  # before a model is loaded
+    session = _Session(
+        folder=Path(folder),
+        selection=selection,
+        is_single=len(models) * len(chosen) == 1,
+        on_start=on_start,
+        on_progress=on_progress,
+        on_message=on_message,
+    )
     servers = {
         label: served_settings(label, path, served)
         for label, path in models.items()
@@ -82,53 +165,8 @@ def run_evaluation(
     left = {label: list(chosen) for label in models}
     # Parts that other processes are at work on come last, and are waited for.
     for wait in (False, True):
-        for label, parts in [(label, parts) for label, parts in left.items() if parts]:
-            left[label] = []
-            model = ServedModel(
-                servers[label], label=label, add_bos=add_bos
-            ) if label in servers else LanguageModel.load(
-                models[label], label=label, device=device, dtype=dtype, max_length=max_length,
-                add_bos=add_bos, verify=verify, revision=revision,
-                trust_remote_code=trust_remote_code, device_map=device_map,
-            )  # fmt: skip
-            if reach is not None and model.max_length < reach:
-                model = model.reaching(reach)
-                if model.made_for is not None:
-                    on_message(f"{label}: read up to {reach} tokens, made for {model.made_for}")
-            for part in parts:
-                register(folder, label, part.variant)
-                name = f"{label}/{part.variant}"
-                on_start(name)
-                where = folder / label / part.variant
-                ask = partial(
-                    evaluate, model, part, on_progress=partial(on_progress, name),
-                    on_message=partial(_say, on_message, name),
-                )  # fmt: skip
-                try:
-                    share = where.with_name(where.name + selection.suffix)
-                    done[label, part.variant] = ask(share, selection=selection, wait=wait)
-                    if selection.shard and all_finished(where, selection.shard[1]):
-                        whole = replace(selection, shard=None)
-                        done[label, part.variant] = ask(where, selection=whole, wait=True)
-                except BusyError:
-                    on_message(f"{name}: another process is at work on it, waiting at the end")
-                    left[label].append(part)
-                except CheckpointError:  # the folder is not ours to go on in
-                    raise
-                except DiffAttnError as error:
-                    refused.append(error)
-                    if len(models) * len(chosen) > 1:  # else it is the error that ends the command
-                        on_message(f"{name} cannot run: {error}")
-    if not done:
-        raise refused[0]
-    order = [(label, part.variant) for label in models for part in chosen]
-    results = [done[key] for key in order if key in done]
-    for (label, variant), result in done.items():
-        if result.num_failed:
-            failed = f"{result.num_failed} of {result.num_items} items failed"
-            on_message(f"{label}/{variant}: {failed}")
-    return results, compare_folder(folder)
-
-
-def _say(on_message: Callable[[str], None], name: str, line: str) -> None:
-    on_message(f"{name}: {line}")
+        for label in [label for label, parts in left.items() if parts]:
+            model = session.open(label, models[label], servers.get(label), load, reach)
+            left[label] = session.run_parts(model, label, left[label], wait)
+    results = session.results([(label, part.variant) for label in models for part in chosen])
+    return results, compare_folder(session.folder)

@@ -1,4 +1,4 @@
-"""Shares of an evaluation that lie beside it, and what they have asked."""
+"""Shares of an evaluation that lie beside it, and their answers."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from diffattn.lab.records.evaluations import LATER_FACTS, EvalResult
 from diffattn.lab.records.run import RunRecord
 
 FREE_SETTINGS = ("model.path",)
-"""Where the weights lie does not matter: their hash says whether they are the same."""
+"""The place of the weights does not matter: their hash tells whether they are the same."""
 LATER_SETTINGS = tuple(f"model.{name}" for name in LATER_FACTS)
 """See :data:`diffattn.lab.records.evaluations.LATER_FACTS`."""
 _NAME = re.compile(r"\.shard-(\d{1,6})-of-(\d{1,6})")
@@ -20,10 +20,9 @@ _NAME = re.compile(r"\.shard-(\d{1,6})-of-(\d{1,6})")
 
 def shard_folders(folder: Path) -> list[Path]:
     """Folders of shares of the part that is recorded in ``folder``, finished or not."""
-    beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
     return sorted(
         path
-        for path in beside
+        for path in (folder.parent.iterdir() if folder.parent.is_dir() else ())
         if path.name.startswith(folder.name) and _NAME.fullmatch(path.name[len(folder.name) :])
     )
 
@@ -40,28 +39,24 @@ def rows_of_shards(
     """Rows of all finished shares with the same settings and data; others are named and left out.
 
     Args:
-        folder: Of the part.
-        config: What is asked for; where the weights lie and the share itself may differ.
+        folder: Folder of the part.
+        config: Its settings; the place of the weights and the share itself may differ.
         data: Digest of the items; see :func:`diffattn.lab.evaluation.read_data.data_digest`.
-        on_message: Given one line for a share that is left out.
+        on_message: Called with one line for a share that is left out.
     """
     rows: list[dict[str, Any]] = []
     for path in shard_folders(folder):
         if not (path / "result.json").exists():
             continue
         try:
-            if _differs(RunRecord.read(path).config, config):
+            recorded = RunRecord.read(path).config
+            free = ["shard", *FREE_SETTINGS, *missing_settings(recorded, LATER_SETTINGS)]
+            if difference("", recorded, config, free) is not None:
                 on_message(f"{path.name} has other settings and is left out")
-                continue
-            if recorded_data(path) not in (None, data):
+            elif recorded_data(path) not in (None, data):
                 on_message(f"{path.name} has read other data and is left out")
-                continue
-            rows += EvalResult.read(path).read_items(path)
+            else:
+                rows += EvalResult.read(path).read_items(path)
         except CheckpointError as error:
             on_message(f"A share is left out: {error}")
     return rows
-
-
-def _differs(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    missing = missing_settings(recorded, LATER_SETTINGS)
-    return difference("", recorded, config, ["shard", *FREE_SETTINGS, *missing]) is not None

@@ -10,7 +10,8 @@ from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.lab.evaluation.lm_tasks.harness import harness_questions, harness_task
-from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks, headline_metric
+from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
+from diffattn.lab.evaluation.metrics import task_metric
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
@@ -73,7 +74,7 @@ def test_every_kind_of_model_and_an_independent_computation(model, folder, tmp_p
                 right[name] += values.index(max(values)) == question.gold
         for name, count in right.items():
             assert metric(result, name, task).value == pytest.approx(count / COUNT)
-    headlines = [metric(result, headline_metric(task), task) for task in TASKS]
+    headlines = [metric(result, task_metric(task), task) for task in TASKS]
     average = metric(result, "average", None)
     assert average.value == pytest.approx(sum(m.value for m in headlines) / len(TASKS))
     assert [m for m in result.metrics if m.headline] == [*headlines, average]

@@ -149,7 +149,7 @@ class EndpointJudge:
         value: dict[str, Any] | None
         try:
             value = json.loads(content)
-            text = self.text_of(value["choices"][0])  # type: ignore[index]
+            text = self.text_of(value["choices"][0])
         except (ValueError, LookupError, TypeError, RecursionError):
             value = None
         if value is None:
@@ -187,8 +187,10 @@ def _readable(content: bytes) -> str:
 
 def _retry_after(value: str | None) -> float | None:
     """Seconds that a server asks to wait, given as a number or as a date."""
+    if value is None:
+        return None
     try:
-        return None if value is None else max(0.0, float(value))
+        return max(0.0, float(value))
     except ValueError:
         pass
     try:

@@ -76,5 +76,8 @@ def exchange(
     try:
         return loop.run_until_complete(post())
     finally:
-        loop.run_until_complete(asyncio.sleep(0))  # sockets are closed in one more step
+        # A connection that is cancelled during TLS stays open, and closing takes one more step.
+        for transport in list(getattr(loop, "_transports", {}).values()):
+            transport.abort()
+        loop.run_until_complete(asyncio.sleep(0))
         loop.close()  # unlike asyncio.run, it does not wait for the look-up of a name

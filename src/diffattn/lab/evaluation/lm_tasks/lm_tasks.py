@@ -11,7 +11,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.lm_tasks.documents import FIELDS, TASKS, LocalDocuments, read_task
 from diffattn.lab.evaluation.lm_tasks.generated import generated_documents
 from diffattn.lab.evaluation.lm_tasks.harness import Question, continuation, harness_questions
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.metrics import metric, task_metric
 from diffattn.lab.evaluation.protocol import (
     Item,
     Protocol,
@@ -155,7 +155,7 @@ class LmTasks(Protocol):
         scored = {f"{asked.task} {name}": right[name] for name in ("acc", "acc_norm")}
         scored[f"{asked.task} share of the gold choice"] = float(share)
         if len(self.tasks) > 1:
-            scored["average"] = right[headline_metric(asked.task)]
+            scored["average"] = right[task_metric(asked.task)]
         return {
             "task": asked.task,
             "document": asked.document,
@@ -186,14 +186,9 @@ class LmTasks(Protocol):
             }
             for name in _METRICS:
                 interval = wilson_interval(sum(int(row[name]) for row in of_task), len(of_task))
-                headline = name == headline_metric(task)
+                headline = name == task_metric(task)
                 metrics.append(metric(name, interval, where={"task": task}, headline=headline))
-            columns.append([float(row[headline_metric(task)]) for row in of_task])
+            columns.append([float(row[task_metric(task)]) for row in of_task])
         if len(columns) > 1:
             metrics.append(metric("average", mean_of_shares(columns), headline=True))
         return Summary(metrics=metrics, tables={"documents": counts, "bos": rows[0]["bos"]})
-
-
-def headline_metric(task: str) -> str:
-    """The metric of the paper's column: ``acc_norm`` for HellaSwag, ``acc`` for the others."""
-    return "acc_norm" if task == "hellaswag" else "acc"

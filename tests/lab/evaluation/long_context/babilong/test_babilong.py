@@ -7,10 +7,10 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.guessing import guessing
 from diffattn.lab.evaluation.long_context.babilong.babilong import BabiLong
 from diffattn.lab.evaluation.long_context.babilong.stories import STORIES, mentioned
 from diffattn.lab.evaluation.metrics import GUESSES
-from diffattn.lab.evaluation.primary import guessing
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.prompting import Completion

@@ -1,0 +1,108 @@
+"""The score of a model that does not read the question."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from diffattn.lab.evaluation.metrics import GUESSES, NAMED
+
+Row = Mapping[str, Any]
+_FEWEST_ROWS = 20
+"""Of hidden sentences: one text with two names must not decide the floor of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The score of guessing; ``None`` where it is unknown."""
+
+    chance: float | None = None
+    ceiling: float | None = None
+    how: str = ""
+    rows: tuple[Row, ...] = ()
+    """Rows that have a floor."""
+
+
+def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
+    """The score of guessing in one protocol. Where several ways are known, the best one counts.
+
+    - A row may state it: ``guess``, and beside it ``guess_of_all_that_fit``, or
+      ``guess_of_all_named``, the worth of this model's own output as a guess.
+    - Classifications: chance is one of the labels, the ceiling the most frequent answer, task by
+      task. Multiple choice: one of the choices, and the same position always.
+    - ``single_needle``: the model's score where the text lacks the sentence.
+    - ``hallucination``: the score of copying the beginning of the document.
+
+    Args:
+        protocol: Its name.
+        rows: One or more, all of one model.
+        score: The score in question; rows without it do not count.
+    """
+    asked = [row for row in rows if score in row["scores"]]
+    if protocol == "single_needle":
+        return _without_needle(asked, rows, f"control_{score}")
+    if protocol == "hallucination":
+        return _copied_lead(asked, score.partition(", ")[0])
+    stated = _stated(asked)
+    if protocol == "hidden_needle" and len(stated.rows) < _FEWEST_ROWS:
+        stated = Guess()
+    known = [guess for guess in (stated, _closed(protocol, asked)) if guess.ceiling is not None]
+    return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=Guess())
+
+
+def _stated(asked: Sequence[Row]) -> Guess:
+    rows = tuple(row for row in asked if isinstance(row.get("guess"), int | float))
+    if not rows:
+        return Guess()
+    chance = fmean(float(row["guess"]) for row in rows)
+    ceiling = fmean(float(row.get(NAMED, row.get(GUESSES[1], row["guess"]))) for row in rows)
+    how = "strings of the context named without regard to the question"
+    if any(NAMED in row for row in rows):
+        return Guess(chance, ceiling, f"{how}, as many as the model names itself", rows)
+    return Guess(chance, max(chance, ceiling), how, rows)
+
+
+def _without_needle(asked: Sequence[Row], rows: Sequence[Row], control: str) -> Guess:
+    shares = [float(row["scores"][control]) for row in rows if control in row["scores"]]
+    if not shares or not asked:
+        return Guess()
+    return Guess(None, fmean(shares), "the answer where the text lacks it", tuple(asked))
+
+
+def _copied_lead(asked: Sequence[Row], score: str) -> Guess:
+    rows = tuple(row for row in asked if score in row.get("lead", {}))
+    if not rows:
+        return Guess()
+    ceiling = fmean(float(row["lead"][score]) for row in rows)
+    return Guess(None, ceiling, "the first sentences of the document, copied", rows)
+
+
+def _closed(protocol: str, asked: Sequence[Row]) -> Guess:
+    """Guess where the answers are few, by how often each is right."""
+    tasks = [str(row.get("task")) for row in asked]
+    if protocol == "lm_tasks" and asked:
+        if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in asked):
+            return Guess()
+        answers, how = [str(row.get("gold")) for row in asked], "the same position always"
+        sizes = [len(row["logprobs"]) for row in asked]
+    elif protocol in ("many_shot", "order_robustness", "hidden_needle") and asked:
+        answers, how = (
+            [str(row.get("expected")) for row in asked],
+            "the most frequent answer always",
+        )
+        seen = {task: len(set(of)) for task, of in _by_task(tasks, answers).items()}
+        sizes = [int(row.get("labels", seen[task])) for row, task in zip(asked, tasks, strict=True)]
+    else:
+        return Guess()
+    chances = _by_task(tasks, [1 / size for size in sizes]).values()
+    right = _by_task(tasks, answers).values()
+    ceiling = fmean(Counter(of).most_common(1)[0][1] / len(of) for of in right)
+    return Guess(fmean(map(fmean, chances)), ceiling, how, tuple(asked))
+
+
+def _by_task(tasks: Iterable[str], values: Iterable[Any]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = defaultdict(list)
+    for task, value in zip(tasks, values, strict=True):
+        groups[task].append(value)
+    return groups
