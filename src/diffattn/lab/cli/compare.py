@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:  # loads NumPy
-    from diffattn.lab.records.evaluations import Comparison, EvalResult
 
 _FORMATS = ("table", "csv", "markdown", "latex", "json", "lm-eval")
 _Folders = Annotated[
@@ -115,7 +112,7 @@ def _require_table(path: Path, format_: str) -> None:
 
 
 def _write_harness_files(
-    results: "Sequence[EvalResult]", labels: Sequence[str], out: Path, folders: Sequence[Path]
+    results: Sequence[Any], labels: Sequence[str], out: Path, folders: Sequence[Path]
 ) -> None:
     from diffattn.files.destination import require_outside
     from diffattn.files.io import write_text
@@ -135,7 +132,7 @@ def _write_harness_files(
 
 
 def _print_or_write(
-    results: "Sequence[EvalResult]", comparison: "Comparison | None", format_: str, out: Path | None
+    results: Sequence[Any], comparison: Any, format_: str, out: Path | None
 ) -> None:
     from diffattn.files.io import write_text
     from diffattn.lab.cli.screen.tables import print_table

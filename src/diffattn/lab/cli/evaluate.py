@@ -3,14 +3,11 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from diffattn.lab.cli.options import AutoDtypeOption, DeviceOption, VerifyOption
-
-if TYPE_CHECKING:  # loads NumPy
-    from diffattn.lab.records.evaluations import Comparison, EvalResult
 
 _Protocols = Annotated[
     list[str],
@@ -127,9 +124,7 @@ def evaluate(
     _end_with_shortfalls(results, len(chosen) * len(models))
 
 
-def _print_results(
-    results: "Sequence[EvalResult]", comparison: "Comparison | None", out: Path, *, as_json: bool
-) -> None:
+def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:
     from diffattn.lab.cli.screen.tables import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 
@@ -151,7 +146,7 @@ def _print_results(
     typer.echo(f"Records: {out}")
 
 
-def _end_with_shortfalls(results: "Sequence[EvalResult]", wanted: int) -> None:
+def _end_with_shortfalls(results: Sequence[Any], wanted: int) -> None:
     """Exit with 1 if items failed or evaluations could not run."""
     shortfalls = []
     if failed := sum(result.num_failed for result in results):

@@ -3,13 +3,9 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:  # load NumPy
-    from diffattn.lab.evaluation.judge.session import Judged
-    from diffattn.lab.records.evaluations import Comparison
 
 _Evaluation = Annotated[Path, typer.Argument(help="folder that 'evaluate hallucination' wrote")]
 _Model = Annotated[
@@ -112,9 +108,7 @@ def _require_options(
         raise ConfigError(f"{replies}: must be a file of replies, got none or something else.")
 
 
-def _print_results(
-    judged: "Judged", comparison: "Comparison | None", evaluation: Path, *, as_json: bool
-) -> None:
+def _print_results(judged: Any, comparison: Any, evaluation: Path, *, as_json: bool) -> None:
     """Print results; exit with 1 if verdicts are missing."""
     from diffattn.lab.cli.screen.tables import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
