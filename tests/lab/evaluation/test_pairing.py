@@ -8,12 +8,11 @@ from diffattn.lab.evaluation.compare import (
     compare_answers,
     differences,
     pair_items,
-    partners,
 )
 from diffattn.lab.evaluation.judge.session import PROTOCOL as JUDGED
 from diffattn.lab.evaluation.metrics import is_share, primary_score
 from diffattn.lab.evaluation.protocol import prompt_facts
-from diffattn.lab.evaluation.verdicts import with_verdicts
+from diffattn.lab.evaluation.verdicts import partners, with_verdicts
 from diffattn.lab.records.evaluations import EvalResult, PairedDifference
 
 

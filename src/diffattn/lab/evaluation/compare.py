@@ -19,7 +19,7 @@ from diffattn.lab.evaluation.metrics import (
     wrapped_protocol,
 )
 from diffattn.lab.evaluation.protocol import text_hash
-from diffattn.lab.evaluation.verdicts import seed_of, with_verdicts
+from diffattn.lab.evaluation.verdicts import over_seeds, partners, with_verdicts
 from diffattn.lab.records.evaluations import (
     Comparison,
     EvalResult,
@@ -29,7 +29,6 @@ from diffattn.lab.records.evaluations import (
 )
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.stats.contrasts import paired_contrast
-from diffattn.lab.stats.paired import paired_difference, paired_t_test
 
 _RAN_WITH = ("dtype", "bos", "max_length")
 """Facts of a model that can move its scores without being the model."""
@@ -156,23 +155,6 @@ def compare_answers(
     )
 
 
-def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Every model with its baseline: the first model, or the one of its kind and the same seed.
-
-    Models called ``NAME-seedK`` are compared seed by seed, if the first one is called so and its
-    NAME has that seed; others with the first.
-    """
-    first, pairs = seed_of(labels[0]) if labels else None, []
-    for label in labels[1:]:
-        seed = seed_of(label)
-        if first is None or seed is None:
-            pairs.append((label, labels[0]))
-        elif seed[0] != first[0]:
-            same = f"{first[0]}-seed{seed[1]}"
-            pairs.append((label, same if same in labels else labels[0]))
-    return pairs
-
-
 def pair_items(model: Answers, baseline: Answers) -> Pairing:
     """Ids in the baseline's order; two texts are the same if their hashes are."""
     same, other, unhashed = [], [], 0
@@ -214,49 +196,6 @@ def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[Pai
             if part:
                 part = replace(part, where=where, higher_is_better=is_better)
                 found.append(_with_guess(part, model, baseline, ids))
-    return found
-
-
-def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
-    """Primary differences of models that differ in the seed alone, as a sample of seeds.
-
-    Student's t over the seeds' differences is the only interval here that describes the kind of
-    model rather than these weights.
-    """
-    groups: dict[tuple[str, str, str, str], list[PairedDifference]] = {}
-    for item in items:
-        a, b = seed_of(item.model), seed_of(item.baseline)
-        if item.primary and a is not None and b is not None and a[1] == b[1]:
-            groups.setdefault((item.variant, item.score, a[0], b[0]), []).append(item)
-    found = []
-    for (_, _, model, baseline), group in groups.items():
-        values = [item.difference for item in group]
-        interval = paired_difference(values, [0.0] * len(values))
-        if interval.low == interval.high:  # equal seeds do not tell their spread
-            none = "none: no seed differs from another"
-            interval = replace(interval, low=None, high=None, method=none)
-        found.append(
-            replace(
-                group[0],
-                model=model,
-                baseline=baseline,
-                over="seeds",
-                difference=interval.mean,
-                low=interval.low,
-                high=interval.high,
-                level=interval.level,
-                method=interval.method,
-                p_value=paired_t_test(values),
-                test="Student t over seeds",
-                n=interval.n,
-                num_items=sum(item.num_items for item in group),
-                num_unpaired=sum(item.num_unpaired for item in group),
-                num_other_text=sum(item.num_other_text for item in group),
-                value=float(np.mean([item.value for item in group])),
-                baseline_value=float(np.mean([item.baseline_value for item in group])),
-                floors=[],
-            )
-        )
     return found
 
 

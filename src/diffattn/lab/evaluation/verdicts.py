@@ -1,12 +1,15 @@
-"""Verdicts on paired differences: Holm's correction, and a word for each primary score."""
+"""Seeds and verdicts: which models are compared, over which seeds, and the word for each score."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from diffattn.lab.evaluation.metrics import is_share
 from diffattn.lab.records.evaluations import PairedDifference
 from diffattn.lab.stats.multiple import holm
+from diffattn.lab.stats.paired import paired_difference, paired_t_test
 from diffattn.lab.stats.proportions import wilson_interval
 
 CEILING = 0.99
@@ -22,6 +25,66 @@ def seed_of(label: str) -> tuple[str, int] | None:
     """``("diff", 3)`` of ``diff-seed3``; ``None`` for another name."""
     match = _SEED.fullmatch(label)
     return None if match is None else (match["stem"], int(match["seed"]))
+
+
+def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Every model with its baseline: the first model, or the one of its kind and the same seed.
+
+    Models called ``NAME-seedK`` are compared seed by seed, if the first one is called so and its
+    NAME has that seed; others with the first.
+    """
+    first, pairs = seed_of(labels[0]) if labels else None, []
+    for label in labels[1:]:
+        seed = seed_of(label)
+        if first is None or seed is None:
+            pairs.append((label, labels[0]))
+        elif seed[0] != first[0]:
+            same = f"{first[0]}-seed{seed[1]}"
+            pairs.append((label, same if same in labels else labels[0]))
+    return pairs
+
+
+def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
+    """Primary differences of models that differ in the seed alone, as a sample of seeds.
+
+    Student's t over the seeds' differences is the only interval here that describes the kind of
+    model rather than these weights.
+    """
+    groups: dict[tuple[str, str, str, str], list[PairedDifference]] = {}
+    for item in items:
+        a, b = seed_of(item.model), seed_of(item.baseline)
+        if item.primary and a is not None and b is not None and a[1] == b[1]:
+            groups.setdefault((item.variant, item.score, a[0], b[0]), []).append(item)
+    found = []
+    for (_, _, model, baseline), group in groups.items():
+        values = [item.difference for item in group]
+        interval = paired_difference(values, [0.0] * len(values))
+        if interval.low == interval.high:  # equal seeds do not tell their spread
+            none = "none: no seed differs from another"
+            interval = replace(interval, low=None, high=None, method=none)
+        found.append(
+            replace(
+                group[0],
+                model=model,
+                baseline=baseline,
+                over="seeds",
+                difference=interval.mean,
+                low=interval.low,
+                high=interval.high,
+                level=interval.level,
+                method=interval.method,
+                p_value=paired_t_test(values),
+                test="Student t over seeds",
+                n=interval.n,
+                num_items=sum(item.num_items for item in group),
+                num_unpaired=sum(item.num_unpaired for item in group),
+                num_other_text=sum(item.num_other_text for item in group),
+                value=float(np.mean([item.value for item in group])),
+                baseline_value=float(np.mean([item.baseline_value for item in group])),
+                floors=[],
+            )
+        )
+    return found
 
 
 def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDifference]:
