@@ -15,16 +15,17 @@ _CARD = "README.md"
 def write_manifest(folder: Path) -> None:
     """Hash every file of a folder, wait until all lie on the disk, then write the manifest.
 
-    The folder has no subfolders. The manifest leaves out a model card, which is written to be
-    changed.
+    The manifest leaves out a model card, which is written to be changed.
     """
     folder = Path(folder)
     files = {}
-    for path in sorted(folder.iterdir()):
-        if path.name != MANIFEST and not path.name.startswith("."):
-            sync(path)
-            if path.name != _CARD:
-                files[path.name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+    for path in sorted(folder.rglob("*")):
+        if path.name == MANIFEST or path.name.startswith("."):
+            continue
+        sync(path)
+        if path.is_file() and path.name != _CARD:
+            name = path.relative_to(folder).as_posix()
+            files[name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
     sync(folder)
     sync(folder.parent)
     write_json(folder / MANIFEST, {"kind": _KIND, "schema": _SCHEMA, "files": files})

@@ -44,17 +44,6 @@ def test_names_of_another_size_are_refused_before_they_are_hashed(copy):
         PackedTokens(copy, "train")
 
 
-def test_names_of_older_packings_are_checked_by_their_content_alone(copy):
-    sidecar = read_record(copy / "train.json")
-    del sidecar["names_bytes"]
-    write_record(copy / "train.json", sidecar)
-    PackedTokens(copy, "train")
-    with (copy / "train.names").open("a") as file:
-        file.write('"one more"\n')
-    with pytest.raises(CheckpointError, match=r"train\.names: must be as it was packed"):
-        PackedTokens(copy, "train")
-
-
 def test_missing_files_are_refused(copy):
     (copy / "train.bin").unlink()
     (copy / "validation.json").unlink()
@@ -128,27 +117,6 @@ def test_pickling_carries_the_path_and_not_the_tokens(packed):
     content = pickle.dumps(dataset)
     assert len(content) < 1_000
     assert torch.equal(pickle.loads(content)[3]["input_ids"], dataset[3]["input_ids"])
-
-
-def test_packings_from_before_the_index_files_are_still_read(packed, copy):
-    """Version 2 held borders and names as lists."""
-    new = PackedTokens(packed, "train")
-    lists = {
-        "schema": 2,
-        "document_offsets": new.document_offsets.tolist(),
-        "documents": list(new.document_names()),
-    }
-    old = {key: v for key, v in new.metadata.items() if key not in ("index_hash", "names_hash")}
-    write_record(copy / "train.json", old | lists)
-    for kind in ("idx", "names"):
-        (copy / f"train.{kind}").unlink()
-    part = PackedTokens(copy, "train")
-    assert part.document_offsets.tolist() == new.document_offsets.tolist()
-    assert list(part.document_names()) == list(new.document_names())
-    assert torch.equal(
-        TokenDataset(part, 7, apart=True)[3]["position_ids"],
-        TokenDataset(new, 7, apart=True)[3]["position_ids"],
-    )
 
 
 @pytest.mark.parametrize("seq_len", [1, 7, 64])

@@ -56,9 +56,7 @@ def pack(
             out,
             workers=workers,
             on_message=progress.on_message,
-            on_progress=lambda now: progress.on_progress(
-                now.bytes_read, now.total_bytes, now.num_tokens
-            ),
+            on_progress=progress.on_progress,
         )
     facts = data.facts()
     if json_:

@@ -1,4 +1,21 @@
-"""From documents to packed token files, in flat memory and from where it was interrupted."""
+"""From documents to packed token files, in flat memory and from where it was interrupted.
+
+``SPLIT.bin`` holds the ids of a split, little-endian uint16 if the vocabulary has fewer than 65,536
+ids, else uint32. Every document is followed by the end token. Its split is decided by a hash of its
+name or, of a row, of its text, and neither split is empty; see ``splits.assign_splits``. Special
+tokens that a text spells out are encoded as text. Texts above a mebicharacter are encoded in pieces
+that end with a line. The borders and the names of the documents have files of their own; see
+``split_writer.SplitWriter``.
+
+The sidecar ``SPLIT.json`` holds ``schema``, ``validation_fraction``, ``corpus_hash`` (of both
+splits together, see ``corpora.corpus_hash``), ``tokenizer_hash``, ``split``, ``dtype``,
+``vocab_size`` (ids are below it), ``num_tokens``, ``num_bytes`` (of text, in UTF-8),
+``num_documents``, the SHA-256 of the files (``token_hash``, ``index_hash``, ``names_hash``) and
+``names_bytes``.
+
+Files get their names when they are whole, sidecars last, so an interrupted packing is never taken
+for a finished one, also if the power fails. A checkpoint is written every 64 mebicharacters.
+"""
 
 import contextlib
 import hashlib
@@ -35,26 +52,11 @@ def pack(
     workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Encode a corpus into ``train.bin`` and ``validation.bin``, each with what describes it.
+    """Encode a corpus into ``train.bin`` and ``validation.bin``, each with its description.
 
-    Every document is followed by the end token. Its split is decided by a hash of its name or, of a
-    row, of its text, and neither split is empty; see ``splits.assign_splits``. Special tokens that
-    a text spells out are encoded as text. Texts above a mebicharacter are encoded in pieces that
-    end with a line. Ids are little-endian uint16 if the vocabulary has fewer than 65,536 ids, else
-    uint32. Beside them lie the borders and the names of the documents; see
-    ``split_writer.SplitWriter``.
-
-    A JSON sidecar holds ``schema``, ``validation_fraction``, ``corpus_hash`` (of both splits
-    together, as ``corpora.corpus_hash`` gives it), ``tokenizer_hash``, ``split``, ``dtype``,
-    ``vocab_size`` (ids are below it), ``num_tokens``, ``num_bytes`` (of text, in UTF-8),
-    ``num_documents``, the SHA-256 of the files (``token_hash``, ``index_hash``, ``names_hash``),
-    and ``names_bytes``, the one size that does not follow from the counts.
-
-    Files get their names when they are whole, sidecars last, so an interrupted packing is never
-    taken for a finished one, also if the power fails. The next call goes on from the last
-    checkpoint, one every 64 mebicharacters: it reads what was packed again, to be sure that it is
-    the same, and encodes the rest. If ``out`` already holds this very packing, the documents are
-    only hashed, and the tokens checked. One process at a time may pack into a folder.
+    If ``out`` already holds this very packing, the documents are only hashed, and the tokens
+    checked. An interrupted packing goes on from its last checkpoint: the documents before it are
+    read and compared, and the rest is encoded. One process at a time may pack into a folder.
 
     Args:
         documents: The corpus, read once; a few batches of it are in memory at a time.
@@ -70,34 +72,19 @@ def pack(
     Raises:
         ConfigError: The corpus is empty, the fraction is not between 0 and 1, ``workers`` is below
             1, or the tokenizer is not fast or has no end token.
-        CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or what was
-            packed before an interruption has changed.
+        CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or a document
+            that was packed before an interruption has changed.
         DiffAttnError: A process that encodes was killed; the same call goes on.
         OSError: The disk is full or not writable; the same call goes on.
     """
     out = Path(out)
-    if not 0 < validation_fraction < 1:
-        raise ConfigError(
-            f"pack: validation_fraction must be between 0 and 1, got {validation_fraction}."
-        )
-    if workers < 1:
-        raise ConfigError(f"pack: workers must be 1 or more, got {workers}.")
-    identity = {
-        "validation_fraction": validation_fraction,
-        "tokenizer_hash": tokenizer_hash(tokenizer),
-    }
-    if tokenizer.eos_token_id is None:
-        raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")
+    identity = _identity(tokenizer, validation_fraction, workers)
     digest = hashlib.sha256()
     corpus = _hashed(documents, digest)
     first = next(corpus, None)
     if first is None:
         raise ConfigError("pack: the corpus must hold at least one document, got none.")
-    work = out / _WORK
-    recorded = read_json(work / _PROGRESS) if (work / _PROGRESS).exists() else None
-    if recorded is not None and recorded["whole"]:  # killed while files got their names
-        recorded = None
-        _publish(work, out)
+    recorded = _interrupted(out)
     if all((out / f"{split}.json").exists() for split in SPLITS):
         for _ in corpus:
             pass
@@ -106,13 +93,15 @@ def pack(
         return sidecars
     _refuse_foreign(out)
     if recorded is not None:
-        _require_same(out, recorded["identity"], identity)
-
+        way_out = f", or delete {out / _WORK}"
+        begun = recorded["identity"]
+        _require_same(out, begun, _begun_with(identity), "an interrupted one", way_out)
+    work = out / _WORK
     make_folder(work)
     _clean(out, but=work)
+    assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
+    waiting = encoding.batches(assigned, digest)
     try:
-        assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
-        waiting = encoding.batches(assigned, digest)
         parts = _write(waiting, tokenizer, work, workers, identity, recorded, on_progress)
         identity["corpus_hash"] = digest.hexdigest()
         sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
@@ -124,6 +113,30 @@ def pack(
             shutil.rmtree(work, ignore_errors=True)
     _publish(work, out)
     return sidecars
+
+
+def _identity(tokenizer: Any, validation_fraction: float, workers: int) -> dict[str, Any]:
+    """The arguments that decide the files, after a check of all of them."""
+    if not 0 < validation_fraction < 1:
+        raise ConfigError(
+            f"pack: validation_fraction must be between 0 and 1, got {validation_fraction}."
+        )
+    if workers < 1:
+        raise ConfigError(f"pack: workers must be 1 or more, got {workers}.")
+    digest = tokenizer_hash(tokenizer)
+    if tokenizer.eos_token_id is None:
+        raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")
+    return {"validation_fraction": validation_fraction, "tokenizer_hash": digest}
+
+
+def _interrupted(out: Path) -> dict[str, Any] | None:
+    """The checkpoint of an interrupted packing; one that only lacked its names gets them."""
+    work = out / _WORK
+    recorded = read_json(work / _PROGRESS) if (work / _PROGRESS).exists() else None
+    if recorded is not None and recorded["whole"]:
+        _publish(work, out)
+        return None
+    return recorded
 
 
 def _hashed(documents: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Document]:
@@ -210,32 +223,27 @@ def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: 
         )
 
 
-def _require_same(out: Path, recorded: dict[str, Any], identity: dict[str, Any]) -> None:
-    """Refuse to go on with a packing by another tokenizer or of other splits."""
-    wanted = _begun_with(identity)
-    differing = [key for key, value in wanted.items() if recorded.get(key) != value]
-    if differing:
+def _begun_with(identity: dict[str, Any]) -> dict[str, Any]:
+    """The facts that a continued packing must share with its beginning."""
+    return {**identity, "batch_chars": encoding.BATCH_CHARS}
+
+
+def _require_same(
+    out: Path, recorded: dict[str, Any], identity: dict[str, Any], kind: str, way_out: str
+) -> None:
+    """Refuse a packing of another corpus or tokenizer, or of other splits."""
+    if differing := [key for key, value in identity.items() if recorded.get(key) != value]:
         raise CheckpointError(
-            f"pack: {out} must be empty or hold this packing, got an interrupted one of another "
-            f"{' and '.join(differing)}. Choose another folder, or delete {out / _WORK}."
+            f"pack: {out} must be empty or hold this packing, got {kind} of another "
+            f"{' and '.join(differing)}. Choose another folder{way_out}."
         )
 
 
-def _begun_with(identity: dict[str, Any]) -> dict[str, Any]:
-    """What a packing that is continued must share with its beginning."""
-    return {**identity, "batch_chars": encoding.BATCH_CHARS, "split_of_rows": "by text"}
-
-
 def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """Sidecars of the packing in ``out`` if it is the one asked for."""
+    """Sidecars of the packing in ``out``, if they belong to these documents and arguments."""
     sidecars = {split: PackedTokens(out, split).metadata for split in SPLITS}
     for sidecar in sidecars.values():
-        differing = [key for key, value in identity.items() if sidecar[key] != value]
-        if differing:
-            raise CheckpointError(
-                f"pack: {out} must be empty or hold this packing, got one of another "
-                f"{' and '.join(differing)}. Choose another folder."
-            )
+        _require_same(out, sidecar, identity, "one", "")
     return sidecars
 
 

@@ -1,4 +1,4 @@
-"""The JSON file beside a token file: what the tokens are and what they came from."""
+"""The JSON file beside a token file describes the tokens and their source."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,9 +16,6 @@ FILES = (
     "train.json", "validation.json",
 )  # fmt: skip
 SCHEMA = 3
-"""Borders and names of the documents have files of their own since version 3."""
-OLD_SCHEMA = 2
-"""The sidecar holds them as lists; it is still read, so that runs on such data go on."""
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _FIELDS = {
     "schema": int,
@@ -32,16 +29,15 @@ _FIELDS = {
     "num_bytes": int,
     "num_documents": int,
     "token_hash": str,
-}
-_MORE_FIELDS: dict[int, dict[str, type]] = {
-    OLD_SCHEMA: {"document_offsets": list, "documents": list},
-    SCHEMA: {"index_hash": str, "names_hash": str},
+    "index_hash": str,
+    "names_hash": str,
+    "names_bytes": int,
 }
 
 
 @contextlib.contextmanager
 def advised(folder: Path) -> Iterator[None]:
-    """Say what to do about a packing that is missing or damaged."""
+    """Add advice to the error of a packing that is missing or damaged."""
     try:
         yield
     except CheckpointError as error:
@@ -62,11 +58,9 @@ def read_sidecar(path: Path, split: str) -> dict[str, Any]:
         CheckpointError: The file is missing, damaged, or not such a sidecar.
     """
     sidecar = read_json(path)
-    schema = OLD_SCHEMA if sidecar.get("schema") == OLD_SCHEMA else SCHEMA
-    fields = _FIELDS | _MORE_FIELDS[schema]
-    wrong = [key for key, kind in fields.items() if not isinstance(sidecar.get(key), kind)]
+    wrong = [key for key, kind in _FIELDS.items() if not isinstance(sidecar.get(key), kind)]
     if not wrong:
-        expected = {"schema": schema, "split": split}
+        expected = {"schema": SCHEMA, "split": split}
         wrong = [key for key, value in expected.items() if sidecar[key] != value]
         wrong += ["dtype"] if sidecar["dtype"] not in DTYPES else []
         wrong += ["num_tokens"] if sidecar["num_tokens"] < 1 else []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.checksum import file_hash
-from diffattn.lab.data.sidecar import DTYPES, OLD_SCHEMA, advised, read_sidecar
+from diffattn.lab.data.sidecar import DTYPES, advised, read_sidecar
 from diffattn.lab.data.split_writer import OFFSET_DTYPE
 from diffattn.lab.data.splits import SPLITS
 
@@ -56,25 +56,20 @@ class PackedTokens:
         with advised(Path(out)):
             self.metadata = read_sidecar(path.with_suffix(".json"), split)
             dtype = DTYPES[self.metadata["dtype"]]
-            _check(path, verify, self.metadata["num_tokens"] * dtype.itemsize,
-                   self.metadata["token_hash"])  # fmt: skip
-            if not self._has_lists:
-                offsets = (self.metadata["num_documents"] + 1) * OFFSET_DTYPE.itemsize
-                _check(path.with_suffix(".idx"), verify, offsets, self.metadata["index_hash"])
-                names = self.metadata.get("names_bytes")  # older packings do not say it
-                _check(path.with_suffix(".names"), verify, names, self.metadata["names_hash"])
+            for suffix, size, key in (
+                (".bin", self.metadata["num_tokens"] * dtype.itemsize, "token_hash"),
+                (
+                    ".idx",
+                    (self.metadata["num_documents"] + 1) * OFFSET_DTYPE.itemsize,
+                    "index_hash",
+                ),
+                (".names", self.metadata["names_bytes"], "names_hash"),
+            ):
+                _check(path.with_suffix(suffix), verify, size, self.metadata[key])
         self.num_tokens = self.metadata["num_tokens"]
         self.num_bytes = self.metadata["num_bytes"]
         self.tokens = np.memmap(path, dtype=dtype, mode="r")
-        self.document_offsets = (
-            np.array(self.metadata["document_offsets"], dtype=OFFSET_DTYPE)
-            if self._has_lists
-            else np.memmap(path.with_suffix(".idx"), dtype=OFFSET_DTYPE, mode="r")
-        )
-
-    @property
-    def _has_lists(self) -> bool:
-        return self.metadata["schema"] == OLD_SCHEMA
+        self.document_offsets = np.memmap(path.with_suffix(".idx"), dtype=OFFSET_DTYPE, mode="r")
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens from ``start`` to ``stop``."""
@@ -82,9 +77,6 @@ class PackedTokens:
 
     def document_names(self) -> Iterator[str]:
         """Names of the documents, in order."""
-        if self._has_lists:
-            yield from self.metadata["documents"]
-            return
         folder, split = self._source
         with (folder / f"{split}.names").open(encoding="utf-8") as lines:
             yield from map(json.loads, lines)
@@ -157,11 +149,10 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
         return np.unique(np.concatenate([[0], inside]))
 
 
-def _check(path: Path, verify: bool, size: int | None, recorded_hash: str) -> None:
-    """Refuse a file that is not as it was packed, by its size or also by its content."""
+def _check(path: Path, verify: bool, size: int, recorded_hash: str) -> None:
+    """Refuse a file that has another size, or with ``verify`` other content, than was packed."""
     got = path.stat().st_size if path.is_file() else "no file"
-    if got == "no file" or (size is not None and got != size):
-        must = "be there" if size is None else f"have the {size} bytes its sidecar says"
-        raise CheckpointError(f"{path}: must {must}, got {got}.")
+    if got != size:
+        raise CheckpointError(f"{path}: must have the {size} bytes its sidecar says, got {got}.")
     if verify and file_hash(path) != recorded_hash:
         raise CheckpointError(f"{path}: must be as it was packed, got other content.")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.checksum import file_hash
-from diffattn.files.io import read_json, sync, write_json
-from diffattn.lab.data.corpora import Document, corpus_hash, load_corpus
-from diffattn.lab.data.files import relative_files
+from diffattn.files.io import read_json, write_json
+from diffattn.files.manifest import verify_manifest, write_manifest
+from diffattn.files.new_folder import new_folder
+from diffattn.lab.data.corpora import Document, load_corpus
 from diffattn.lab.data.packing import pack
-from diffattn.lab.data.pinning import Pin, Stamp, difference, pin, stamp, total_bytes
+from diffattn.lab.data.pinning import Pin, difference, pin, stamp, total_bytes
 from diffattn.lab.data.sidecar import advised
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens
@@ -23,14 +23,13 @@ from diffattn.lab.training.config import DataConfig
 
 # Written before the tokens, so that a folder without it is not ours; and again when they are whole.
 _MARKER = "data.json"
-_SCHEMA = 2
-"""The files or the commit of the source are pinned since version 2."""
-_OLD_SCHEMA = 1
-"""Has the hash of the text only; it is still read, so that runs on such data go on."""
-_SOURCE = "source"
-_PACKED = "packed"
-_TOKENIZER_FILES = "tokenizer_files"
+_SCHEMA = 3
 _TOKENIZER = "tokenizer"
+
+OnProgress = Callable[[int, int | None, int], None]
+"""Called with the bytes that were read of the source's files (also those that an interrupted call
+had packed), the bytes of all of them (``None``: not known, as of a dataset on the hub), and the
+tokens that were written so far, by interrupted calls too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,26 +60,14 @@ class PreparedData:
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackingProgress:
-    """How far a packing is."""
-
-    bytes_read: int
-    """Of the source's files; what was packed before an interruption is read again."""
-    total_bytes: int | None
-    """Of all of them. ``None``: not known, as of a dataset on the hub."""
-    num_tokens: int
-    """Written so far, by interrupted calls too."""
-
-
 def prepare_data(
     config: DataConfig,
     folder: Path,
     *,
     workers: int = 1,
-    require: Callable[["PreparedData"], None] = lambda data: None,
+    require: Callable[[PreparedData], None] = lambda data: None,
     on_message: Callable[[str], None] = lambda line: None,
-    on_progress: Callable[[PackingProgress], None] = lambda progress: None,
+    on_progress: OnProgress = lambda bytes_read, total_bytes, num_tokens: None,
 ) -> PreparedData:
     """Train or load the tokenizer and pack the corpus, or reuse what ``folder`` holds.
 
@@ -114,12 +101,19 @@ def prepare_data(
         before = set(folder.iterdir())
         marker = _claimed(folder, config)
         unchanged = stamp(config.source)  # before it is hashed: hash and tokens are of one text
-        source = _pinned(folder, config, marker, on_message)
-        finished = marker is not None and _PACKED in marker
+        if marker is not None:
+            on_message(f"checking {config.source}")
+        source = _pinned(folder, config, marker)
+        is_packed = marker is not None and "packed" in marker
         try:
-            if not finished:
-                _pack(config, folder, source, unchanged, workers, on_message, on_progress)
-            data = open_data(folder, verify=finished)  # else just written, or checked
+            if not is_packed:
+                _pack(config, folder, source, workers, on_message, on_progress)
+                if stamp(config.source) != unchanged:
+                    raise CheckpointError(
+                        f"{folder}: the corpus must stay as it is while it is packed, got a file "
+                        "that has changed meanwhile. Delete the folder and pack again."
+                    )
+            data = open_data(folder, verify=is_packed)  # else just written, or checked
             require(data)
         except ConfigError:
             if marker is None:
@@ -131,19 +125,19 @@ def prepare_data(
 def _pack(
     config: DataConfig,
     folder: Path,
-    source: Pin | None,
-    unchanged: Stamp,
+    source: Pin,
     workers: int,
     on_message: Callable[[str], None],
-    on_progress: Callable[[PackingProgress], None],
+    on_progress: OnProgress,
 ) -> None:
-    """Make or load the tokenizer, pack, and say in the marker that it is done."""
+    """Make or load the tokenizer, pack, and complete the marker."""
+    marker = {"schema": _SCHEMA, "config": asdict(config), "source": source}
     if (folder / _TOKENIZER).exists():
         with advised(folder):
             tokenizer = _saved_tokenizer(folder)
     else:
         tokenizer = _new_tokenizer(config, source, on_message)
-        _save_tokenizer(tokenizer, folder, config, source)
+        _save_tokenizer(tokenizer, folder, marker)
     on_message(f"packing {config.source}")
     read = 0
 
@@ -151,44 +145,29 @@ def _pack(
         nonlocal read
         read += size
 
-    total = None if source is None or config.source.startswith("hub:") else total_bytes(source)
+    total = None if config.source.startswith("hub:") else total_bytes(source)
     sidecars = pack(
         _documents(config, source, on_read),
         tokenizer,
         folder,
         validation_fraction=config.validation_fraction,
         workers=workers,
-        on_progress=lambda tokens: on_progress(
-            PackingProgress(bytes_read=read, total_bytes=total, num_tokens=tokens)
-        ),
+        on_progress=lambda tokens: on_progress(read, total, tokens),
     )
-    if stamp(config.source) != unchanged:
-        raise CheckpointError(
-            f"{folder}: the corpus must stay as it is while it is packed, got a file that has "
-            "changed meanwhile. Delete the folder and pack again."
-        )
-    if source is not None:
-        write_json(folder / _MARKER, {**_read_marker(folder), **_manifest(sidecars)})
+    counts = ("num_documents", "num_bytes", "num_tokens", "token_hash", "index_hash", "names_hash")
+    hashes = {key: sidecars["train"][key] for key in ("corpus_hash", "tokenizer_hash")}
+    packed = {split: {key: part[key] for key in counts} for split, part in sidecars.items()}
+    versions = package_versions()
+    write_json(folder / _MARKER, {**marker, **hashes, "packed": packed, "versions": versions})
 
 
 def _documents(
-    config: DataConfig, source: Pin | None, on_read: Callable[[int], None] = lambda size: None
+    config: DataConfig, source: Pin, on_read: Callable[[int], None] = lambda size: None
 ) -> Iterator[Document]:
-    revision = None if source is None else source.get("revision")
+    revision = source.get("revision")
     return load_corpus(
         config.source, text_field=config.text_field, revision=revision, on_read=on_read
     )
-
-
-def _manifest(sidecars: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What a finished packing holds, and by what it was made."""
-    counts = ("num_documents", "num_bytes", "num_tokens", "token_hash", "index_hash", "names_hash")
-    of_both = ("corpus_hash", "tokenizer_hash")
-    return {
-        **{key: sidecars["train"][key] for key in of_both},
-        _PACKED: {split: {key: part[key] for key in counts} for split, part in sidecars.items()},
-        "versions": package_versions(),
-    }
 
 
 def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
@@ -239,11 +218,9 @@ def has_packing(folder: Path) -> bool:
 def _read_marker(folder: Path) -> dict[str, Any]:
     path = folder / _MARKER
     marker = read_json(path)
-    is_old = marker.get("schema") == _OLD_SCHEMA
-    require_schema(marker, path, _OLD_SCHEMA if is_old else _SCHEMA)
-    fields = {"config": dict, _TOKENIZER_FILES: dict}
-    for key, kind in (fields | ({"corpus_hash": str} if is_old else {_SOURCE: dict})).items():
-        if not isinstance(marker.get(key), kind):
+    require_schema(marker, path, _SCHEMA)
+    for key in ("config", "source"):
+        if not isinstance(marker.get(key), dict):
             raise CheckpointError(f"{path}: must hold data settings, got no {key}.")
     return marker
 
@@ -259,39 +236,26 @@ def _claimed(folder: Path, config: DataConfig) -> dict[str, Any] | None:
     return marker
 
 
-def _pinned(
-    folder: Path,
-    config: DataConfig,
-    marker: dict[str, Any] | None,
-    on_message: Callable[[str], None],
-) -> Pin | None:
-    """What the source is read from, the same as the marker says; ``None`` with an old marker."""
-    if marker is not None:
-        on_message(f"checking {config.source}")
-        if marker["schema"] == _OLD_SCHEMA:
-            if corpus_hash(_documents(config, None)) != marker["corpus_hash"]:
-                raise _of_another(folder, "text")
-            if (folder / _TOKENIZER).exists():
-                return None  # else there is nothing to go on with
-        elif "revision" in marker[_SOURCE]:
-            recorded: Pin = marker[_SOURCE]
-            return recorded
-    source = pin(config.source)
-    if marker is not None and (changed := difference(marker.get(_SOURCE, source), source)):
+def _pinned(folder: Path, config: DataConfig, marker: dict[str, Any] | None) -> Pin:
+    """The hashes of the source's files, or its commit: the same as in the marker."""
+    if marker is None:
+        return pin(config.source)
+    recorded: Pin = marker["source"]
+    if "revision" in recorded:
+        return recorded
+    if changed := difference(recorded, pin(config.source)):
         raise _of_another(folder, f"source: {changed}")
-    return source
+    return recorded
 
 
-def _of_another(folder: Path, what: str) -> CheckpointError:
+def _of_another(folder: Path, difference: str) -> CheckpointError:
     return CheckpointError(
-        f"{folder}: must hold data of this corpus and tokenizer, got another one's ({what}). "
+        f"{folder}: must hold data of this corpus and tokenizer, got another one's ({difference}). "
         "Choose another folder."
     )
 
 
-def _new_tokenizer(
-    config: DataConfig, source: Pin | None, on_message: Callable[[str], None]
-) -> Any:
+def _new_tokenizer(config: DataConfig, source: Pin, on_message: Callable[[str], None]) -> Any:
     if config.tokenizer is None:
         on_message(f"training a byte-level BPE of {config.vocab_size:,} entries on {config.source}")
         tokenizer = train_tokenizer(_documents(config, source), vocab_size=config.vocab_size)
@@ -309,27 +273,16 @@ def _new_tokenizer(
     return tokenizer
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path, config: DataConfig, source: Pin | None) -> None:
-    """Whole or not at all; the marker, which names its files, before it."""
-    temporary = folder / f".{_TOKENIZER}.tmp"
-    _clean(folder)
+def _save_tokenizer(tokenizer: Any, folder: Path, marker: dict[str, Any]) -> None:
+    """The marker comes first: a folder with a tokenizer alone would not be ours."""
     try:
-        tokenizer.save_pretrained(temporary)
-        hashes = {}
-        for name in relative_files(temporary, lambda name: False):
-            sync(temporary / name)
-            size = (temporary / name).stat().st_size
-            hashes[name] = {"bytes": size, "sha256": file_hash(temporary / name)}
-        sync(temporary)
-        marker = {"schema": _SCHEMA, "config": asdict(config), _SOURCE: source}
-        write_json(folder / _MARKER, {**marker, _TOKENIZER_FILES: hashes})
-        temporary.replace(folder / _TOKENIZER)
-        sync(folder)
+        with new_folder(folder / _TOKENIZER) as temporary:
+            tokenizer.save_pretrained(temporary)
+            write_manifest(temporary)
+            write_json(folder / _MARKER, marker)
     # The Rust writer raises bare Exception for a full disk.
     except Exception as error:
         raise OSError(f"{folder / _TOKENIZER}: must be writable, got {error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -341,22 +294,8 @@ def _remove(paths: Iterable[Path]) -> None:
             path.unlink()
 
 
-def _clean(folder: Path) -> None:
-    """Remove what a killed process left."""
-    for path in folder.glob(".*.tmp"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
 def _saved_tokenizer(folder: Path) -> Any:
-    for name, facts in _read_marker(folder)[_TOKENIZER_FILES].items():
-        path = folder / _TOKENIZER / name
-        if not path.is_file():
-            raise CheckpointError(f"{path}: file must exist, got none.")
-        if path.stat().st_size != facts["bytes"] or file_hash(path) != facts["sha256"]:
-            raise CheckpointError(f"{path}: must be as it was packed, got other content.")
+    verify_manifest(folder / _TOKENIZER)
     try:
         return load_tokenizer(str(folder / _TOKENIZER))
     except ConfigError as error:  # there it is our file, not the caller's setting
