@@ -65,7 +65,7 @@ def test_the_page_names_what_has_just_run(tmp_path):
     assert "own" in outline.ids
     assert "text/report.html" in outline.loads
     text = " ".join(outline.text)
-    assert "is no evidence" in text
+    assert "are no evidence" in text
     assert "the verdicts on this page, which rest on the committed records" in text
     assert "published/scaling" in content
 
@@ -79,8 +79,8 @@ def only(monkeypatch, folder, stage, run, scale="laptop"):
 def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
     shown = []
 
-    def page(folders, out, root, *, own, own_benchmarks, scale):
-        shown.extend([*(stage.link for stage in own), *own_benchmarks])
+    def page(folders, out, root, *, stages, stage_benchmarks, scale):
+        shown.extend([*(stage.href for stage in stages), *stage_benchmarks])
         return out
 
     monkeypatch.setattr("diffattn.lab.studies.whole.build_papers_report", page)

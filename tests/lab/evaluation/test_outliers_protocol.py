@@ -10,7 +10,7 @@ from diffattn.lab.evaluation.outliers import LARGEST, Outliers, scan_window
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.report.claims.catalog import CLAIMS
+from diffattn.lab.report.claims.verdicts import CLAIMS
 from diffattn.probes.outlier_tables import HIDDEN, LOGITS, WITH, outlier_summary, pooled
 from diffattn.probes.outliers import OutlierScan
 

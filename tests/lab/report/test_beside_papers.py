@@ -16,13 +16,17 @@ from diffattn.lab.records.evaluations import (
     register,
 )
 from diffattn.lab.report.beside_papers import build_papers_report
-from diffattn.lab.report.claims.catalog import CLAIMS
-from diffattn.lab.report.claims.folders import committed_folders, read_claim_records, sort_folders
-from diffattn.lab.report.claims.records import EVALUATIONS, ClaimRecords
+from diffattn.lab.report.claims.records import (
+    EVALUATIONS,
+    ClaimRecords,
+    committed_folders,
+    read_claim_records,
+    read_folders,
+)
 from diffattn.lab.report.claims.tables import claims_document, claims_table
-from diffattn.lab.report.claims.verdicts import judged_claims
+from diffattn.lab.report.claims.verdicts import CLAIMS, judged_claims
 from diffattn.lab.report.paper import published_tables
-from diffattn.lab.report.papers.sections import SECTIONS
+from diffattn.lab.report.papers.sections import PAPER_RESULTS
 from lab.report.page_reader import figures, outline_of, own_part
 from record_files import replace_in_record
 
@@ -41,7 +45,7 @@ def committed(tmp_path_factory):
 
 
 def test_every_claim_stands_in_one_section():
-    named = Counter(claim for section in SECTIONS for claim in section.claims)
+    named = Counter(claim for section in PAPER_RESULTS for claim in section.claims)
     assert named == Counter(claim.id for claim in CLAIMS)
 
 
@@ -49,7 +53,7 @@ def test_the_page_of_the_committed_records(committed):
     outline = outline_of(committed)
     assert len(set(outline.ids)) == len(outline.ids)
     anchors = {link[1:] for link in outline.loads if link.startswith("#")}
-    assert {section.id for section in SECTIONS} | {"glance", "provenance"} <= anchors
+    assert {section.id for section in PAPER_RESULTS} | {"glance", "provenance"} <= anchors
     assert anchors <= set(outline.ids)
     assert str(ROOT) not in committed
     assert "was left out" not in committed
@@ -103,7 +107,7 @@ def test_other_versions_and_questions_are_left_out(tmp_path):
         evaluation(tmp_path / "c", "diff-seed1", parameters={"length": 4096}),
         evaluation(tmp_path / "d", "diff-seed2"),
     ]
-    found = sort_folders(folders)
+    found = read_folders(folders)
     assert [of.model["label"] for of in found.records.evaluations] == [
         "softmax-seed0",
         "diff-seed2",
@@ -119,14 +123,14 @@ def test_a_few_questions_are_not_compared_with_all_of_them(tmp_path):
         evaluation(tmp_path / "a", "softmax-seed0", selection={"limit": 5}),
         evaluation(tmp_path / "b", "diff-seed0"),
     ]
-    found = sort_folders(folders)
+    found = read_folders(folders)
     assert [of.model["label"] for of in found.records.evaluations] == ["diff-seed0"]
     assert found.gaps == [
         "softmax-seed0's result of needle was left out: it was asked 5 items (--limit), "
         "diff-seed0 all."
     ]
     few = [folders[0], evaluation(tmp_path / "c", "diff-seed0", selection={"limit": 5})]
-    assert len(sort_folders(few).records.evaluations) == 2
+    assert len(read_folders(few).records.evaluations) == 2
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_two_results_of_one_label_are_not_averaged(tmp_path, weights, why):
         evaluation(tmp_path / "two", "diff-seed0", value=0.5, weights="a"),
         evaluation(tmp_path / "three", "diff-seed0", value=1.0, weights=weights),
     ]
-    found = sort_folders(folders)
+    found = read_folders(folders)
     assert found.gaps == [f"diff-seed0's result of needle was left out: {why}"]
     (needles,) = [row for row in judged_claims(found.records) if row.claim.id == "needles"]
     assert needles.measured.effect == 0.25
@@ -155,7 +159,7 @@ def test_parts_of_a_protocol_are_of_one_model(tmp_path):
         evaluation(tmp_path / "two", "diff-seed0", weights="b", variant="fig5"),
         evaluation(tmp_path / "three", "diff-seed0", weights="a", variant="fig5"),
     ]
-    found = sort_folders(folders)
+    found = read_folders(folders)
     assert [of.variant for of in found.records.evaluations] == ["needle", "fig5"]
     assert len(found.gaps) == 1
 
@@ -183,12 +187,12 @@ def test_scores_at_the_floor_tell_nothing(tmp_path):
     )  # fmt: skip
     Comparison(baseline="softmax", differences=[row]).write(folders[0])
     (needles,) = [
-        of for of in judged_claims(sort_folders(folders).records) if of.claim.id == "needles"
+        of for of in judged_claims(read_folders(folders).records) if of.claim.id == "needles"
     ]
     assert (needles.verdict, needles.why) == ("uninformative", "neither guesses well")
     (folders[0] / "comparison.json").unlink()
     (needles,) = [
-        of for of in judged_claims(sort_folders(folders).records) if of.claim.id == "needles"
+        of for of in judged_claims(read_folders(folders).records) if of.claim.id == "needles"
     ]
     assert needles.verdict == "inconclusive"
 
@@ -218,9 +222,9 @@ def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):
     (damaged / "results.json").write_text("{", encoding="utf-8")
     foreign = tmp_path / "foreign"
     foreign.mkdir()
-    found = sort_folders([damaged, study, second, foreign], tmp_path)
+    found = read_folders([damaged, study, second, foreign], tmp_path)
     assert found.studies == {"text": study}
-    assert found.lies_at == {"published/text": "one"}
+    assert found.places == {"published/text": "one"}
     first, other, last = found.gaps
     assert first.startswith("three was left out: ")
     assert other == "two was left out: there must be one study of text, got one, too."
@@ -305,7 +309,7 @@ def test_orders_have_the_margins_of_figure_11():
 
 def test_every_published_table_is_on_the_page(committed):
     text = " ".join(outline_of(committed).text)
-    shown = {name for section in SECTIONS for name in section.tables}
+    shown = {name for section in PAPER_RESULTS for name in section.tables}
     drawn = {"segments", "needles_64k_transformer", "needles_64k_diff"}
     assert shown | drawn == set(published_tables())
     for name in shown:

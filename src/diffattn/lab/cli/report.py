@@ -81,7 +81,7 @@ def report(
 def _beside_papers(folders: list[Path], out: Path) -> None:
     from diffattn.errors import CheckpointError, ConfigError
     from diffattn.lab.report.beside_papers import build_papers_report
-    from diffattn.lab.report.claims.folders import committed_folders
+    from diffattn.lab.report.claims.records import committed_folders
     from diffattn.lab.report.claims.tables import committed_claims
 
     root = None

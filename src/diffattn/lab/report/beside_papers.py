@@ -1,18 +1,35 @@
-"""Put together the page that sets the papers' tables and figures beside records."""
+"""The page that sets the tables and figures of the papers beside the records."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.benchmarks.section import bench_section
 from diffattn.lab.report.benchmarks.tables import read_results
-from diffattn.lab.report.claims.folders import SortedFolders, sort_folders
-from diffattn.lab.report.claims.tables import findings_of
-from diffattn.lab.report.page.charts import Chart
-from diffattn.lab.report.page.render import write_page
-from diffattn.lab.report.page.tables import Table
-from diffattn.lab.report.papers.page import CHAPTERS, TITLE, papers_page
+from diffattn.lab.report.claims.records import RecordFolders, read_folders
+from diffattn.lab.report.claims.tables import DECIDED, HEADERS, table_of_claims
+from diffattn.lab.report.claims.verdicts import VERDICTS, JudgedClaim, judged_claims
+from diffattn.lab.report.page.elements import (
+    Bullets,
+    Code,
+    Document,
+    Element,
+    Equation,
+    Fold,
+    Link,
+    Pair,
+    Part,
+    Section,
+    Terms,
+    Text,
+)
+from diffattn.lab.report.page.render import write_document
+from diffattn.lab.report.page.tables import Cell, table
+from diffattn.lab.report.page.wording import listing, plural
+from diffattn.lab.report.papers.charts import published_charts, published_table
+from diffattn.lab.report.papers.sections import PAPER_RESULTS, PaperResult
 from diffattn.lab.report.sections.gradient_flow import over_width, read_gradient_flow_study
 from diffattn.lab.report.sections.gradient_flow_tables import judgement_table
 from diffattn.lab.report.sections.recall import read_recall_study
@@ -30,16 +47,40 @@ _READERS = {
     "scaling": read_scaling_study,
     "gradient-flow": read_gradient_flow_study,
 }
-
-
-class OwnStage(NamedTuple):
-    """One part of a reproduction that has just run."""
-
-    title: str
-    sentence: str
-    """What it found; may be empty."""
-    link: str
-    """Its own page, as seen from this one."""
+_LEAD = (
+    "Attention decides, for each word that a language model reads, how much to look at every word "
+    "before it. Some of that attention goes to words that do not matter. Differential attention "
+    "computes two attention maps and subtracts one from the other, weighted by λ. Noise that both "
+    "have in common cancels, as in a differential amplifier:"
+)
+_CLAIMED = (
+    "The papers claim lower loss for the same parameters and tokens, far better retrieval from "
+    "long texts, less hallucination and smaller outliers, for 6 to 12 % of training speed. Below, "
+    "each of their tables and figures stands beside the results of the records here."
+)
+_WORDS = {
+    "seed": "A model is trained several times from other random weights, its seeds. Models are "
+    "compared seed by seed; the spread of these differences gives the 95 % interval.",
+    "p, Holm": "The probability of a difference as large by chance. With many claims some would "
+    "pass by luck, so Holm's rule makes each one harder to pass; a verdict needs 0.05 or less "
+    "after it. Times and counts are not tested: there the whole range must lie on one side.",
+    "control": "A model that has only a part of the mechanism: no attention at all, or one map "
+    "scaled or shifted. If it gains as much, the second map does not explain the gain.",
+    "nats per token": "The unit of the loss: how surprised a model is by each token of unseen "
+    "text, in natural logarithms. Lower is better; 0.01 is small, 0.1 is much.",
+    "λ, λ_init": "The learned weight of the second map; λ_init is the number near which it starts.",
+    "head norm": "After the subtraction DIFF V1 and Shared DIFF scale the output of each head to a "
+    "fixed size. V2 does not.",
+    "V1, V2, Shared DIFF": "V1 is the first paper's. V2 gives both maps the same keys and each "
+    "token its λ. Shared DIFF gives both maps common weights, and each map a small update.",
+}
+"""The words that a reader without the papers has to know."""
+_STAGES = "These parts have just run here, at scale “{scale}”. Each has a page of its own."
+_FEW_SEEDS = (
+    " With so few seeds they show that everything works, and are no evidence. They may differ from "
+    "the verdicts on this page, which rest on the committed records: longer runs that name their "
+    "machine, date and commit."
+)
 
 
 def build_papers_report(
@@ -47,100 +88,200 @@ def build_papers_report(
     out: Path,
     root: Path | None = None,
     *,
-    own: Sequence[OwnStage] = (),
-    own_benchmarks: Sequence[Path] = (),
+    stages: Sequence[Link] = (),
+    stage_benchmarks: Sequence[Path] = (),
     scale: str = "",
 ) -> Path:
-    """Write one HTML file: each table and figure of the papers, with what the records say of it.
+    """Write one HTML file: each table and figure of the papers beside the results of the records.
 
     The same files give the same bytes. A folder that is damaged or does not fit is named in the
-    page and left out; records of different protocol versions are never mixed.
+    page and left out. Records of different protocol versions are never mixed.
 
     Args:
         folders: Of ``diffattn reproduce`` and ``diffattn evaluate``, and files of ``diffattn
             bench`` or folders of them.
         out: File to write.
         root: Paths are named from here. Default: as they are.
-        own: What has just run and stands in a chapter of its own.
-        own_benchmarks: Records of ``diffattn bench`` of the same, shown and not judged.
-        scale: Of what has just run.
+        stages: Links to the pages of a reproduction that has just run.
+        stage_benchmarks: Records of ``diffattn bench`` of the same, shown and not judged.
+        scale: Of the reproduction.
 
     Returns:
         The file written.
 
     Raises:
-        CheckpointError: Of the folders none could be read.
+        CheckpointError: None of the folders could be read.
         OSError: The file cannot be written; an existing one is left as it was.
     """
-    found = sort_folders(folders, root)
-    if folders and not (found.studies or found.evaluations or found.benchmarks):
-        raise CheckpointError(f"report: one record must be readable, got none: {found.gaps[0]}")
-    studies = _read(found)
-    charts, tables = _own(studies)
-    page = papers_page(
-        findings_of(found.records, found.lies_at),
-        charts,
-        tables,
-        found.gaps,
-        _provenance(found, studies),
+    records = read_folders(folders, root)
+    if folders and not (records.studies or records.evaluations or records.benchmarks):
+        raise CheckpointError(f"report: one record must be readable, got none: {records.gaps[0]}")
+    document = papers_document(records, stages, scale)
+    timings = [*records.records.benchmarks, *read_results(stage_benchmarks)]
+    return write_document(Path(out), document, bench_section(timings))
+
+
+def papers_document(
+    records: RecordFolders, stages: Sequence[Link] = (), scale: str = ""
+) -> Document:
+    """Assemble the page: verdicts first, then every table and figure of the papers in order.
+
+    Args:
+        records: All that could be read.
+        stages: Links to the pages of a reproduction that has just run.
+        scale: Of the reproduction.
+    """
+    judged = {row.claim.id: row for row in judged_claims(records.records)}
+    studies = _read_studies(records)
+    ours = _study_elements(studies)
+    sections = [_glance(judged)]
+    if stages:
+        few = _FEW_SEEDS if scale in ("smoke", "laptop") else ""
+        note = Text(_STAGES.format(scale=scale) + few)
+        sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))
+    for result in PAPER_RESULTS:
+        rows = [judged[name] for name in result.claims]
+        content = _compare(result, rows, records.places, ours.get(result.id, ()))
+        sections.append(Section(result.id, result.title, content))
+    return Document(
+        title="Differential attention: the papers beside the measurements",
+        lead=_lead(list(judged.values()), records),
+        sections=[*sections, Section("provenance", "Provenance", _provenance(records, studies))],
     )
-    timed = [*found.records.benchmarks, *read_results(own_benchmarks)]
-    measured = bench_section(timed)
-    present = {"own": bool(own), "benchmarks": bool(measured)}
-    chapters = {key: title for key, title in CHAPTERS.items() if present.get(key, True)}
-    return write_page(
-        Path(out), "papers.html.j2", title=TITLE, chapters=chapters, papers=page,
-        benchmarks=measured, own=[stage._asdict() for stage in own], scale=scale,
-    )  # fmt: skip
 
 
-def _read(found: SortedFolders) -> dict[str, Any]:
-    """Whole studies, for their charts."""
+def _lead(judged: Sequence[JudgedClaim], records: RecordFolders) -> list[Element]:
+    counts = Counter(row.verdict for row in judged)
+    answered = [row for row in judged if row.verdict in DECIDED]
+    others = listing(f"{counts[name]} {name}" for name in VERDICTS if name not in DECIDED)
+    summary = (
+        f"Of {plural(len(judged), 'claim')}, the papers' own or drawn from them (“ours”, “asked”), "
+        f"{len(answered)} could be answered by the records on this page (agrees: "
+        f"{counts['agrees']}, disagrees: {counts['disagrees']}). The others: {others}. An answer "
+        "is about the models that were measured: the committed ones have a few million parameters "
+        "at most, the papers' 0.8 to 13 billion."
+    )
+    meanings = table(
+        "Verdicts.",
+        ("Verdict", "Claims", "Meaning"),
+        ([_verdict_cell(name), str(counts[name]), text] for name, text in VERDICTS.items()),
+    )
+    headers = [header for header in HEADERS if header not in ("If it holds", "p", "Record")]
+    decided = table_of_claims("The claims that the records answer.", answered, headers)
+    reasons = Counter(row.why for row in judged if row.verdict == "uninformative")
+    frequent = [f"{times} × {why}" for why, times in reasons.most_common()]
+    return [
+        Text(_LEAD, "lead"),
+        Equation(),
+        Text(_CLAIMED),
+        Text(summary, "verdict"),
+        meanings,
+        *([decided] if answered else ()),
+        *([Fold("Why claims are uninformative here", [Bullets(frequent)])] if frequent else ()),
+        Fold("Words used on this page", [Terms(_WORDS)]),
+        Bullets(records.gaps, "What is missing or was left out", "gap"),
+    ]
+
+
+def _verdict_cell(verdict: str) -> Cell:
+    return Cell(text=verdict, badge=verdict.replace(" ", "-"))
+
+
+def _glance(judged: Mapping[str, JudgedClaim]) -> Section:
+    rows = [
+        [
+            Cell(text=result.title, kind="head", href=f"#{result.id}"),
+            Cell(text=result.says),
+            Cell(lines=tuple((judged[name].verdict, name) for name in result.claims))
+            if result.claims
+            else Cell(note="no claim is tested"),
+        ]
+        for result in PAPER_RESULTS
+    ]
+    caption = "Every table and figure of the papers, and every claim that tests it."
+    headers = ("Table or figure", "The paper", "Verdicts here")
+    return Section("glance", "At a glance", [table(caption, headers, rows)])
+
+
+def _compare(
+    result: PaperResult,
+    rows: Sequence[JudgedClaim],
+    places: Mapping[str, str],
+    ours: Sequence[Element],
+) -> list[Element]:
+    """Set one table or figure of a paper beside the measurements."""
+    charts = published_charts(result.id)
+    measured = [row for row in rows if row.measured is not None]
+    not_run = [f"{row.claim.id}: {row.claim.says}" for row in rows if row.measured is None]
+    content: list[Element] = [Text(f"{result.says} ({result.source})", title="The paper:")]
+    if result.remark:
+        content.append(Text(result.remark, "remark"))
+    content += [Pair(charts)] if len(charts) > 1 else charts
+    content += map(published_table, result.tables)
+    if measured:
+        content.append(table_of_claims("Measured here.", measured, places=places))
+    content += [Bullets(not_run, "Not run:"), *ours]
+    if rows:
+        content.append(Fold("Commands", [Part(row.claim.id, _commands(row)) for row in rows]))
+    return content
+
+
+def _commands(row: JudgedClaim) -> list[Element]:
+    lines = zip(row.claim.commands._fields, row.claim.commands, strict=True)
+    text = "\n".join(f"# {scale}\n{line}" for scale, line in lines if line)
+    return [Code(text) if text else Text("No command measures it yet.")]
+
+
+def _read_studies(records: RecordFolders) -> dict[str, Any]:
+    """Read whole studies, for their charts."""
     studies = {}
-    for kind, folder in found.studies.items():
+    for kind, folder in records.studies.items():
         try:
-            studies[kind] = _READERS[kind](folder)
+            study = _READERS[kind](folder)
         except CheckpointError as error:
-            found.gaps.append(f"{found.name(folder)} has no chart here: {error}")
+            records.gaps.append(f"{records.name(folder)} has no chart here: {error}")
+            continue
+        studies[kind] = study
     return studies
 
 
-def _own(studies: dict[str, Any]) -> tuple[dict[str, list[Chart]], dict[str, list[Table]]]:
-    """Charts and tables of the records, by the section they belong to."""
-    charts: dict[str, list[Chart]] = {}
-    tables: dict[str, list[Table]] = {}
-    scaling, stability = studies.get("scaling"), studies.get("stability")
-    if scaling is not None and scaling.results is not None:
+def _study_elements(studies: Mapping[str, Any]) -> dict[str, list[Element]]:
+    """Charts and tables of the records, by the result of a paper that they belong to."""
+    finished = {kind: study for kind, study in studies.items() if study.results is not None}
+    elements: dict[str, list[Element]] = {result.id: [] for result in PAPER_RESULTS}
+    if (scaling := finished.get("scaling")) is not None:
         for axis, section in (("parameters", "size"), ("tokens", "tokens")):
-            charts[section] = [loss_chart(scaling.results["axes"][axis], axis)]
-    if stability is not None and stability.results is not None:
-        charts["v2"] = [over_rates(stability, "gradient_spike_share", "chart-gradient-spikes")]
-    flow = studies.get("gradient-flow")
-    if flow is not None and flow.results is not None:
-        charts["gradients"], tables["gradients"] = [over_width(flow)], [judgement_table(flow)]
-    if (text := studies.get("text")) is not None and text.results is not None:
-        tables["size"] = [values for values in (holm_table(text),) if values is not None]
-    for kind, section in (("ablations", "ablations"), ("rank", "shared")):
-        rows = holm_table(studies[kind]) if kind in studies else None
-        if rows is not None:
-            tables[section] = [rows]
-    return charts, tables
+            elements[section].append(loss_chart(scaling.results["axes"][axis], axis))
+    if (stability := finished.get("stability")) is not None:
+        chart = over_rates(stability, "gradient_spike_share", "chart-gradient-spikes")
+        elements["v2"].append(chart)
+    if (flow := finished.get("gradient-flow")) is not None:
+        elements["gradients"] += [over_width(flow), judgement_table(flow)]
+    for kind, section in (("text", "size"), ("ablations", "ablations"), ("rank", "shared")):
+        if kind in finished and (tested := holm_table(finished[kind])) is not None:
+            elements[section].append(tested)
+    return elements
 
 
-def _provenance(found: SortedFolders, studies: dict[str, Any]) -> list[tuple[str, str]]:
-    said = []
-    for kind, folder in found.studies.items():
+def _provenance(records: RecordFolders, studies: Mapping[str, Any]) -> list[Element]:
+    facts: list[tuple[str, str]] = []
+    for kind, folder in records.studies.items():
         words = [f"study of {kind}"]
         if kind in studies:
             study = studies[kind]
             commits = sorted({(run.record.commit or "not recorded")[:12] for run in study.runs})
             machines = sorted({str(run.record.hardware.get("processor", "")) for run in study.runs})
-            words += [
-                f"scale {study.info.get('scale')}", f"created {study.info.get('created')}",
-                f"{len(study.runs)} runs", f"commit {', '.join(commits)}", *filter(None, machines),
-            ]  # fmt: skip
-        said.append((found.name(folder), ", ".join(words)))
-    said += [(found.name(folder), "evaluation") for folder in found.evaluations]
-    for file, result in zip(found.benchmarks, found.records.benchmarks, strict=True):
-        said.append((found.name(file), f"benchmarks: {', '.join(result.runs)}"))
-    return said
+            words += [f"scale {study.info.get('scale')}", f"created {study.info.get('created')}"]
+            words += [f"{len(study.runs)} runs", f"commit {', '.join(commits)}"]
+            words += filter(None, machines)
+        facts.append((records.name(folder), ", ".join(words)))
+    facts += [(records.name(folder), "evaluation") for folder in records.evaluations]
+    for file, result in zip(records.benchmarks, records.records.benchmarks, strict=True):
+        facts.append((records.name(file), f"benchmarks: {', '.join(result.runs)}"))
+    return [
+        table("Records that this page was made from.", ("Record", "Description"), facts),
+        Text(
+            "Published numbers: tables as printed, points of figures as read from the vector "
+            "graphics of arXiv:2410.05258v2."
+        ),
+    ]

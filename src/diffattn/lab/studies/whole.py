@@ -11,9 +11,10 @@ from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.report.analysis.page import is_analysis_folder
-from diffattn.lab.report.beside_papers import OwnStage, build_papers_report
-from diffattn.lab.report.claims.folders import committed_folders
+from diffattn.lab.report.beside_papers import build_papers_report
+from diffattn.lab.report.claims.records import committed_folders
 from diffattn.lab.report.claims.tables import committed_claims
+from diffattn.lab.report.page.elements import Link
 from diffattn.lab.report.page.runs import study_kind
 from diffattn.lab.training.prepare import open_data
 from diffattn.models.config.attention_types import ATTENTION_TYPES
@@ -208,8 +209,8 @@ def finish(folder: Path, scale: str) -> Path:
             },
         },
     )
-    own = [
-        OwnStage(TITLES[name], sentences[name], f"{name}/report.html")
+    links = [
+        Link(f"{name}/report.html", TITLES[name], sentences[name])
         for name in stages
         if name != THROUGHPUT
     ]
@@ -224,7 +225,7 @@ def finish(folder: Path, scale: str) -> Path:
         folders = committed
     timed = [folder / THROUGHPUT] if THROUGHPUT in stages else []
     return build_papers_report(
-        folders, folder / "report.html", root, own=own, own_benchmarks=timed, scale=scale
+        folders, folder / "report.html", root, stages=links, stage_benchmarks=timed, scale=scale
     )
 
 

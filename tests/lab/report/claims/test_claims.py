@@ -3,6 +3,7 @@
 import math
 import types
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,16 @@ import pytest
 from diffattn.errors import CheckpointError
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.report.build import build_report
-from diffattn.lab.report.claims.catalog import CLAIMS
-from diffattn.lab.report.claims.folders import read_claim_records
+from diffattn.lab.report.claims.claim import Measured
+from diffattn.lab.report.claims.from_benchmarks import time_ratio
 from diffattn.lab.report.claims.from_gradients import gradient_factor
-from diffattn.lab.report.claims.from_models import time_ratio
 from diffattn.lab.report.claims.from_studies import stability_difference
 from diffattn.lab.report.claims.from_text import loss_difference
-from diffattn.lab.report.claims.measured import Measured
-from diffattn.lab.report.claims.records import ClaimRecords
+from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.claims.tables import claims_document, claims_table, committed_claims
-from diffattn.lab.report.claims.verdicts import VERDICTS, judged_claims
+from diffattn.lab.report.claims.verdicts import CLAIMS, VERDICTS, judged_claims
+from diffattn.lab.report.page.markdown import document_markdown
+from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_t_test
 from lab.report.scaling_claims import scaling
 from record_files import write_record
@@ -32,7 +33,7 @@ def test_the_document_is_what_the_records_give():
     """After a new record: the command that the document names."""
     assert committed_claims() == ROOT
     document = (ROOT / "docs" / "findings" / "claims.md").read_text(encoding="utf-8")
-    assert document == claims_document(ROOT)
+    assert document == document_markdown(claims_document(ROOT))
     shown = claims_table(ROOT)
     assert [row[0].text for row in shown.rows] == [claim.id for claim in CLAIMS]
     assert shown.caption in document
@@ -82,6 +83,30 @@ def text(losses, *, informative=True, parts=types.MappingProxyType({})):
     return {"schema": 2, "seeds": seeds, "variants": variants, "verdict": verdict, "rates": rates}
 
 
+def with_differences(study):
+    """The record with every paired difference, as the study writes them."""
+    rows = []
+    for (name, entry), (other, base) in permutations(study["variants"].items(), 2):
+        for at in ("best", "common"):
+            if at not in entry["at"] and at not in base["at"]:
+                continue
+            groups = [of["at"].get(at, of["at"]["best"]) for of in (entry, base)]
+            parts = [of["parts"] | {"validation_loss": of["validation_loss"]} for of in groups]
+            for metric in parts[0].keys() & parts[1].keys():
+                losses = (of[metric]["values"] for of in parts)
+                values = [a - b for a, b in zip(*losses, strict=False)]
+                of = mean_interval(values)
+                rows.append(
+                    {"variant": name, "baseline": other, "at": at, "metric": metric,
+                     "values": values, "mean": of.mean, "low": of.low, "high": of.high}
+                )  # fmt: skip
+    return study | {"differences": rows}
+
+
+def records_of(**studies):
+    return ClaimRecords(**{kind: with_differences(study) for kind, study in studies.items()})
+
+
 ALONE = {"softmax": [3.5, 3.6, 3.7], "diff": [3.40, 3.49, 3.61]}
 LEAD = ALONE | {"softmax_half": [3.51, 3.61, 3.72]}
 
@@ -92,82 +117,82 @@ def only(claim, records):
 
 
 def test_a_clear_difference_agrees_and_its_opposite_disagrees():
-    found = only(BY_ID["loss"], ClaimRecords(text=text(LEAD)))
+    found = only(BY_ID["loss"], records_of(text=text(LEAD)))
     assert found.verdict == "agrees"
     assert found.measured.effect == pytest.approx(-0.1)
     assert found.measured.high < 0
     assert found.p_holm == found.measured.p < 0.01
     behind = text({"softmax": LEAD["diff"], "diff": LEAD["softmax"]})
-    assert only(BY_ID["loss"], ClaimRecords(text=behind)).verdict == "disagrees"
+    assert only(BY_ID["loss"], records_of(text=behind)).verdict == "disagrees"
 
 
 def test_one_seed_and_wide_intervals_are_inconclusive():
     one = text({"softmax": [2.5], "diff": [3.5]})
-    found = only(BY_ID["loss"], ClaimRecords(text=one))
+    found = only(BY_ID["loss"], records_of(text=one))
     assert (found.verdict, found.measured.p) == ("inconclusive", None)
     assert found.why == "1 of the 3 seeds that it takes"
     wide = text({"softmax": [3.5, 3.6, 3.7], "diff": [3.5, 3.9, 3.7]})
-    assert only(BY_ID["loss"], ClaimRecords(text=wide)).verdict == "inconclusive"
+    assert only(BY_ID["loss"], records_of(text=wide)).verdict == "inconclusive"
 
 
 def test_the_studys_verdict_and_controls_make_it_uninformative():
-    refused = only(BY_ID["loss"], ClaimRecords(text=text(LEAD, informative=False)))
+    refused = only(BY_ID["loss"], records_of(text=text(LEAD, informative=False)))
     assert (refused.verdict, refused.why) == ("uninformative", "Made up.")
     as_good = text(LEAD | {"softmax_half": [3.40, 3.50, 3.60]})
-    found = only(BY_ID["loss"], ClaimRecords(text=as_good))
+    found = only(BY_ID["loss"], records_of(text=as_good))
     assert (found.verdict, found.why) == (
         "uninformative",
         "not shown to do better than controls: Softmax × ½",
     )
     fewer = text(LEAD | {"softmax_minus_mean": [3.40, 3.50], "softmax_half": [3.4, 3.5, 3.6]})
-    found = only(BY_ID["loss"], ClaimRecords(text=fewer))
+    found = only(BY_ID["loss"], records_of(text=fewer))
     assert (
         found.why == "not shown to do better than controls: Softmax × ½, Softmax − 0.7 mean value"
     )
     worse = text(LEAD | {"softmax_half": [3.50, 3.60, 3.70], "softmax_minus_mean": [3.6, 3.7, 3.8]})
-    assert only(BY_ID["loss"], ClaimRecords(text=worse)).verdict == "agrees"
+    assert only(BY_ID["loss"], records_of(text=worse)).verdict == "agrees"
 
 
 def test_a_lead_of_v2_has_to_stand_over_v2_without_its_difference():
     base = {"softmax": LEAD["softmax"], "diff_v2": LEAD["diff"]}
     base |= {"softmax_half": LEAD["softmax_half"]}
     worse, alike = LEAD["softmax"], LEAD["diff"]
-    alone = only(BY_ID["v2-loss"], ClaimRecords(text=text(base)))
+    alone = only(BY_ID["v2-loss"], records_of(text=text(base)))
     assert (alone.verdict, alone.why) == ("uninformative", "the record holds no control")
     for gate, added, why in (
         (worse, worse, ""), (alike, worse, "DIFF V2, gate only"),
         (worse, alike, "DIFF V2, maps added"),
     ):  # fmt: skip
         record = text(base | {"diff_v2_gate": gate, "diff_v2_added": added})
-        found = only(BY_ID["v2-loss"], ClaimRecords(text=record))
+        found = only(BY_ID["v2-loss"], records_of(text=record))
         assert found.why == (f"not shown to do better than controls: {why}" if why else "")
         assert found.verdict == ("uninformative" if why else "agrees")
 
 
 def test_a_lead_has_to_stand_at_the_common_rate_and_without_the_norm():
     half = LEAD | {"softmax_half": [3.45, 3.54, 3.66]}
-    assert only(BY_ID["loss"], ClaimRecords(text=text(half))).verdict == "agrees"
+    assert only(BY_ID["loss"], records_of(text=text(half))).verdict == "agrees"
     record = text(half)
     at = record["variants"]["diff"]["at"]
     for values in ([3.5, 3.6, 3.71], [3.49, 3.63, 3.69]):  # softmax attention is not beaten there
         at["common"] = {**at["best"], "validation_loss": {"values": values}}
-        found = only(BY_ID["loss"], ClaimRecords(text=record))
+        found = only(BY_ID["loss"], records_of(text=record))
         why = "the lead is not shown at the common learning rate"
         assert (found.verdict, found.why) == ("uninformative", why)
     at["common"] = {**at["best"], "validation_loss": {"values": [3.45, 3.55, 3.65]}}
-    found = only(BY_ID["loss"], ClaimRecords(text=record))
+    found = only(BY_ID["loss"], records_of(text=record))
     assert (found.verdict, found.why) == (
         "uninformative", "not shown to do better than controls: Softmax × ½"
     )  # fmt: skip
     bare = text(LEAD | {"diff_no_norm": [3.5, 3.61, 3.69]})
-    found = only(BY_ID["loss"], ClaimRecords(text=bare))
+    found = only(BY_ID["loss"], records_of(text=bare))
     assert "DIFF V1 without head norm" in found.why
     leading = text(LEAD | {"diff_no_norm": [3.3, 3.41, 3.5]})
-    assert only(BY_ID["loss"], ClaimRecords(text=leading)).verdict == "agrees"
+    assert only(BY_ID["loss"], records_of(text=leading)).verdict == "agrees"
 
 
 def test_a_lead_without_a_control_says_nothing():
-    found = only(BY_ID["loss"], ClaimRecords(text=text(ALONE)))
+    found = only(BY_ID["loss"], records_of(text=text(ALONE)))
     assert (found.verdict, found.why) == ("uninformative", "the record holds no control")
 
 
@@ -177,25 +202,25 @@ def test_the_studys_own_tests_decide_where_it_has_made_them():
     test = {"variant": "diff", "baseline": "softmax_half", "at": "best", "p": 0.04, "p_holm": 0.4}
     for shown, verdict in ((False, "uninformative"), (True, "agrees")):
         record["tests"] = [test | {"shown": shown}]
-        assert only(BY_ID["loss"], ClaimRecords(text=record)).verdict == verdict
+        assert only(BY_ID["loss"], records_of(text=record)).verdict == verdict
     record["tests"] = [test | {"shown": True}]
     of_part = loss_difference("diff", "softmax", part="quarter_4")
     for of in record["variants"].values():
         values = of["at"]["best"]["validation_loss"]["values"]
         of["at"]["best"]["parts"] = {"quarter_4": {"values": values}}
-    assert of_part(ClaimRecords(text=record)).uninformative == ""
+    assert of_part(records_of(text=record)).uninformative == ""
     record["tests"] = [test | {"shown": False}]  # of the whole loss: then of no part
-    assert "Softmax × ½" in of_part(ClaimRecords(text=record)).uninformative
+    assert "Softmax × ½" in of_part(records_of(text=record)).uninformative
     record["tests"] = [test | {"shown": True}]
     record["variants"]["softmax_half"]["at"]["best"]["validation_loss"]["values"] = [3.3, 3.4, 3.5]
-    assert only(BY_ID["loss"], ClaimRecords(text=record)).verdict == "uninformative"  # shown: worse
+    assert only(BY_ID["loss"], records_of(text=record)).verdict == "uninformative"  # shown: worse
 
 
 def test_a_control_before_the_induction_phase_excludes_nothing():
     record = text(LEAD | {"softmax_half": [3.8, 3.9, 4.0]})
     for name, steps in (("softmax", [500]), ("diff", [500]), ("softmax_half", [None])):
         record["variants"][name]["at"]["best"]["phase_steps"] = 3 * steps
-    found = only(BY_ID["loss"], ClaimRecords(text=record))
+    found = only(BY_ID["loss"], records_of(text=record))
     assert found.why == "not shown to do better than controls: Softmax × ½"
 
 
@@ -203,7 +228,7 @@ def test_a_side_before_the_induction_phase_makes_it_uninformative():
     record = text(LEAD)
     for name, steps in (("softmax", [None] * 3), ("diff", [500] * 3)):
         record["variants"][name]["at"]["best"]["phase_steps"] = steps
-    found = only(BY_ID["loss"], ClaimRecords(text=record))
+    found = only(BY_ID["loss"], records_of(text=record))
     assert found.why == "one has passed the induction phase and the other has not"
 
 
@@ -237,24 +262,24 @@ def test_an_uninformative_claim_makes_no_other_easier_to_show():
 def test_a_bound_other_than_zero_is_what_is_tested():
     claim = BY_ID["v2-norm"]
     same = {"diff_v2": [3.5, 3.6, 3.7], "diff_v2_norm": [3.5, 3.601, 3.699]}
-    assert only(claim, ClaimRecords(text=text(same))).verdict == "agrees"
+    assert only(claim, records_of(text=text(same))).verdict == "agrees"
     better = {"diff_v2": [3.5, 3.6, 3.7], "diff_v2_norm": [3.4, 3.501, 3.599]}
-    assert only(claim, ClaimRecords(text=text(better))).verdict == "disagrees"
+    assert only(claim, records_of(text=text(better))).verdict == "disagrees"
 
 
 def test_rows_of_ablations_and_ranks_are_read_from_their_own_records():
     rank = text({"shared_diff_r2": [3.0, 3.1, 3.2], "shared_diff_r16": [2.9, 3.0, 3.11]})
     claim = BY_ID["shared-rank"]
-    assert claim.measure(ClaimRecords(text=rank, ablations=rank)) is None
-    judged = only(claim, ClaimRecords(rank=rank))
+    assert claim.measure(records_of(text=rank, ablations=rank)) is None
+    judged = only(claim, records_of(rank=rank))
     assert judged.measured.effect == pytest.approx((0.1 + 0.1 + 0.09) / 3)
     assert judged.verdict == "disagrees"  # far above the margin
     losses = {"diff": [3.0, 3.1, 3.2], "diff_lambda_08": [3.0, 3.1, 3.2001]}
-    assert only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=text(losses))).verdict == "agrees"
+    assert only(BY_ID["lambda-init-0.8"], records_of(ablations=text(losses))).verdict == "agrees"
     wrong = text(losses, informative=False)
-    assert only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=wrong)).verdict == "uninformative"
+    assert only(BY_ID["lambda-init-0.8"], records_of(ablations=wrong)).verdict == "uninformative"
     diverged = text({"diff": losses["diff"]}) | {"diverged": {"diff_lambda_08": [1, 3]}}
-    found = only(BY_ID["lambda-init-0.8"], ClaimRecords(ablations=diverged))
+    found = only(BY_ID["lambda-init-0.8"], records_of(ablations=diverged))
     assert (found.verdict, found.measured.p) == ("uninformative", 1.0)
     assert found.why == "DIFF V1, λ_init 0.8 diverged in 1 of 3 runs"
 
@@ -262,19 +287,20 @@ def test_rows_of_ablations_and_ranks_are_read_from_their_own_records():
 def test_loss_of_a_part():
     parts = {"softmax": {"quarter_4": [3.0, 3.0]}, "diff": {"quarter_4": [2.5, 2.75]}}
     study = text({"softmax": [3.0, 3.0], "diff": [3.0, 3.0]}, parts=parts)
-    found = loss_difference("diff", "softmax", part="quarter_4")(ClaimRecords(text=study))
+    found = loss_difference("diff", "softmax", part="quarter_4")(records_of(text=study))
     assert found.effect == -0.375
-    assert loss_difference("diff", "softmax", part="other")(ClaimRecords(text=study)) is None
+    assert loss_difference("diff", "softmax", part="other")(records_of(text=study)) is None
 
 
 def test_stability_over_the_rates_at_which_both_attend():
     entry = {"type": "diff_v2", "baseline": "diff", "metric": "loss_spike_share"}
+    ends = {"mean": -0.375, "low": -1.0, "high": 0.25}
     found = ClaimRecords(
         stability={
             "types": {},
             "differences": [
                 entry | {"learning_rate": 0.002, "values": [1.0, 1.0]},
-                entry | {"learning_rate": None, "values": [-0.25, -0.5]},
+                entry | {"learning_rate": None, "values": [-0.25, -0.5]} | ends,
             ],
         }
     )
@@ -297,10 +323,10 @@ def test_gradients_by_the_largest_factor_of_each_seed():
         {"id": "updates", "values": [1.25, 1.25, 1.25], "why": "so are the control's"},
         {"id": "drift-width", "values": [], "why": "a size is not known"},
     ]
+    rows = [row | {"mean": 8.0, "low": 7.7, "high": 8.3} for row in rows]
     records = ClaimRecords(gradient_flow={"judgements": rows})
     found = gradient_factor("level-large-values", 2.0)(records)
-    assert found.effect == pytest.approx((8.0 * 8.1 * 7.9) ** (1 / 3))
-    assert found.low < found.effect < found.high
+    assert (found.effect, found.low, found.high) == (8.0, 7.7, 8.3)
     logs = [math.log(value / 2) for value in (8.0, 8.1, 7.9)]
     assert found.p == pytest.approx(paired_t_test(logs))
     assert only(BY_ID["gradients"], records).verdict == "disagrees"
@@ -340,7 +366,7 @@ def commit(root, kind, results):
 
 
 def test_a_whole_folder_of_records(tmp_path):
-    commit(tmp_path, "text", text(LEAD))
+    commit(tmp_path, "text", with_differences(text(LEAD)))
     commit(tmp_path, "scaling", {"schema": 1} | scaling())
     found = {row.claim.id: row for row in judged_claims(read_claim_records(tmp_path), CLAIMS)}
     assert found["loss"].verdict == "agrees"

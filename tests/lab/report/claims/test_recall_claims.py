@@ -4,6 +4,7 @@ import pytest
 
 from diffattn.lab.report.claims.from_studies import recall_share, recall_steps
 from diffattn.lab.report.claims.records import ClaimRecords
+from diffattn.lab.stats.proportions import wilson_interval
 
 # What a record would hold; every number is made up.
 TYPES = {
@@ -13,7 +14,14 @@ TYPES = {
 FREE = {"verdict": "differs", "sentence": "Made up.", "pairs": []}
 
 
+def share_of(side):
+    """As the study writes it."""
+    share = wilson_interval(side["solved"], side["trials"])
+    return {"mean": share.mean, "low": share.low, "high": share.high}
+
+
 def recall(types=TYPES, first="diff", **said):
+    types = {name: of | {"solved_share": share_of(of)} for name, of in types.items()}
     test = {"types": ["softmax", "diff"], "fisher_exact": 0.14, "log_rank": 0.03}
     test |= {"sooner": first}
     tasks = {"noisy_recall": {"types": types, "tests": [test], "num_steps": 1000} | said}

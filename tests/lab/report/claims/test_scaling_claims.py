@@ -5,10 +5,9 @@ import math
 import pytest
 from scipy.special import stdtr
 
-from diffattn.lab.report.claims.catalog import CLAIMS
 from diffattn.lab.report.claims.from_studies import scaling_ratio
 from diffattn.lab.report.claims.records import ClaimRecords
-from diffattn.lab.report.claims.verdicts import judged_claims
+from diffattn.lab.report.claims.verdicts import CLAIMS, judged_claims
 from lab.report.scaling_claims import scaling
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
@@ -22,12 +21,12 @@ def only(claim, records):
 def test_parameters_and_tokens_at_equal_loss():
     records = ClaimRecords(scaling=scaling())
     found = scaling_ratio("parameters", "diff")(records)
-    assert (found.effect, found.n, found.of) == (0.8, 3, "sizes of 5 seeds")
+    assert (found.effect, found.n, found.unit) == (0.8, 3, "sizes of 5 seeds")
     assert found.uninformative == ""
     # Student's t with 12 degrees of freedom, of which 2.179 is the 97.5 % point.
     t = math.log(1 / 0.8) / (math.log(1.1) / 2.1788)
     assert found.p == pytest.approx(2 * stdtr(12, -t), rel=1e-3)
-    assert scaling_ratio("tokens", "diff")(records).of == "budgets of 5 seeds"
+    assert scaling_ratio("tokens", "diff")(records).unit == "budgets of 5 seeds"
     assert scaling_ratio("tokens", "shared_diff")(records) is None
     assert only(BY_ID["size"], records).verdict == "agrees"
     assert only(BY_ID["size"], ClaimRecords(scaling=scaling(1.25))).verdict == "disagrees"

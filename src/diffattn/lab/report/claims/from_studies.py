@@ -1,203 +1,201 @@
-"""Effects from studies of recall, stability and scaling. Pure; ``None`` without a record."""
+"""Claims measured by the studies of recall, stability and scaling."""
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from diffattn.lab.catalog.models import UNIFORM_SECOND
-from diffattn.lab.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
-from diffattn.lab.report.claims.records import ClaimRecords
+from diffattn.lab.report.claims import commands
+from diffattn.lab.report.claims.claim import (
+    NO_CONTROL,
+    SHARED,
+    V1,
+    V2,
+    Claim,
+    Measure,
+    Measured,
+    measure_row,
+    name_controls,
+)
+from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import listing, plural
-from diffattn.lab.stats.intervals import Interval, median_interval
-from diffattn.lab.stats.proportions import wilson_interval
+from diffattn.lab.stats.intervals import median_interval
 
-_CROSSED = "the median by seed and the log-rank test do not name the same model as sooner"
-_EARLIER = "counted before it was asked at which rates both models use their context"
+_Axis = Literal["parameters", "tokens"]
+_DISAGREE = "the median by seed and the log-rank test do not name the same model as sooner"
+_OLDER_RECORD = "counted before it was asked at which rates both models use their context"
 
 
-def recall_share(task: str, variant: str) -> Measure:
-    """Share of seeds that learn a recall task, minus the baseline's; Fisher's exact test."""
+def recall_share(task: str, kind: str) -> Measure:
+    """Measure the share of seeds that learn a task minus the baseline's; Fisher's exact test."""
 
     def measure(records: ClaimRecords) -> Measured | None:
-        found = _recall(records, task, variant)
-        if found is None:
+        entry, test = _recall_test(records, task, kind)
+        if entry is None or test is None:
             return None
-        entry, test = found
-        a, b = (entry["types"][name] for name in (variant, BASELINE))
-        p, q = (wilson_interval(side["solved"], side["trials"]) for side in (a, b))
-        effect = p.mean - q.mean
-        low, high = _newcombe(p, q)
+        a, b = (entry["types"][name] for name in (kind, BASELINE))
+        p, q = a["solved_share"], b["solved_share"]
+        effect = p["mean"] - q["mean"]
+        # Newcombe's interval of a difference, from Wilson's of both shares.
         return Measured(
-            effect=effect, low=low, high=high, n=min(a["trials"], b["trials"]),
+            effect=effect,
+            low=effect - math.hypot(p["mean"] - p["low"], q["high"] - q["mean"]),
+            high=effect + math.hypot(p["high"] - p["mean"], q["mean"] - q["low"]),
+            n=min(a["trials"], b["trials"]),
             p=test["fisher_exact"],
-            uninformative=_recall_why_not(entry, "can", variant, effect > 0),
-        )  # fmt: skip
+            uninformative=_explain_recall(entry, "can", kind, leads=effect > 0),
+        )
 
     return measure
 
 
-def _newcombe(p: Interval, q: Interval) -> tuple[float, float]:
-    """Newcombe's interval of a difference of shares, from Wilson's of both."""
-    assert p.low is not None
-    assert p.high is not None
-    assert q.low is not None
-    assert q.high is not None
-    effect = p.mean - q.mean
-    return (
-        effect - math.hypot(p.mean - p.low, q.high - q.mean),
-        effect + math.hypot(p.high - p.mean, q.mean - q.low),
-    )
+def recall_steps(task: str, kind: str) -> Measure:
+    """Measure steps until a task is learned minus the baseline's: median by seed, log-rank test.
 
-
-def recall_steps(task: str, variant: str) -> Measure:
-    """Steps until a recall task is learned, minus the baseline's, median by seed; log-rank test.
-
-    A run that did not learn it comes after every other: all steps of the task stand for the
-    difference. Who is sooner says the test's direction; where the median says otherwise, neither
-    is said to be.
+    A run that did not learn it comes after every other: the difference is all steps of the task.
+    The direction is that of the test. If the median has the other one, neither model is sooner.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
-        found = _recall(records, task, variant)
-        if found is None:
+        entry, test = _recall_test(records, task, kind)
+        if entry is None or test is None:
             return None
-        assert records.recall is not None
-        entry, test = found
-        last = entry["num_steps"]
-        sides = (entry["types"][name]["solved_steps"] for name in (variant, BASELINE))
-        values = [_later(a, b, last) for a, b in zip(*sides, strict=True)]
+        sides = (entry["types"][name]["solved_steps"] for name in (kind, BASELINE))
+        values = [_steps_later(a, b, entry["num_steps"]) for a, b in zip(*sides, strict=True)]
         interval = median_interval(values)
         sooner = test["sooner"]
-        why = _recall_why_not(entry, "sooner", variant, sooner == variant)
-        if sooner and (interval.mean >= 0 if sooner == variant else interval.mean <= 0):
-            why = why or _CROSSED
+        why = _explain_recall(entry, "sooner", kind, leads=sooner == kind)
+        if sooner and (interval.mean >= 0 if sooner == kind else interval.mean <= 0):
+            why = why or _DISAGREE
         return Measured(
-            effect=interval.mean, low=interval.low, high=interval.high, n=len(values),
-            p=test["log_rank"], uninformative=why, digits=0,
-        )  # fmt: skip
+            effect=interval.mean,
+            low=interval.low,
+            high=interval.high,
+            n=len(values),
+            p=test["log_rank"],
+            uninformative=why,
+            digits=0,
+        )
 
     return measure
 
 
-def _later(step: int | None, other: int | None, last: int) -> float:
-    """Steps by which the first run learned later."""
+def _steps_later(step: int | None, other: int | None, last: int) -> float:
     if step is None or other is None:
         return float(last * ((step is None) - (other is None)))
     return float(step - other)
 
 
-def _recall(
-    records: ClaimRecords, task: str, variant: str
-) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+def _recall_test(
+    records: ClaimRecords, task: str, kind: str
+) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """The task, and the test of a kind of model against the baseline; ``None`` if missing."""
     entry = None if records.recall is None else records.recall["tasks"].get(task)
-    if entry is None:
-        return None
-    test = next((t for t in entry["tests"] if set(t["types"]) == {variant, BASELINE}), None)
-    return None if test is None else (entry, test)
+    tests = () if entry is None else entry["tests"]
+    return entry, next((test for test in tests if set(test["types"]) == {kind, BASELINE}), None)
 
 
-def _recall_why_not(entry: Mapping[str, Any], claim: str, variant: str, leads: bool) -> str:
-    """The record's own verdict; a lead that a control explains; or that there is no control."""
-    if claim not in entry:
+def _explain_recall(
+    entry: Mapping[str, Any], question: Literal["can", "sooner"], kind: str, *, leads: bool
+) -> str:
+    """Why the record is uninformative: it says so, or a control explains the lead."""
+    if question not in entry:
         return NO_CONTROL
-    said = entry[claim]
-    if said["verdict"] == "uninformative":
-        return str(said["sentence"])
-    for pair in said.get("pairs", ()):
+    answer = entry[question]
+    if answer["verdict"] == "uninformative":
+        return str(answer["sentence"])
+    for pair in answer.get("pairs", ()):
         explained = pair.get("explained_by")
         sides = (pair.get("first", pair.get("more")), pair.get("later", pair.get("less")))
-        if leads and explained and sides == (variant, BASELINE):
-            return explained_by(explained)
+        if leads and explained and sides == (kind, BASELINE):
+            return name_controls(explained)
     return ""
 
 
-def stability_difference(metric: str, variant: str, baseline: str) -> Measure:
-    """A measure of the stability study, mean over the learning rates at which both models are shown
-    to attend, minus the baseline's, by seed.
+def stability_difference(metric: str, kind: str, baseline: str) -> Measure:
+    """Measure a quantity of the stability study minus the baseline's, by seed.
 
-    Whether such a mean says anything, and why not, stands in the record.
+    It is the mean over the learning rates at which both models are shown to attend. The record
+    says whether it is informative.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
-        entries = () if records.stability is None else records.stability["differences"]
-        for entry in entries:
-            found = (entry["type"], entry["baseline"], entry["metric"], entry["learning_rate"])
-            if found == (variant, baseline, metric, None):
-                rates = listing(f"{rate:g}" for rate in entry.get("rates", ()))
+        rows = () if records.stability is None else records.stability["differences"]
+        key = (kind, baseline, metric, None)
+        for row in rows:
+            if (row["type"], row["baseline"], row["metric"], row["learning_rate"]) == key:
+                rates = listing(f"{rate:g}" for rate in row.get("rates", ()))
                 note = f"rates {rates}" if rates else ""
-                why = entry.get("why", _EARLIER)
-                return paired(entry["values"], 0.0, uninformative=why, note=note)
+                why = row.get("why", _OLDER_RECORD)
+                return measure_row(row, 0.0, uninformative=why, note=note)
         return None
 
     return measure
 
 
-def scaling_ratio(axis: str, variant: str) -> Measure:
-    """Parameters or tokens over those of the baseline with which it has the same loss, by fits.
+def scaling_ratio(axis: _Axis, kind: str) -> Measure:
+    """Measure parameters or tokens over those of the baseline at equal loss, by fits.
 
-    Read where the study reads them. A saving counts only if the control whose second map sees
-    nothing is shown to need more than the variant.
+    A saving counts only if the control whose second map sees nothing is shown to need more.
 
     Args:
-        axis: ``"parameters"`` or ``"tokens"``.
-        variant: Of the study of scaling.
+        axis: The quantity.
+        kind: Of the study of scaling.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
         if records.scaling is None:
             return None
-        of, said = records.scaling["axes"][axis], records.scaling["verdict"]["axes"][axis]
-        row = _equivalent(of, variant, BASELINE)
+        results, verdict = records.scaling["axes"][axis], records.scaling["verdict"]["axes"][axis]
+        row = _equivalent(results, kind, BASELINE)
         if row is None:
             return None
-        fits = [of["types"][name]["fit"] for name in (variant, BASELINE)]
-        points = [point for name in (variant, BASELINE) for point in of["types"][name]["points"]]
-        seeds = min(len(point["loss"]["values"]) for point in points)
-        count = len(of["types"][variant]["points"])
+        sides = [results["types"][name] for name in (kind, BASELINE)]
+        seeds = min(len(point["loss"]["values"]) for side in sides for point in side["points"])
         unit = f"{'sizes' if axis == 'parameters' else 'budgets'} of {plural(seeds, 'seed')}"
         if row["ratio"] is None:
             why = str(row["refused"] or "the record holds no ratio")
-            return Measured(effect=math.nan, low=None, high=None, n=0, of=unit, uninformative=why)
-        freedom = min(fit["points"] - len(fit["parameters"]) for fit in fits)
+            return Measured(effect=math.nan, low=None, high=None, n=0, unit=unit, uninformative=why)
+        fits = [side["fit"] for side in sides]
         return Measured(
-            effect=row["ratio"], low=row["low"], high=row["high"], n=count, of=unit, seeds=seeds,
-            p=_p_of_log(row, freedom), uninformative=_scaling_why_not(of, said, variant, row),
-        )  # fmt: skip
+            effect=row["ratio"],
+            low=row["low"],
+            high=row["high"],
+            n=len(sides[0]["points"]),
+            unit=unit,
+            seeds=seeds,
+            p=_p_of_ratio(row, min(fit["points"] - len(fit["parameters"]) for fit in fits)),
+            uninformative=_explain_scaling(results, verdict, kind, row),
+        )
 
     return measure
 
 
-def _equivalent(of: Mapping[str, Any], variant: str, baseline: str) -> Mapping[str, Any] | None:
-    if not {variant, baseline} <= set(of["types"]):
+def _equivalent(results: Mapping[str, Any], kind: str, baseline: str) -> Mapping[str, Any] | None:
+    if not {kind, baseline} <= set(results["types"]):
         return None
-    wanted = (variant, baseline, of["read_at"])
-    return next(
-        (
-            row
-            for row in of["equivalents"]
-            if (row["type"], row["baseline"], row["point"]) == wanted
-        ),
-        None,
-    )
+    key = (kind, baseline, results["read_at"])
+    rows = results["equivalents"]
+    return next((row for row in rows if (row["type"], row["baseline"], row["point"]) == key), None)
 
 
-def _scaling_why_not(
-    of: Mapping[str, Any], said: Mapping[str, Any], variant: str, row: Mapping[str, Any]
+def _explain_scaling(
+    results: Mapping[str, Any], verdict: Mapping[str, Any], kind: str, row: Mapping[str, Any]
 ) -> str:
-    if not said["informative"]:
-        return str(said["sentence"])
+    if not verdict["informative"]:
+        return str(verdict["sentence"])
     if row["ratio"] >= 1:
         return ""
-    against = _equivalent(of, variant, UNIFORM_SECOND)
-    if against is None:
+    control = _equivalent(results, kind, UNIFORM_SECOND)
+    if control is None:
         return NO_CONTROL
-    shown = against["high"] is not None and against["high"] < 1
-    return "" if shown else explained_by([UNIFORM_SECOND])
+    is_exceeded = control["high"] is not None and control["high"] < 1
+    return "" if is_exceeded else name_controls([UNIFORM_SECOND])
 
 
-def _p_of_log(row: Mapping[str, Any], freedom: int) -> float | None:
-    """Of the test that a ratio is 1, from its interval, which is symmetric in the logarithm."""
+def _p_of_ratio(row: Mapping[str, Any], freedom: int) -> float | None:
+    """Test that a ratio is 1, from its interval, which is symmetric in the logarithm."""
     low, high, level = row["low"], row["high"], row["level"]
     if low is None or high is None or freedom < 1 or not 0 < low < high:
         return None
@@ -205,3 +203,100 @@ def _p_of_log(row: Mapping[str, Any], freedom: int) -> float | None:
 
     error = math.log(high / low) / 2 / stdtrit(freedom, (1 + level) / 2)
     return 2 * float(stdtr(freedom, -abs(math.log(row["ratio"])) / error))
+
+
+def _scaling_claim(
+    id: str, source: str, axis: _Axis, kind: str, says: str, effect: str, point: str
+) -> Claim:
+    return Claim(
+        id=id,
+        source=source,
+        says=says,
+        effect=f"{effect} over the Transformer's at equal loss, by fits{point}",
+        bound=1.0,
+        commands=commands.SCALING,
+        record=PLACES["scaling"],
+        measure=scaling_ratio(axis, kind),
+    )
+
+
+_SIZE = ", at the middle size"
+_BUDGET = " to whole runs, at the middle budget"
+_RATES = "V2 minus V1, mean over the rates at which both attend"
+
+STUDY_CLAIMS = (
+    _scaling_claim(
+        "size",
+        f"{V1}, section 3.2, Fig. 3a",
+        "parameters",
+        "diff",
+        "6.8B parameters do what 11B of the Transformer do: 62.2 %.",
+        "DIFF V1's parameters",
+        _SIZE,
+    ),
+    _scaling_claim(
+        "tokens",
+        f"{V1}, section 3.2, Fig. 3b",
+        "tokens",
+        "diff",
+        "160B tokens do what 251B of the Transformer do: 63.7 %.",
+        "DIFF V1's tokens",
+        _BUDGET,
+    ),
+    _scaling_claim(
+        "shared-parameters",
+        f"{SHARED}, as summarised",
+        "parameters",
+        "shared_diff",
+        "Shared DIFF needs 24 to 40 % fewer parameters (a reading of scaling fits at equal loss).",
+        "Shared DIFF's parameters",
+        _SIZE,
+    ),
+    _scaling_claim(
+        "shared-tokens",
+        f"{SHARED}, as summarised",
+        "tokens",
+        "shared_diff",
+        "Shared DIFF needs 11 to 30 % fewer training tokens.",
+        "Shared DIFF's tokens",
+        _BUDGET,
+    ),
+    Claim(
+        id="recall-can",
+        source=f"{V1}, Table 2 (our small version)",
+        says="DIFF retrieves among noise what the Transformer does not: 0.85 against 0.55.",
+        effect="share of DIFF V1's seeds that learn noisy recall, minus the Transformer's",
+        expects="above",
+        commands=commands.RECALL,
+        record=PLACES["recall"],
+        measure=recall_share("noisy_recall", "diff"),
+    ),
+    Claim(
+        id="recall-sooner",
+        source="ours, after Table 2",
+        says="DIFF learns to retrieve among noise sooner (not printed: ours).",
+        effect="DIFF V1's steps until noisy recall is learned, minus the Transformer's (median by "
+        "seed, p of an unpaired log-rank test)",
+        commands=commands.RECALL,
+        record=PLACES["recall"],
+        measure=recall_steps("noisy_recall", "diff"),
+    ),
+    Claim(
+        id="v2-gradient-spikes",
+        source=V2,
+        says="V2 has fewer gradient spikes than V1 at large learning rates.",
+        effect=f"share of steps with a gradient spike, {_RATES}",
+        commands=commands.STABILITY,
+        record=PLACES["stability"],
+        measure=stability_difference("gradient_spike_share", "diff_v2", "diff"),
+    ),
+    Claim(
+        id="v2-loss-spikes",
+        source=V2,
+        says="V2's loss does not spike where V1's does (7B, large learning rate).",
+        effect=f"share of steps with a loss spike, {_RATES}",
+        commands=commands.STABILITY,
+        record=PLACES["stability"],
+        measure=stability_difference("loss_spike_share", "diff_v2", "diff"),
+    ),
+)

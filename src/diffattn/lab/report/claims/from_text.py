@@ -1,131 +1,304 @@
-"""Effects from studies of text: losses. Pure; ``None`` without a record."""
+"""Claims about losses, measured by studies of text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import nan
-from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from diffattn.lab.catalog.models import SIDE_EFFECTS, TYPES, own_side_effects
-from diffattn.lab.report.claims.measured import NO_CONTROL, Measure, Measured, explained_by, paired
-from diffattn.lab.report.claims.records import ClaimRecords
+from diffattn.lab.report.claims import commands
+from diffattn.lab.report.claims.claim import (
+    NO_CONTROL,
+    SHARED,
+    V1,
+    V2,
+    Claim,
+    Measure,
+    Measured,
+    measure_row,
+    name_controls,
+)
+from diffattn.lab.report.claims.commands import Commands
+from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.report.page.phase import gap, lost
 from diffattn.lab.stats.intervals import mean_interval
 
+MARGIN = 0.01
+"""Nats within which a head norm, a start of λ or a rank counts as making no difference."""
 _BARE = "diff_no_norm"
-"""V1 without what its authors added beside the difference."""
+"""V1 without its other changes to the Transformer."""
 _UNINFORMATIVE = "Uninformative about attention types: "
+_COMMANDS = {"text": commands.TEXT, "ablations": commands.ABLATIONS, "rank": commands.RANK}
+_Study = Literal["text", "ablations", "rank"]
 
 
 def loss_difference(
-    variant: str, baseline: str, *, part: str | None = None, bound: float = 0.0, of: str = "text"
+    variant: str,
+    baseline: str,
+    *,
+    part: str | None = None,
+    bound: float = 0.0,
+    study: _Study = "text",
 ) -> Measure:
-    """Validation loss of a variant minus that of another, each at its chosen rate, by seed.
+    """Measure the validation loss of a variant minus that of another, each at its chosen rate.
 
     Args:
         variant: Of the study.
         baseline: Another.
         part: Tokens that count, for example ``"repeated_bigram"``. Default: all.
-        bound: What the test asks whether the difference is.
-        of: The study: ``"text"``, ``"ablations"`` or ``"rank"``.
+        bound: Of the claim, in nats per token.
+        study: The study that trained both.
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
-        study: Mapping[str, Any] | None = getattr(records, of)
-        losses = {} if study is None else _losses(study, part)
-        if why := lost((study or {}).get("diverged") or {}, variant, baseline):
-            return Measured(effect=nan, low=None, high=None, n=0, p=1.0, uninformative=why)
-        if study is None or variant not in losses or baseline not in losses:
+        results: Mapping[str, Any] | None = getattr(records, study)
+        if results is None:
             return None
-        values = _differences(losses, variant, baseline)
-        why = _why_not(study, variant, baseline, part, values)
-        rates = "chosen rates" if _are_chosen(study) else "one learning rate"
-        return paired(values, bound, uninformative=why, note=rates)
+        if why := lost(results.get("diverged") or {}, variant, baseline):
+            return Measured(effect=nan, low=None, high=None, n=0, p=1.0, uninformative=why)
+        row = _difference(results, variant, baseline, part, "best")
+        if row is None:
+            return None
+        why = _explain(results, variant, baseline, part, row)
+        rates = "chosen rates" if _were_rates_chosen(results) else "one learning rate"
+        return measure_row(row, bound, uninformative=why, note=rates)
 
     return measure
 
 
-def _are_chosen(study: Mapping[str, Any]) -> bool:
-    """Whether rates were swept, or differ because another study swept them."""
-    groups = (entry["at"]["best"] for entry in study["variants"].values())
-    used = {group.get("learning_rate") for group in groups}
-    return bool(study["rates"]["variants"]) or len(used) > 1
+def _difference(
+    results: Mapping[str, Any], variant: str, baseline: str, part: str | None, at: str
+) -> Mapping[str, Any] | None:
+    """The recorded difference; at a common rate that was the chosen one of both, that at it.
 
-
-def _losses(text: Mapping[str, Any], part: str | None, at: str = "best") -> dict[str, list[float]]:
-    ats = {name: entry["at"] for name, entry in text["variants"].items()}
-    groups = {name: groups.get(at, groups["best"]) for name, groups in ats.items()}
-    if part is None:
-        return {name: group["validation_loss"]["values"] for name, group in groups.items()}
-    return {
-        name: group["parts"][part]["values"]
-        for name, group in groups.items()
-        if part in group["parts"]
+    The study compares ranks with one of them only. Other pairs are compared here.
+    """
+    pair, metric = (variant, baseline), part or "validation_loss"
+    rows = {
+        row["at"]: row
+        for row in results["differences"]
+        if (row["variant"], row["baseline"]) == pair and row["metric"] == metric
     }
+    if rows or not set(pair) <= results["variants"].keys():
+        return rows.get(at, rows.get("best"))
+    best = [results["variants"][name]["at"]["best"] for name in pair]
+    losses = [group["parts"].get(part) if part else group["validation_loss"] for group in best]
+    if None in losses:
+        return None
+    values = [a - b for a, b in zip(*(loss["values"] for loss in losses), strict=False)]
+    interval = mean_interval(values)
+    ends = {"mean": interval.mean, "low": interval.low, "high": interval.high}
+    return {"at": "best", "values": values} | ends
 
 
-def _differences(losses: Mapping[str, Sequence[float]], a: str, b: str) -> list[float]:
-    """One per seed; both have the study's seeds in its order, a control perhaps the first only."""
-    return [x - y for x, y in zip(losses[a], losses[b], strict=False)]
+def _were_rates_chosen(results: Mapping[str, Any]) -> bool:
+    """Whether rates were swept, or differ because another study swept them."""
+    groups = (entry["at"]["best"] for entry in results["variants"].values())
+    rates = {group.get("learning_rate") for group in groups}
+    return bool(results["rates"]["variants"]) or len(rates) > 1
 
 
-def _why_not(
-    text: Mapping[str, Any], variant: str, baseline: str, part: str | None, values: Sequence[float]
+def _explain(
+    results: Mapping[str, Any],
+    variant: str,
+    baseline: str,
+    part: str | None,
+    row: Mapping[str, Any],
 ) -> str:
-    """Why a difference says nothing: the study's verdict, one side that copies from the context
-    where the other does not yet, a lead that the common rate does not have, a control that gains as
-    much at the rates that were chosen or at the common one, where all have the same, V2 that gains
-    as much without its difference, or a norm without which V1 gains nothing."""
-    if not text["verdict"]["informative"]:
-        return str(text["verdict"]["sentence"]).removeprefix(_UNINFORMATIVE)
-    if why := gap(text["variants"], variant, baseline):
+    """Why a difference is uninformative; empty if it is not.
+
+    - The study says so.
+    - One side copies from the context and the other does not yet.
+    - The lead is not there at the common learning rate.
+    - A control gains as much, at the chosen rates or at the common one.
+    - V2 gains as much without its difference, or V1 gains nothing without its head norm.
+    """
+    variants = results["variants"]
+    if not results["verdict"]["informative"]:
+        return str(results["verdict"]["sentence"]).removeprefix(_UNINFORMATIVE)
+    if why := gap(variants, variant, baseline):
         return why
-    if variant not in TYPES or baseline != "softmax" or fmean(values) >= 0:
+    if variant not in TYPES or baseline != "softmax" or row["mean"] >= 0:
         return ""
-    controls = [control for control in SIDE_EFFECTS if control in text["variants"]]
-    if not controls:
+    if not variants.keys() & SIDE_EFFECTS:
         return NO_CONTROL
-    if not _is_lower(text, variant, baseline, part, "common") and _is_lower(
-        text, variant, baseline, part
-    ):
+
+    def leads(first: str, second: str, at: str = "best") -> bool:
+        return _leads(results, first, second, part, at)
+
+    if leads(variant, baseline) and not leads(variant, baseline, "common"):
         return "the lead is not shown at the common learning rate"
     explained = [
         control
-        for control in controls
-        if not all(_is_lower(text, variant, control, part, at) for at in ("best", "common"))
+        for control in SIDE_EFFECTS
+        if control in variants
+        and not (leads(variant, control) and leads(variant, control, "common"))
     ]
-    own = own_side_effects(variant)
-    explained += [
-        control
-        for control in own
-        if control in text["variants"] and not _is_lower(text, variant, control, part)
-    ]
-    asks_norm = variant == "diff" and _BARE in text["variants"]
-    if asks_norm and not _is_lower(text, _BARE, baseline, part):
+    controls = own_side_effects(variant)
+    explained += [c for c in controls if c in variants and not leads(variant, c)]
+    if variant == "diff" and _BARE in variants and not leads(_BARE, baseline):
         explained.append(_BARE)
-    if not explained and not set(own) <= text["variants"].keys():
+    if not explained and not set(controls) <= variants.keys():
         return NO_CONTROL
-    return explained_by(explained)
+    return name_controls(explained)
 
 
-def _is_lower(text: Mapping[str, Any], a: str, b: str, part: str | None, at: str = "best") -> bool:
-    """By the study's own test, if it has made one, so that its sentence says the same; of a part
-    also by the interval. Never where the induction phase lies between the two."""
-    losses, rate = _losses(text, part, at), _rate_of(text, a, b, at)
-    if a not in losses or b not in losses or gap(text["variants"], a, b, rate):
+def _leads(
+    results: Mapping[str, Any], variant: str, baseline: str, part: str | None, at: str
+) -> bool:
+    """Whether a lower loss is shown: by the study's test, and for a part also by its interval.
+
+    Before the induction phase of one of the two, nothing is shown.
+    """
+    row = _difference(results, variant, baseline, part, at)
+    if row is None or gap(results["variants"], variant, baseline, row["at"]):
         return False
-    values = _differences(losses, a, b)
-    for test in text.get("tests", ()):
-        pair = (test["variant"], test["baseline"])
-        if pair == (a, b) and test["at"] == rate:
-            whole = _losses(text, None, at)
-            shown = bool(test["shown"]) and fmean(_differences(whole, a, b)) < 0
-            if part is None or not shown:
-                return shown
-    high = mean_interval(values).high
-    return high is not None and high < 0
+    key = (variant, baseline, row["at"])
+    for test in results.get("tests", ()):
+        if (test["variant"], test["baseline"], test["at"]) == key:
+            whole = _difference(results, variant, baseline, None, at)
+            is_shown = bool(test["shown"]) and whole is not None and whole["mean"] < 0
+            if part is None or not is_shown:
+                return is_shown
+    return row["high"] is not None and row["high"] < 0
 
 
-def _rate_of(text: Mapping[str, Any], a: str, b: str, at: str) -> str:
-    """At the common rate, that at the chosen ones where it is the same of both."""
-    both = (text["variants"][name]["at"] for name in (a, b))
-    return at if any(at in groups for groups in both) else "best"
+def _loss_claim(
+    id: str,
+    source: str,
+    says: str,
+    effect: str,
+    models: tuple[str, str],
+    *,
+    expects: Literal["below", "above"] = "below",
+    bound: float = 0.0,
+    part: str | None = None,
+    study: _Study = "text",
+    by: Commands | None = None,
+) -> Claim:
+    return Claim(
+        id=id,
+        says=says,
+        source=source,
+        effect=f"{effect}, nats per token",
+        expects=expects,
+        bound=bound,
+        commands=by or _COMMANDS[study],
+        record=PLACES[study],
+        measure=loss_difference(*models, part=part, bound=bound, study=study),
+    )
+
+
+_LOSS = "validation loss minus the Transformer's, equal parameters"
+
+LOSS_CLAIMS = (
+    _loss_claim(
+        "loss",
+        f"{V1}, Table 6, Fig. 3a",
+        "At equal size DIFF's loss is lower: 3.062 against 3.087 (1.4B, 10B tokens).",
+        f"DIFF V1's {_LOSS}",
+        ("diff", "softmax"),
+    ),
+    _loss_claim(
+        "long-context",
+        f"{V1}, section 3.3, Fig. 4",
+        "The average loss up to 64K tokens is lower at every position (no numbers printed).",
+        "DIFF V1's loss on the last quarter of the context minus the Transformer's",
+        ("diff", "softmax"),
+        part="quarter_4",
+    ),
+    _loss_claim(
+        "context-recall",
+        f"{V1}, Table 6",
+        "Loss on n-grams repeated in the context 0.880 against 0.898.",
+        "DIFF V1's loss on repeated bigrams minus the Transformer's",
+        ("diff", "softmax"),
+        part="repeated_bigram",
+    ),
+    _loss_claim(
+        "head-norm",
+        f"{V1}, Table 6",
+        "Without the head norm V1's loss is 3.122 instead of 3.062.",
+        "V1's validation loss without head norm minus with it",
+        ("diff_no_norm", "diff"),
+        expects="above",
+    ),
+    _loss_claim(
+        "head-norm-alone",
+        f"{V1}, Table 6",
+        "The head norm alone gives the Transformer nothing: 3.086 with, 3.088 without (8 heads of "
+        "256).",
+        f"validation loss of softmax with half the heads, with head norm minus without, at least "
+        f"−{MARGIN:g}",
+        ("softmax_wide_norm", "softmax_wide"),
+        expects="above",
+        bound=-MARGIN,
+        study="ablations",
+    ),
+    *(
+        _loss_claim(
+            f"lambda-init-{value}",
+            f"{V1}, Table 6",
+            f"With λ_init = {value} in every layer V1's loss is {loss} instead of 3.062.",
+            f"V1's validation loss with that constant minus with the schedule, below {MARGIN:g}",
+            (name, "diff"),
+            bound=MARGIN,
+            study="ablations",
+        )
+        for value, loss, name in (
+            ("0.8", "3.065", "diff_lambda_08"),
+            ("0.5", "3.066", "diff_lambda_05"),
+        )
+    ),
+    _loss_claim(
+        "shared-loss",
+        f"{SHARED}, as summarised",
+        "Shared DIFF's loss is lower than the Transformer's at equal size.",
+        f"Shared DIFF's {_LOSS}",
+        ("shared_diff", "softmax"),
+    ),
+    _loss_claim(
+        "shared-rank",
+        f"{SHARED}, left open there",
+        "A small rank is enough for Shared DIFF (asked, not answered: no rank is printed).",
+        "Shared DIFF's validation loss at rank 2 minus at rank 16, equal parameters, below "
+        f"{MARGIN:g}",
+        ("shared_diff_r2", "shared_diff_r16"),
+        bound=MARGIN,
+        study="rank",
+    ),
+    _loss_claim(
+        "v2-loss",
+        V2,
+        "V2's loss is 0.02 to 0.03 lower than the Transformer's (1T tokens).",
+        f"DIFF V2's {_LOSS}",
+        ("diff_v2", "softmax"),
+    ),
+    _loss_claim(
+        "v2-norm",
+        V2,
+        "V2 needs no head norm.",
+        f"V2's validation loss with head norm minus without, at least −{MARGIN:g}",
+        ("diff_v2_norm", "diff_v2"),
+        expects="above",
+        bound=-MARGIN,
+        by=commands.TEXT._replace(laptop=None),  # no ablations at that scale
+    ),
+    _loss_claim(
+        "v2-lambda",
+        V2,
+        "V2 needs its λ (ablated there, no numbers printed).",
+        "V2's validation loss without λ minus as it is",
+        ("diff_v2_no_lambda", "diff_v2"),
+        expects="above",
+        study="ablations",
+    ),
+    _loss_claim(
+        "v2-pairing",
+        V2,
+        "V2's pairs must share keys and values (unstable otherwise, no numbers printed).",
+        "V2's validation loss with pairs across groups of heads minus as it is",
+        ("diff_v2_across", "diff_v2"),
+        expects="above",
+        study="ablations",
+    ),
+)

@@ -1,24 +1,32 @@
-"""The committed records that claims are read from; every one of them may be missing."""
+"""The records that claims are read from; every one of them may be missing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.records.evaluations import Comparison, EvalResult, evaluation_marker
+from diffattn.errors import CheckpointError
+from diffattn.lab.records.evaluations import (
+    EVALUATION_MARKER,
+    Comparison,
+    EvalResult,
+    evaluation_marker,
+)
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.records.run import SCHEMA_VERSION
 from diffattn.lab.records.stored_runs import results_folder
-from diffattn.lab.report.page.runs import TEXT_SCHEMA, read_versioned
+from diffattn.lab.report.page.runs import TEXT_SCHEMA, read_versioned, study_kind
 
-TEXT = "published/text"
-ABLATIONS = "published/ablations"
-RANK = "published/rank"
-"""Studies of rows: as of text, with one learning rate."""
-RECALL = "published/recall"
-STABILITY = "published/stability"
-SCALING = "published/scaling"
-GRADIENT_FLOW = "published/gradient_flow"
+PLACES = {
+    "text": "published/text",
+    "ablations": "published/ablations",
+    "rank": "published/rank",
+    "recall": "published/recall",
+    "stability": "published/stability",
+    "scaling": "published/scaling",
+    "gradient-flow": "published/gradient_flow",
+}
+"""Folders of the committed studies by their kinds."""
 EVALUATIONS = "published/evaluations"
 """Folders of ``diffattn evaluate``; models are called ``diff-seed0`` and the like."""
 BENCHMARKS = "benchmarks/results"
@@ -26,10 +34,9 @@ BENCHMARKS = "benchmarks/results"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRecords:
-    """What has been measured; ``None`` or empty where nothing has."""
+    """All measurements; ``None`` or empty where there are none."""
 
     text: Mapping[str, Any] | None = None
-    """A study by ``matched_comparison``."""
     ablations: Mapping[str, Any] | None = None
     rank: Mapping[str, Any] | None = None
     recall: Mapping[str, Any] | None = None
@@ -38,30 +45,123 @@ class ClaimRecords:
     gradient_flow: Mapping[str, Any] | None = None
     evaluations: tuple[EvalResult, ...] = ()
     floors: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Protocol, and kind of model compared with the baseline, to why their scores tell nothing:
-    neither is above guessing, or both have everything right."""
+    """Protocol and kind of model to why its scores are uninformative: it and the baseline guess,
+    or both have everything right."""
     benchmarks: tuple[BenchResult, ...] = ()
 
 
-def records_of_kind(kind: str, folder: Path) -> Mapping[str, Any] | None:
-    """What claims read of one study; ``None`` if it has not finished.
+@dataclass(kw_only=True)
+class RecordFolders:
+    """Folders of records by kind, and their contents."""
+
+    root: Path | None = None
+    studies: dict[str, Path] = field(default_factory=dict)
+    """One folder per kind."""
+    evaluations: list[Path] = field(default_factory=list)
+    benchmarks: list[Path] = field(default_factory=list)
+    """Files."""
+    records: ClaimRecords = field(default_factory=ClaimRecords)
+    gaps: list[str] = field(default_factory=list)
+    """A sentence for each record that was left out."""
+
+    def name(self, path: Path) -> str:
+        """The path as the page shows it: from the root, if it lies there."""
+        if self.root is not None and path.is_relative_to(self.root):
+            return str(path.relative_to(self.root))
+        return str(path)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The folder of a committed record to where it lies here."""
+        places = {PLACES[kind]: self.name(path) for kind, path in self.studies.items()}
+        for place, paths in ((EVALUATIONS, self.evaluations), (BENCHMARKS, self.benchmarks)):
+            if paths:
+                places[place] = ", ".join(map(self.name, paths))
+        return places
+
+
+def committed_folders(root: Path) -> list[Path]:
+    """Every finished record of a checkout.
 
     Args:
-        kind: A key of :data:`STUDIES`.
-        folder: Study folder.
+        root: Folder with ``published/`` and ``benchmarks/``.
+    """
+    studies = [root / place for place in PLACES.values()]
+    markers = sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}"))
+    benchmarks = [root / BENCHMARKS] if (root / BENCHMARKS).is_dir() else []
+    finished = [path for path in studies if (path / "results.json").exists()]
+    return [*finished, *(marker.parent for marker in markers), *benchmarks]
+
+
+def read_claim_records(root: Path) -> ClaimRecords:
+    """Read the records of a checkout; missing ones are left out.
+
+    Args:
+        root: Folder with ``published/`` and ``benchmarks/``.
 
     Raises:
-        CheckpointError: A file is damaged, of another kind or of another schema version.
+        CheckpointError: A record is damaged or foreign, or does not go with the others.
     """
-    return _read_results(folder, _SCHEMAS[kind])
+    folders = read_folders(committed_folders(root), root)
+    if folders.gaps:
+        raise CheckpointError(
+            f"{root}: committed records must be whole and go together, got: {folders.gaps[0]}"
+        )
+    return folders.records
 
 
-def read_evaluations(folder: Path) -> list[EvalResult]:
-    """Every finished result of one evaluation folder.
+def read_folders(paths: Sequence[Path], root: Path | None = None) -> RecordFolders:
+    """Read every folder. Those that are damaged, foreign or do not fit are named and left out.
 
-    Raises:
-        CheckpointError: A file is damaged, of another kind or of another schema version.
+    Args:
+        paths: Folders of ``diffattn reproduce`` and ``diffattn evaluate``, and files of
+            ``diffattn bench`` or folders of them.
+        root: Paths are named from here. Default: as they are.
     """
+    folders = RecordFolders(root=root)
+    studies: dict[str, Any] = {}
+    results: list[EvalResult] = []
+    floors: dict[tuple[str, str], str] = {}
+    benchmarks: list[BenchResult] = []
+    for path in paths:
+        try:
+            if (path / "study.json").exists():
+                studies |= _read_study(path, folders)
+            elif (path / EVALUATION_MARKER).exists():
+                of_folder = _read_evaluations(path)
+                floors |= _read_floors(path, of_folder)
+                results += of_folder
+                folders.evaluations.append(path)
+            else:
+                benchmarks += _read_benchmarks(path, folders)
+        except CheckpointError as error:
+            folders.gaps.append(f"{folders.name(path)} was left out: {error}")
+    folders.records = ClaimRecords(
+        **studies,
+        evaluations=tuple(_select_comparable(results, folders.gaps)),
+        floors=floors,
+        benchmarks=tuple(benchmarks),
+    )
+    return folders
+
+
+def _read_study(path: Path, folders: RecordFolders) -> dict[str, Any]:
+    kind = study_kind(path)
+    if kind not in PLACES:
+        raise CheckpointError(f"kind must be one of {', '.join(PLACES)}, got {kind}.")
+    if kind in folders.studies:
+        other = folders.name(folders.studies[kind])
+        raise CheckpointError(f"there must be one study of {kind}, got {other}, too.")
+    schema = TEXT_SCHEMA if kind in ("text", "ablations", "rank") else SCHEMA_VERSION
+    file = path / "results.json"
+    results = read_versioned(file, schema) if file.exists() else None
+    folders.studies[kind] = path
+    if results is None:
+        folders.gaps.append(f"{folders.name(path)} holds no results yet.")
+    return {kind.replace("-", "_"): results}
+
+
+def _read_evaluations(folder: Path) -> list[EvalResult]:
     names, results = evaluation_marker(folder), results_folder(folder)
     paths = [
         results / label / variant for label in names["models"] for variant in names["variants"]
@@ -69,41 +169,57 @@ def read_evaluations(folder: Path) -> list[EvalResult]:
     return [EvalResult.read(path) for path in paths if (path / "result.json").exists()]
 
 
-def read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str, str], str]:
-    """What the comparison of an evaluation folder says tells nothing, over seeds.
-
-    Args:
-        folder: Evaluation folder.
-        results: Of it.
-
-    Raises:
-        CheckpointError: ``comparison.json`` is damaged, of another kind or schema version.
-    """
+def _read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str, str], str]:
+    """Scores that the comparison over seeds calls uninformative, with its reasons."""
     if not (folder / "comparison.json").exists():
         return {}
     protocols = {result.variant: result.protocol for result in results}
     floors = {}
-    for of in Comparison.read(folder).differences:
-        word, _, why = of.verdict.partition(": ")
-        if of.over == "seeds" and word == "uninformative" and of.variant in protocols:
-            floors[protocols[of.variant], of.model.partition("-seed")[0]] = why
+    for pair in Comparison.read(folder).differences:
+        word, _, why = pair.verdict.partition(": ")
+        if pair.over == "seeds" and word == "uninformative" and pair.variant in protocols:
+            floors[protocols[pair.variant], pair.model.partition("-seed")[0]] = why
     return floors
 
 
-def _read_results(folder: Path, schema: int) -> dict[str, Any] | None:
-    path = folder / "results.json"
-    return read_versioned(path, schema) if path.exists() else None
+def _read_benchmarks(path: Path, folders: RecordFolders) -> list[BenchResult]:
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files:
+        raise CheckpointError(
+            "must hold study.json, evaluation.json or records of bench, got none."
+        )
+    results = [BenchResult.read(file) for file in files]
+    folders.benchmarks += files
+    return results
 
 
-_SCHEMAS = {
-    "text": TEXT_SCHEMA,
-    "ablations": TEXT_SCHEMA,
-    "rank": TEXT_SCHEMA,
-    "recall": SCHEMA_VERSION,
-    "stability": SCHEMA_VERSION,
-    "scaling": SCHEMA_VERSION,
-    "gradient-flow": SCHEMA_VERSION,
-}
-_PLACES = (TEXT, ABLATIONS, RANK, RECALL, STABILITY, SCALING, GRADIENT_FLOW)
-STUDIES = dict(zip(_SCHEMAS, _PLACES, strict=True))
-"""Kinds of studies to where their committed records lie."""
+def _select_comparable(results: Sequence[EvalResult], gaps: list[str]) -> Iterable[EvalResult]:
+    """Keep results of one protocol version and the same questions, one of each model.
+
+    Others can be neither compared nor averaged. ``gaps`` gets a sentence for each.
+    """
+    newest: dict[str, int] = {}
+    for result in results:
+        newest[result.protocol] = max(newest.get(result.protocol, 0), result.version)
+    first: dict[str, EvalResult] = {}
+    weights_of: dict[tuple[str, Any], Any] = {}
+    taken: set[tuple[str, Any]] = set()
+    # All questions come before a few.
+    for result in sorted(results, key=lambda result: bool(result.selection)):
+        label, weights = result.model.get("label"), result.model.get("weights")
+        known = weights_of.get((result.protocol, label), weights)
+        if result.version != newest[result.protocol]:
+            why = f"version {result.version} of the protocol, not {newest[result.protocol]}"
+        elif weights != known:
+            why = f"its weights are {weights}, those of another result of {label} {known}"
+        elif unlike := result.unlike(first.get(result.variant, result)):
+            why = unlike
+        elif (result.variant, label) in taken:
+            why = "there is another one of the same weights"
+        else:
+            first.setdefault(result.variant, result)
+            weights_of[result.protocol, label] = weights
+            taken.add((result.variant, label))
+            yield result
+            continue
+        gaps.append(f"{label}'s result of {result.variant} was left out: {why}.")

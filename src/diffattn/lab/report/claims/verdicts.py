@@ -1,30 +1,50 @@
-"""What the records say of every claim: one of five verdicts, after Holm's adjustment."""
+"""The catalogue of claims, and one of five verdicts for each, after Holm's adjustment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diffattn.lab.report.claims.catalog import CLAIMS, Claim
-from diffattn.lab.report.claims.measured import Measured
+from diffattn.lab.report.claims.claim import Claim, Measured
+from diffattn.lab.report.claims.from_benchmarks import TIME_CLAIMS
+from diffattn.lab.report.claims.from_evaluations import SCORE_CLAIMS
+from diffattn.lab.report.claims.from_gradients import GRADIENT_CLAIMS
+from diffattn.lab.report.claims.from_studies import STUDY_CLAIMS
+from diffattn.lab.report.claims.from_text import LOSS_CLAIMS
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.stats.multiple import holm
 
+CLAIMS: tuple[Claim, ...] = (
+    *LOSS_CLAIMS,
+    *STUDY_CLAIMS,
+    *SCORE_CLAIMS,
+    *GRADIENT_CLAIMS,
+    *TIME_CLAIMS,
+)
+"""Every claim, by the kind of its record."""
 LEVEL = 0.05
 """Adjusted p-values up to it count."""
-FEWEST = 3
+FEWEST_SEEDS = 3
 """Seeds from which an effect can be judged."""
-VERDICTS = ("agrees", "disagrees", "inconclusive", "uninformative", "not run")
+VERDICTS = {
+    "agrees": "measured on the side that the paper says, beyond the spread of at least three seeds",
+    "disagrees": "measured on the other side, beyond that spread",
+    "inconclusive": "a fair test that did not decide: more seeds may",
+    "uninformative": "the second map may not be the cause: a control without it is not shown to do "
+    "worse, none was trained, or the models have not learned the task",
+    "not run": "there is no record",
+}
+"""Each with its meaning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedClaim:
-    """A claim, its effect, and what follows."""
+    """A claim, its effect, and the verdict."""
 
     claim: Claim
     measured: Measured | None
     p_holm: float | None
     """Adjusted for all claims that have a p-value."""
     verdict: str
-    """One of :data:`VERDICTS`."""
+    """A key of :data:`VERDICTS`."""
     why: str = ""
     """The reason, where the numbers do not show it."""
 
@@ -32,47 +52,46 @@ class JudgedClaim:
 def judged_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> list[JudgedClaim]:
     """Measure every claim, adjust the p-values of all together, and judge.
 
-    An uninformative claim is adjusted for with 1 for its p-value, so that it makes no other easier
-    to show.
+    The p-value of an uninformative claim counts as 1, so that it makes no other easier to show.
 
     - *not run*: no record.
-    - *uninformative*: the record says that it shows nothing of it, or a control explains it.
+    - *uninformative*: the record says that it shows nothing of the claim, or a control explains it.
     - *inconclusive*: fewer than three seeds, or an adjusted p-value above 0.05; for times and
       counts, which are not tested, a range with the bound inside.
     - *agrees*, *disagrees*: the effect lies on the side of the bound that the claim says, or on
       the other.
     """
-    found = [(claim, claim.measure(records)) for claim in claims]
+    effects = [(claim, claim.measure(records)) for claim in claims]
     p_values = {
-        claim.id: 1.0 if of.uninformative else of.p
-        for claim, of in found
-        if of is not None and of.p is not None
+        claim.id: 1.0 if measured.uninformative else measured.p
+        for claim, measured in effects
+        if measured is not None and measured.p is not None
     }
     adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
-    return [_judged(claim, of, adjusted.get(claim.id)) for claim, of in found]
+    judged = []
+    for claim, measured in effects:
+        p_holm = adjusted.get(claim.id)
+        verdict, why = _judge(claim, measured, p_holm)
+        judged.append(
+            JudgedClaim(claim=claim, measured=measured, p_holm=p_holm, verdict=verdict, why=why)
+        )
+    return judged
 
 
-def _judged(claim: Claim, of: Measured | None, p_holm: float | None) -> JudgedClaim:
-    if of is None:
-        why = "" if claim.commands.study else "no command measures it yet"
-        return JudgedClaim(claim=claim, measured=None, p_holm=None, verdict="not run", why=why)
-    verdict, why = _verdict(claim, of, p_holm)
-    return JudgedClaim(claim=claim, measured=of, p_holm=p_holm, verdict=verdict, why=why)
-
-
-def _verdict(claim: Claim, of: Measured, p_holm: float | None) -> tuple[str, str]:
-    if of.uninformative:
-        return "uninformative", of.uninformative
-    as_claimed = (of.effect < claim.bound) == (claim.expects == "below")
+def _judge(claim: Claim, measured: Measured | None, p_holm: float | None) -> tuple[str, str]:
+    if measured is None:
+        return "not run", "" if claim.commands.study else "no command measures it yet"
+    if measured.uninformative:
+        return "uninformative", measured.uninformative
+    as_claimed = (measured.effect < claim.bound) == (claim.expects == "below")
     side = "agrees" if as_claimed else "disagrees"
-    if of.is_range:
-        assert of.low is not None
-        assert of.high is not None
-        inside = of.low < claim.bound <= of.high
-        return ("inconclusive", "the bound lies within the range") if inside else (side, "")
-    seeds = of.n if of.seeds is None else of.seeds
-    if seeds < FEWEST:
-        return "inconclusive", f"{seeds} of the {FEWEST} seeds that it takes"
-    if p_holm is None or p_holm > LEVEL:
-        return "inconclusive", ""
-    return side, ""
+    if measured.is_range:
+        assert measured.low is not None
+        assert measured.high is not None
+        if measured.low < claim.bound <= measured.high:
+            return "inconclusive", "the bound lies within the range"
+        return side, ""
+    seeds = measured.n if measured.seeds is None else measured.seeds
+    if seeds < FEWEST_SEEDS:
+        return "inconclusive", f"{seeds} of the {FEWEST_SEEDS} seeds that it takes"
+    return (side if p_holm is not None and p_holm <= LEVEL else "inconclusive"), ""

@@ -1,132 +1,166 @@
-"""Charts of what the first paper plots, from its printed points."""
+"""Tables and charts of the numbers that the first paper prints and plots."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from diffattn.lab.report.page.charts import SEQUENTIAL, Chart, layout, line
-from diffattn.lab.report.page.wording import type_name
-from diffattn.lab.report.paper import (
-    PublishedTable,
-    many_shot_curves,
-    published_tables,
-    scaling_curves,
-)
+from diffattn.lab.report.page.charts import Chart, heat_map, layout, line, map_layout
+from diffattn.lab.report.page.tables import Table, table
+from diffattn.lab.report.page.wording import number, type_name
+from diffattn.lab.report.paper import many_shot_curves, published_tables, scaling_curves
 
 _DATA_SETS = {
-    "trec": "TREC", "trec_fine": "TREC-fine", "banking77": "Banking-77", "clinic150": "Clinic-150",
-}  # fmt: skip
+    "trec": "TREC",
+    "trec_fine": "TREC-fine",
+    "banking77": "Banking-77",
+    "clinic150": "Clinic-150",
+}
 _SEGMENT_COLORS = ("#999999", "#56b4e9", "#d55e00", "#0072b2", "#e69f00")
 _TYPES = ("softmax", "diff")
 """The rows of a table, Transformer and DIFF, by the names that give colours."""
 
 
-def published_charts(section: str) -> list[Chart]:
-    """Charts of a section's published figures; empty where it has none."""
-    if section in ("size", "tokens"):
-        return [_scaling("parameters" if section == "size" else "tokens")]
-    if section == "needles":
-        return [_heat_map(f"needles_64k_{model}", model) for model in ("transformer", "diff")]
-    if section == "attention":
-        return [_segments()]
-    if section == "many-shot":
-        return [_many_shot(name) for name in _DATA_SETS]
-    if section == "quantised":
-        return [_lines("quantised", "bits", "accuracy, %", reverse=True)]
-    if section == "mathematics":
-        return [_lines("math_tokens", "billion tokens", "mean accuracy, %")]
+def published_table(name: str) -> Table:
+    """Show a table of the paper as printed."""
+    printed = published_tables()[name]
+    rows = [[row[0], *(number(value, printed.digits) for value in row[1:])] for row in printed.rows]
+    return table(f"Published. {printed.caption} {printed.source}.", printed.columns, rows)
+
+
+def published_charts(result: str) -> list[Chart]:
+    """Draw the figures that belong to a result of the papers; empty where it has none."""
+    if result in ("size", "tokens"):
+        return [_scaling_chart("parameters" if result == "size" else "tokens")]
+    if result == "needles":
+        return [_needle_map(model) for model in ("transformer", "diff")]
+    if result == "attention":
+        return [_segments_chart()]
+    if result == "many-shot":
+        return [_many_shot_chart(name) for name in _DATA_SETS]
+    if result == "quantised":
+        return [_line_chart("quantised", "bits", "accuracy, %", reverse=True)]
+    if result == "mathematics":
+        return [_line_chart("math_tokens", "billion tokens", "mean accuracy, %")]
     return []
 
 
-def _scaling(axis: str) -> Chart:
+def _chart(
+    key: str,
+    traces: list[dict[str, Any]],
+    look: dict[str, Any],
+    caption: str,
+    label: str,
+    height: int = 300,
+) -> Chart:
+    return Chart(
+        element_id=f"published-{key}",
+        traces=traces,
+        look=look,
+        height=height,
+        caption=f"Published. {caption}",
+        label=label,
+    )
+
+
+def _scaling_chart(axis: str) -> Chart:
     curves = scaling_curves()[axis]
     grid = np.geomspace(min(curves.x), max(curves.x), 60)
     traces = []
     for name in _TYPES:
         a, b, c = curves.curves[name]
         fit = [(float(x), float(a * x**-b + c)) for x in grid]
-        traces.append(line(fit, name, "published fit", where="%{x:.2f}") | {"mode": "lines"})
         points = list(zip(curves.x, curves.losses[name], strict=True))
-        traces.append(
-            line(points, name, "published", where="%{x}") | {"mode": "markers", "showlegend": False}
-        )
-    return Chart(
-        element_id=f"published-{axis}", traces=traces, height=400,
-        look=layout(curves.unit, "loss, nats per token", xaxis={"type": "log"}),
-        caption=f"Published: loss over {axis}. arXiv:2410.05258v2, Fig. 3.",
-        label=f"Published losses over {axis}, points and fitted curve per model",
-    )  # fmt: skip
-
-
-def _heat_map(table: str, model: str) -> Chart:
-    of = published_tables()[table]
-    values = [row[1:] for row in of.rows]
-    trace = {
-        "type": "heatmap", "z": values, "x": [f"{x}K" for x in of.columns[1:]],
-        "y": [row[0] for row in of.rows], "zmin": 0, "zmax": 1, "colorscale": SEQUENTIAL,
-        "texttemplate": "%{z:.2f}", "hovertemplate": ["%{x}, depth %{y}: %{z:.2f}"],
-        "showscale": False,
-    }  # fmt: skip
-    return Chart(
-        element_id=f"published-needles-{model}", traces=[trace], height=300,
-        look=layout("tokens", "depth", yaxis={"autorange": "reversed"}),
-        caption=f"Published, {of.caption} {of.source}.",
-        label=f"Heat map of needles found by depth and length, {model}",
-    )  # fmt: skip
-
-
-def _segments() -> Chart:
-    of = published_tables()["segments"]
-    models = [row[0] for row in of.rows]
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "bar", "orientation": "h", "name": segment, "y": models,
-            "x": [row[i] for row in of.rows], "marker": {"color": color},
-            "hovertemplate": [f"{segment}: %{{x:.2f}}"],
-        }
-        for i, (segment, color) in enumerate(zip(of.columns[1:], _SEGMENT_COLORS, strict=True), 1)
-    ]  # fmt: skip
-    return Chart(
-        element_id="published-segments",
-        traces=traces,
-        height=260,
-        look=layout("share of attention", "", barmode="stack"),
-        caption=f"Published. {of.caption} {of.source}.",
-        label="Share of attention on the parts of a prompt, one bar per model",
+        traces += [
+            line(fit, name, "published fit", where="%{x:.2f}") | {"mode": "lines"},
+            line(points, name, "published", where="%{x}")
+            | {"mode": "markers", "showlegend": False},
+        ]
+    return _chart(
+        axis,
+        traces,
+        layout(curves.unit, "loss, nats per token", xaxis={"type": "log"}),
+        f"Loss over {axis}. arXiv:2410.05258v2, Fig. 3.",
+        f"Published losses over {axis}, points and fitted curve per model",
+        height=400,
     )
 
 
-def _many_shot(name: str) -> Chart:
-    curve = many_shot_curves()[name]
-    by_type = zip(_TYPES, (curve.transformer, curve.diff), strict=True)
-    return Chart(
-        element_id=f"published-many-shot-{name}", height=300,
-        traces=[
-            line(list(zip(curve.shots, values, strict=True)), kind, "published",
-                 where="%{x} examples") | {"mode": "lines"}
-            for kind, values in by_type
-        ],
-        look=layout("examples", "accuracy, %"),
-        caption=f"Published: {_DATA_SETS[name]}. arXiv:2410.05258v2, Fig. 6.",
-        label=f"Published accuracy over the number of examples, {_DATA_SETS[name]}",
-    )  # fmt: skip
+def _needle_map(model: str) -> Chart:
+    printed = published_tables()[f"needles_64k_{model}"]
+    trace = heat_map(
+        [row[1:] for row in printed.rows],
+        [f"{length}K" for length in printed.columns[1:]],
+        [row[0] for row in printed.rows],
+        hover=["%{x}, depth %{y}: %{z:.2f}"],
+    )
+    trace |= {"zmin": 0, "zmax": 1, "texttemplate": "%{z:.2f}", "showscale": False}
+    return _chart(
+        f"needles-{model}",
+        [trace],
+        map_layout("tokens", "depth"),
+        f"{printed.caption} {printed.source}.",
+        f"Heat map of needles found by depth and length, {model}",
+    )
 
 
-def _lines(table: str, x_title: str, y_title: str, *, reverse: bool = False) -> Chart:
-    of = published_tables()[table]
-    x = [float(column.split()[0]) for column in of.columns[1:]]
-    axis = {"tickvals": x, "autorange": "reversed" if reverse else True}
-    return Chart(
-        element_id=f"published-{table}", height=320, traces=_by_type(of, x, x_title),
-        look=layout(x_title, y_title, xaxis=axis),
-        caption=f"Published. {of.caption} {of.source}.",
-        label=f"{of.caption} One line per model",
-    )  # fmt: skip
-
-
-def _by_type(of: PublishedTable, x: Sequence[float], unit: str) -> list[dict[str, Any]]:
-    return [
-        line(list(zip(x, row[1:], strict=True)), kind, type_name(kind), where=f"%{{x}} {unit}")
-        for kind, row in zip(_TYPES, of.rows, strict=True)
+def _segments_chart() -> Chart:
+    printed = published_tables()["segments"]
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": segment,
+            "y": [row[0] for row in printed.rows],
+            "x": [row[place] for row in printed.rows],
+            "marker": {"color": color},
+            "hovertemplate": [f"{segment}: %{{x:.2f}}"],
+        }
+        for place, (segment, color) in enumerate(
+            zip(printed.columns[1:], _SEGMENT_COLORS, strict=True), 1
+        )
     ]
+    return _chart(
+        "segments",
+        traces,
+        layout("share of attention", "", barmode="stack"),
+        f"{printed.caption} {printed.source}.",
+        "Share of attention on the parts of a prompt, one bar per model",
+        height=260,
+    )
+
+
+def _many_shot_chart(name: str) -> Chart:
+    curve = many_shot_curves()[name]
+    curves = zip(_TYPES, (curve.transformer, curve.diff), strict=True)
+    return _chart(
+        f"many-shot-{name}",
+        [_line(curve.shots, values, kind, "published", "examples") for kind, values in curves],
+        layout("examples", "accuracy, %"),
+        f"{_DATA_SETS[name]}. arXiv:2410.05258v2, Fig. 6.",
+        f"Published accuracy over the number of examples, {_DATA_SETS[name]}",
+    )
+
+
+def _line_chart(name: str, x_title: str, y_title: str, *, reverse: bool = False) -> Chart:
+    printed = published_tables()[name]
+    places = [float(column.split()[0]) for column in printed.columns[1:]]
+    axis = {"tickvals": places, "autorange": "reversed" if reverse else True}
+    traces = [
+        _line(places, row[1:], kind, type_name(kind), x_title)
+        for kind, row in zip(_TYPES, printed.rows, strict=True)
+    ]
+    return _chart(
+        name,
+        traces,
+        layout(x_title, y_title, xaxis=axis),
+        f"{printed.caption} {printed.source}.",
+        f"{printed.caption} One line per model",
+    )
+
+
+def _line(
+    places: Sequence[float], values: Sequence[float], kind: str, label: str, unit: str
+) -> dict[str, Any]:
+    points = list(zip(places, values, strict=True))
+    return line(points, kind, label, where=f"%{{x}} {unit}")

@@ -1,0 +1,116 @@
+"""A claim of a paper, and the effect that tests it."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from diffattn.lab.report.claims.commands import Commands
+from diffattn.lab.report.claims.records import ClaimRecords
+from diffattn.lab.report.page.wording import type_name
+from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.stats.paired import paired_t_test
+
+V1, SHARED, V2 = "arXiv:2410.05258v2", "arXiv:2501.17900", "DIFF V2 note, January 2026"
+NO_CONTROL = "the record holds no control"
+"""Why a lead is uninformative that nothing explains away."""
+_LARGEST_EXPONENT = 700.0
+"""Keeps powers finite."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """The effect that a claim is about."""
+
+    effect: float
+    low: float | None
+    high: float | None
+    n: int
+    unit: str = "seeds"
+    """The noun that ``n`` counts."""
+    seeds: int | None = None
+    """Number of seeds where ``n`` counts something else."""
+    p: float | None = None
+    """Two-sided, that the effect is the claim's bound; ``None`` where nothing was tested."""
+    is_range: bool = False
+    """``low`` and ``high`` are the extremes of all cases, not a confidence interval."""
+    uninformative: str = ""
+    """Why the effect says nothing about the claim; empty if it does."""
+    note: str = ""
+    """The conditions of the measurement."""
+    digits: int = 3
+    """Decimals that mean something."""
+
+    @property
+    def count(self) -> str:
+        """The number of seeds or cases, with the note."""
+        unit = self.unit.removesuffix("s") if self.n == 1 else self.unit
+        return f"{self.n} {unit}" + (f" ({self.note})" if self.note else "")
+
+
+Measure = Callable[[ClaimRecords], Measured | None]
+"""Reads the effect from the records; ``None`` if they lack it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """One claim, how it is tested, and where its record lies."""
+
+    id: str
+    """Short name, unique."""
+    says: str
+    """The statement of the paper, with its number as printed."""
+    source: str
+    """Paper and table, figure or section."""
+    effect: str
+    """The quantity measured, in words, with its unit."""
+    expects: Literal["below", "above"] = "below"
+    """On which side of ``bound`` the effect lies if the claim holds."""
+    bound: float = 0.0
+    commands: Commands
+    record: str
+    """Folder of the record under the repository."""
+    protocol: str = ""
+    """The protocol whose results the record holds; empty for other records."""
+    measure: Measure
+
+
+def measure_row(row: Mapping[str, Any], bound: float, **more: Any) -> Measured:
+    """Read the mean and interval of recorded differences by seed, and test them against a bound.
+
+    Args:
+        row: With ``values``, ``mean``, ``low`` and ``high``.
+        bound: Of the claim.
+        more: Further fields of :class:`Measured`.
+    """
+    p = paired_t_test([value - bound for value in row["values"]])
+    ends = {key: row[key] for key in ("low", "high")}
+    return Measured(effect=row["mean"], **ends, n=len(row["values"]), p=p, **more)
+
+
+def measure_differences(values: Sequence[float], bound: float, **more: Any) -> Measured:
+    """Measure differences by seed, tested against a bound."""
+    interval = mean_interval(values)
+    ends = {"mean": interval.mean, "low": interval.low, "high": interval.high}
+    return measure_row({"values": values} | ends, bound, **more)
+
+
+def name_controls(controls: Iterable[str]) -> str:
+    """Say over which controls a lead could not be shown; empty without any."""
+    names = [type_name(control) for control in controls]
+    return f"not shown to do better than controls: {', '.join(names)}" if names else ""
+
+
+def as_ratio(logarithm: Measured) -> Measured:
+    """Turn a measured logarithm into the ratio."""
+    low, high = logarithm.low, logarithm.high
+    return replace(
+        logarithm,
+        effect=_power(logarithm.effect),
+        low=None if low is None else _power(low),
+        high=None if high is None else _power(high),
+    )
+
+
+def _power(exponent: float) -> float:
+    return math.exp(min(exponent, _LARGEST_EXPONENT))

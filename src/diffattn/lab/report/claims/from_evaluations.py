@@ -1,0 +1,356 @@
+"""Claims about scores of models, measured by evaluations."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+from diffattn.lab.catalog.models import SIDE_EFFECTS
+from diffattn.lab.records.evaluations import EvalResult
+from diffattn.lab.report.claims import commands
+from diffattn.lab.report.claims.claim import (
+    NO_CONTROL,
+    V1,
+    Claim,
+    Measure,
+    Measured,
+    as_ratio,
+    measure_differences,
+    name_controls,
+)
+from diffattn.lab.report.claims.commands import Commands
+from diffattn.lab.report.claims.records import EVALUATIONS, ClaimRecords
+from diffattn.lab.report.page.runs import BASELINE
+from diffattn.lab.report.page.wording import plural
+from diffattn.lab.stats.intervals import mean_interval
+
+
+class _Place(NamedTuple):
+    """The part of a result that one number is about."""
+
+    variant: str
+    """Of the protocol."""
+    metric: str
+    where: frozenset[tuple[str, str]]
+
+
+_Scores = Mapping[str, Mapping[_Place, float]]
+"""Numbers of a model by its label."""
+
+
+def evaluated(
+    protocol: str,
+    metric: str,
+    kind: str,
+    *,
+    better: Literal["above", "below"] = "above",
+    parts: tuple[str, ...] = (),
+    where: Mapping[str, Any] | None = None,
+    printed: tuple[str, str] | None = None,
+) -> Measure:
+    """Measure a metric of an evaluation minus the baseline's, by seed of the models.
+
+    Args:
+        protocol: Its name.
+        metric: Its name, or the start of it. Of several the mean counts, over those that all
+            compared models have.
+        kind: Its models are called ``diff-seed0`` and the like; models of one seed are paired.
+        better: On which side of 0 the paper sees the difference.
+        parts: Starts of the names of the protocol's variants. Default: all.
+        where: Required entries of the metric's place. Default: headline metrics.
+        printed: Key and value of the places that the paper prints. Others count only if the models
+            have none of these, and the note names them. Default: all places.
+    """
+
+    def measure(records: ClaimRecords) -> Measured | None:
+        scores = _read_scores(records.evaluations, protocol, metric, parts, where)
+        floor = records.floors.get((protocol, kind), "")
+        return _compare(scores, kind, 1 if better == "above" else -1, floor, printed)
+
+    return measure
+
+
+def evaluated_ratio(protocol: str, metric: str, kind: str) -> Measure:
+    """Measure the geometric mean of a headline metric over the baseline's, by seed.
+
+    The paper sees it below 1.
+
+    Args:
+        protocol: Its name.
+        metric: Its name, or the start of it; positive.
+        kind: Its models are called ``diff-seed0`` and the like; models of one seed are paired.
+    """
+
+    def measure(records: ClaimRecords) -> Measured | None:
+        scores = _read_scores(records.evaluations, protocol, metric, (), None)
+        logarithms = {
+            label: {place: math.log(value) for place, value in values.items() if value > 0}
+            for label, values in scores.items()
+        }
+        measured = _compare(logarithms, kind, sign=-1)
+        return None if measured is None else as_ratio(measured)
+
+    return measure
+
+
+def _read_scores(
+    results: Sequence[EvalResult],
+    protocol: str,
+    metric: str,
+    parts: tuple[str, ...],
+    where: Mapping[str, Any] | None,
+) -> _Scores:
+    scores: dict[str, dict[_Place, float]] = {}
+    for result in results:
+        if result.protocol != protocol or (parts and not result.variant.startswith(parts)):
+            continue
+        values = scores.setdefault(str(result.model.get("label")), {})
+        for entry in result.metrics:
+            is_wanted = entry.headline if where is None else where.items() <= entry.where.items()
+            if is_wanted and entry.name.startswith(metric):
+                words = frozenset((key, str(value)) for key, value in entry.where.items())
+                values[_Place(result.variant, entry.name, words)] = entry.value
+    return scores
+
+
+def _compare(
+    scores: _Scores,
+    kind: str,
+    sign: int,
+    floor: str = "",
+    printed: tuple[str, str] | None = None,
+) -> Measured | None:
+    """Subtract the baseline's scores, and check a lead against the controls."""
+    sides = [side for pair in _pair_by_seed(scores, kind, BASELINE) for side in pair]
+    places = _shared_places(sides)
+    wanted, note = places, ""
+    if printed is not None:
+        as_printed = {place for place in places if printed in place.where}
+        if as_printed:
+            wanted = as_printed
+        else:
+            others = {value for at in places for key, value in at.where if key == printed[0]}
+            note = f"{'; '.join(sorted(others))} in place of {printed[1]}"
+    elif (every := set().union(*sides)) != places:
+        note = f"{len(places)} of {plural(len(every), 'part')}, which all models have"
+    shared = {
+        label: {place: value for place, value in values.items() if place in wanted}
+        for label, values in scores.items()
+    }
+    differences = _differences(shared, kind, BASELINE)
+    if not differences:
+        return None
+    why = floor or _explain(shared, kind, differences, sign)
+    return measure_differences(differences, 0.0, uninformative=why, note=note)
+
+
+def _pair_by_seed(
+    scores: _Scores, kind: str, baseline: str
+) -> list[tuple[Mapping[_Place, float], Mapping[_Place, float]]]:
+    return [
+        (values, scores[other])
+        for label, values in scores.items()
+        if label.startswith(f"{kind}-seed")
+        and (other := label.replace(kind, baseline, 1)) in scores
+        and values
+        and scores[other]
+    ]
+
+
+def _shared_places(sides: Sequence[Mapping[_Place, float]]) -> set[_Place]:
+    """The questions that every model was asked: a mean over others has another meaning."""
+    return set.intersection(*map(set, sides)) if sides else set()
+
+
+def _differences(scores: _Scores, kind: str, baseline: str) -> list[float]:
+    """Mean score minus the baseline's, seed by seed, over the questions that all were asked."""
+    pairs = _pair_by_seed(scores, kind, baseline)
+    places = _shared_places([side for pair in pairs for side in pair])
+    return [fmean(a[place] - b[place] for place in places) for a, b in pairs if places]
+
+
+def _explain(scores: _Scores, kind: str, differences: Sequence[float], sign: int) -> str:
+    """Why a lead is uninformative: no control, or controls that it is not shown to exceed."""
+    if sign * fmean(differences) <= 0:
+        return ""
+    lows = {
+        control: mean_interval([sign * value for value in lead]).low
+        for control in SIDE_EFFECTS
+        if (lead := _differences(scores, kind, control))
+    }
+    if not lows:
+        return NO_CONTROL
+    return name_controls(control for control, low in lows.items() if low is None or low <= 0)
+
+
+def _score_claim(
+    id: str,
+    source: str,
+    says: str,
+    effect: str,
+    by: Commands,
+    metric: tuple[str, str],
+    *,
+    expects: Literal["below", "above"] = "above",
+    **options: Any,
+) -> Claim:
+    protocol, name = metric
+    return Claim(
+        id=id,
+        source=f"{V1}, {source}",
+        says=says,
+        effect=f"DIFF V1's {effect} minus the Transformer's, over seeds of the models",
+        expects=expects,
+        commands=by,
+        record=EVALUATIONS,
+        protocol=protocol.removesuffix("_judge"),
+        measure=evaluated(protocol, name, "diff", better=expects, **options),
+    )
+
+
+def _outlier_claim(id: str, metric: str, says: str) -> Claim:
+    return Claim(
+        id=id,
+        source=f"{V1}, Table 5",
+        says=says,
+        effect=f"DIFF V1's {metric} over the Transformer's, geometric mean over seeds of the "
+        "models",
+        bound=1.0,
+        commands=_TABLE5,
+        record=EVALUATIONS,
+        protocol="outliers",
+        measure=evaluated_ratio("outliers", metric, "diff"),
+    )
+
+
+_TABLE3 = commands.evaluation(
+    "table3",
+    "attention_segments",
+    small=("attention_segments.length=256", "attention_segments.num_needles=2"),
+    whole=("attention_segments.haystack=BOOKS",),
+)
+_TABLE5 = commands.evaluation(
+    "table5", "outliers", small=("outliers.window_tokens=256",), whole=("outliers.texts=BOOKS",)
+)
+
+
+def _hallucination_claim(id: str, says: str, small: tuple[str, ...], *parts: str) -> Claim:
+    data = "hallucination.data=ARTICLES"
+    return _score_claim(
+        f"hallucination-{id}",
+        "Table 4",
+        says,
+        "share of texts that a judge accepts ('diffattn judge')",
+        commands.evaluation(
+            "table4", "hallucination", small=(data, *small), whole=(data,), then=commands.JUDGE
+        ),
+        ("hallucination_judge", "accuracy"),
+        parts=parts,
+    )
+
+
+SCORE_CLAIMS = (
+    _score_claim(
+        "lm-tasks",
+        "Table 8",
+        "Mean zero-shot accuracy on 7 tasks 56.2 against 55.4 % (3B, 350B tokens).",
+        "mean accuracy",
+        commands.evaluation(
+            "table8", "lm_tasks", small=("lm_tasks.data=LM_EVAL",), whole=("lm_tasks.data=LM_EVAL",)
+        ),
+        ("lm_tasks", "average"),
+    ),
+    _score_claim(
+        "needles",
+        "Table 2",
+        "Of 6 needles 2 asked for, recall 0.85 against 0.55 (3B, 4K).",
+        "mean recall",
+        commands.evaluation(
+            "table2",
+            "needle",
+            small=("needle.lengths=[256]", "needle.tasks=[[1,1],[2,1]]"),
+            whole=("needle.haystack=BOOKS",),
+        ),
+        ("needle", "recall"),
+        printed=("task", "N=6, R=2"),
+    ),
+    _score_claim(
+        "answer-attention",
+        "Table 3",
+        "Attention on the answer 0.27 to 0.40 against 0.03 to 0.09.",
+        "share of attention on the answer",
+        _TABLE3,
+        ("attention_segments", "answer"),
+    ),
+    _score_claim(
+        "noise-attention",
+        "Table 3",
+        "Attention on noise 0.01 to 0.02 against 0.49 to 0.54.",
+        "share of absolute attention on noise (signed parts could cancel)",
+        _TABLE3,
+        ("attention_segments", "noise"),
+        expects="below",
+        where={"weights": "absolute", "normalised": "global"},
+    ),
+    _score_claim(
+        "many-shot",
+        "section 3.4, Fig. 6",
+        "Many-shot classification 5.2 to 21.6 points better (64K).",
+        "mean accuracy",
+        commands.evaluation(
+            "fig6",
+            "many_shot",
+            small=("many_shot.data=ICL", "many_shot.shots=[6]"),
+            whole=("many_shot.data=ICL",),
+        ),
+        ("many_shot", "accuracy"),
+    ),
+    _score_claim(
+        "order",
+        "section 3.4, Fig. 7, 11",
+        "Best minus worst accuracy over 10 orders 4 against 19 points (TREC).",
+        "margin over orders",
+        commands.evaluation(
+            "fig11",
+            "order",
+            small=("order_robustness.data=ICL", "order_robustness.per_class=1"),
+            whole=("order_robustness.data=ICL",),
+        ),
+        ("order_robustness", "margin_greedy_trie"),
+        expects="below",
+    ),
+    _hallucination_claim(
+        "summaries",
+        "Summaries without hallucination 0.53, 0.41, 0.61 against 0.44, 0.32, 0.42.",
+        (),
+        *("xsum", "cnn_dm", "multi_news"),
+    ),
+    _hallucination_claim(
+        "answers",
+        "Answers without hallucination 0.39, 0.46, 0.36 against 0.28, 0.36, 0.29.",
+        ("hallucination.dataset=qasper",),
+        *("qasper", "hotpotqa", "2wikimqa"),
+    ),
+    _outlier_claim(
+        "outliers",
+        "largest attention logit",
+        "Largest attention logit 38.8 against 318.0 (0.4M tokens).",
+    ),
+    _outlier_claim(
+        "outliers-hidden",
+        "largest hidden state",
+        "Largest hidden state 1688 against 3609 (0.4M tokens).",
+    ),
+    _score_claim(
+        "quantised-logits",
+        "Fig. 8",
+        "With logits of 4 bits HellaSwag falls from 66.2 to 58.8, the Transformer's from 63.4 to "
+        "33.9 %.",
+        "change of accuracy by 4-bit logits",
+        commands.evaluation(
+            "fig8", "quantized_logits", small=("quantized_logits.window_tokens=128",)
+        ),
+        ("quantized_logits", "change of hellaswag acc_norm"),
+        where={"bits": 4},
+    ),
+)
