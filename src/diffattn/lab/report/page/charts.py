@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle
 from statistics import fmean
 from typing import Any
@@ -35,10 +35,6 @@ class Chart:
     """Pixels."""
     label: str
     """For readers who cannot see the chart."""
-    buttons: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Text of a button to the layout changes it makes."""
-    square: bool = False
-    """About as high as its column is wide; ``height`` holds until then."""
 
     @property
     def figure(self) -> dict[str, Any]:
