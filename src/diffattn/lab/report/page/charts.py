@@ -35,6 +35,8 @@ class Chart:
     """Pixels."""
     label: str
     """For readers who cannot see the chart."""
+    square: bool = False
+    """About as high as its column is wide; ``height`` holds until then."""
 
     @property
     def figure(self) -> dict[str, Any]:

@@ -11,6 +11,12 @@ const chartConfig = {
   }]],
 };
 
+function squareHeight(place) {
+  const height = place.clientWidth + 40;
+  place.style.height = height + "px";
+  return height;
+}
+
 // After the whole page is laid out: a chart takes the width its column has at that moment.
 document.addEventListener("DOMContentLoaded", function () {
   const touch = window.matchMedia("(pointer: coarse)").matches;
@@ -19,6 +25,7 @@ document.addEventListener("DOMContentLoaded", function () {
     const figure = JSON.parse(data.textContent);
     // A finger that drags over a chart means to scroll the page.
     if (touch) figure.layout.dragmode = false;
+    if (place.classList.contains("square")) figure.layout.height = squareHeight(place);
     Plotly.newPlot(place, figure.data, figure.layout, chartConfig);
   }
 });
@@ -26,7 +33,9 @@ document.addEventListener("DOMContentLoaded", function () {
 function fit(printing) {
   document.body.classList.toggle("printing", printing);
   for (const place of document.querySelectorAll(".chart")) {
-    Plotly.relayout(place, { width: place.clientWidth });
+    const size = { width: place.clientWidth };
+    if (place.classList.contains("square")) size.height = squareHeight(place);
+    Plotly.relayout(place, size);
   }
 }
 window.addEventListener("beforeprint", function () { fit(true); });
