@@ -188,7 +188,7 @@ def test_an_interrupted_study_shows_its_curves(make_study):
     page = build(study)
     text = " ".join(outline_of(page).text)
     assert "There is no verdict yet" in text
-    assert "no run found" in text
+    assert "No run of shared_diff" in text
     assert "chart-loss" in figures(page)
     assert "chart-differences" not in figures(page)
 

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from diffattn.lab.records.stored_runs import TABLE
 from diffattn.lab.report.page.elements import Code, Element, Fold
 from diffattn.lab.report.page.runs import Study, StudyRun
 from diffattn.lab.report.page.tables import Table, head_cell, table, word_cell
@@ -90,8 +89,6 @@ def _runs_table(study: Study) -> Table:
 def _record_file(study: Study, run: StudyRun) -> str:
     """Where ``run.json`` lies, and the name it holds where that is another."""
     path = f"runs/{run.name}/run.json"
-    if study.all_records:
-        path = f"{study.all_records}/{TABLE}, row {run.name}"
     return path if run.record.name == run.name else f"{path}, recorded as {run.record.name}"
 
 

@@ -3,16 +3,14 @@
 from statistics import median
 from typing import Any
 
-from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun, is_number
+from diffattn.lab.report.page.runs import BASELINE, Study, is_number
 from diffattn.lab.report.page.tables import (
     Cell,
     Table,
     number_cell,
-    per_run,
     run_cell,
     table,
     type_cell,
-    word_cell,
 )
 from diffattn.lab.report.page.wording import (
     MISSING,
@@ -35,10 +33,6 @@ def models_table(study: Study) -> Table:
     for name in study.types:
         runs = study.runs_of(name)
         if not runs:
-            if study.all_records is None:  # a summary leaves runs out
-                rows.append(
-                    [type_cell(name), *[number_cell(MISSING)] * 7, word_cell("no run found")]
-                )
             continue
         shape, model = runs[0].record.config["model"], runs[0].record.model
         names = [run.name for run in runs]
@@ -80,10 +74,6 @@ def cost_table(study: Study) -> Table:
     for name in study.types:
         runs = [run for run in study.runs_of(name) if run.costs]
         if not runs:
-            if study.all_records is None:
-                rows.append(
-                    [type_cell(name), *[number_cell(MISSING)] * 5, word_cell("no costs recorded")]
-                )
             continue
         names = [run.name for run in runs]
         middle = {key: _median_cost(study, name, key) for key in _COSTS}
@@ -94,14 +84,13 @@ def cost_table(study: Study) -> Table:
             ratio(middle["peak_bytes"], base["peak_bytes"]),
             f"{number(middle['cpu_seconds'], 1)} s",
         ]
-        single = per_run((run.name, _costs_of(run)) for run in runs)
-        rows.append([type_cell(name), *(number_cell(v, names) for v in values), single])
+        rows.append([type_cell(name), *(number_cell(v, names) for v in values)])
     headers = ["Model", "Tokens/s", "Speed ratio", "Peak memory", "Memory ratio", "Processor time"]
     caption = (
         "Median over runs, and its ratio to the Transformer's. Tokens per second of processor "
         "time of the training process."
     )
-    return table(caption, [*headers, "Each run"], rows)
+    return table(caption, headers, rows)
 
 
 def _change_cell(value: Any, whole: Any, attention_type: str, runs: list[str]) -> Cell:
@@ -114,8 +103,3 @@ def _median_cost(study: Study, attention_type: str, key: str) -> float | None:
     runs = study.runs_of(attention_type)
     values = [run.costs[key] for run in runs if run.costs and is_number(run.costs.get(key))]
     return median(values) if values else None
-
-
-def _costs_of(run: StudyRun) -> str:
-    costs = run.costs or {}
-    return f"{count(costs.get('tokens_per_second'))}/s, {mebibytes(costs.get('peak_bytes'))}"

@@ -60,8 +60,6 @@ class Study:
     maps: dict[str, Any] | None = None
     gaps: tuple[str, ...] = ()
     """One plain sentence for everything that is missing or contradictory."""
-    all_records: str | None = None
-    """Where the rest lies, if this is the summary of a study; ``None`` for a whole folder."""
 
     @property
     def types(self) -> list[str]:

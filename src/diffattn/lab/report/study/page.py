@@ -272,7 +272,9 @@ def _parts(study: TextStudy) -> list[Element]:
         parts_table(study, shown, QUARTERS, quarters),
         parts_table(study, others, PARTS | QUARTERS, "Controls, ablations and other matches."),
     )
-    return _present(by_part, copying, phase_table(study), Fold("How we know", details))
+    phase = phase_table(_only(study, shown))
+    details = _present(*details, phase_table(_only(study, others)))
+    return _present(by_part, copying, phase, Fold("How we know", details))
 
 
 def _maps(study: TextStudy) -> list[Element]:
@@ -286,10 +288,9 @@ def _maps(study: TextStudy) -> list[Element]:
 
 def _costs(study: TextStudy) -> list[Element]:
     return _present(
-        cost_table(study),
+        cost_table(_only(study, shown_in_charts(study))),
         time_chart(study, "chart-seconds"),
-        Fold("Sizes of the models", [models_table(study)]),
-        Text(_TIMES, "remark"),
+        Fold("How we know", [models_table(study), cost_table(study), Text(_TIMES)]),
     )
 
 
@@ -318,6 +319,11 @@ def _committed(study: TextStudy) -> list[Element]:
         "published/text."
     )
     return [Text(lead), table(caption, ["Model", "Difference", "Verdict"], rows)]
+
+
+def _only(study: TextStudy, variants: list[str]) -> TextStudy:
+    """The same study with these variants only."""
+    return replace(study, variants=tuple(variants))
 
 
 def _is_compared(study: TextStudy, entry: Any) -> bool:
