@@ -205,9 +205,9 @@ class TestNormOnTheMap:
 
     def test_has_the_weights_of_shared_diff_but_the_norms_scale(self, layer):
         shared = SharedDiffAttention(WIDTH, HEADS, DIM, shared_rank=2)
-        own = {name: weight.shape for name, weight in layer.named_parameters()}
+        shapes = {name: weight.shape for name, weight in layer.named_parameters()}
         other = {name: weight.shape for name, weight in shared.named_parameters()}
-        assert other == own | {"head_norm.weight": (2 * DIM,)}
+        assert other == shapes | {"head_norm.weight": (2 * DIM,)}
 
     def test_cannot_be_folded_into_v1(self, layer):
         with pytest.raises(ConfigError, match="fold must be left out"):

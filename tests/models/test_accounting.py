@@ -25,9 +25,9 @@ OPTIONS = [
 def built_parameters(config, *, embeddings=True):
     with torch.device("meta"):
         model = DiffTransformerForCausalLM(config)
-    ours = model if embeddings else model.model
+    counted = model if embeddings else model.model
     skipped = 0 if embeddings else model.model.embed_tokens.weight.numel()
-    return sum(parameter.numel() for parameter in ours.parameters()) - skipped
+    return sum(parameter.numel() for parameter in counted.parameters()) - skipped
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -97,8 +97,8 @@ def test_flops_are_the_counters_but_for_hidden_pairs(make_config, kind, build, t
     per_pair = 2 * config.attention.attention_units * config.num_heads * config.head_dim
     hidden_pairs = NUM_TOKENS * (NUM_TOKENS - 1) // 2
     masked = (3 if training else 1) * config.num_hidden_layers * hidden_pairs * per_pair
-    ours = NUM_TOKENS * flops_per_token(config, NUM_TOKENS, training=training)
-    assert counted_flops(build(config), training=training) == ours + masked
+    counted = NUM_TOKENS * flops_per_token(config, NUM_TOKENS, training=training)
+    assert counted_flops(build(config), training=training) == counted + masked
 
 
 def test_v2_combined_before_the_values_takes_three_units(make_config, build):

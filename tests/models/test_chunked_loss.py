@@ -33,10 +33,10 @@ def test_losses_and_gradients_are_those_of_the_whole(chunk_tokens, dtype):
 
     whole = F.cross_entropy(F.linear(hidden, weight), targets, reduction="none")
     chunks = chunked_token_losses(hidden, lambda x: F.linear(x, weight), targets, chunk_tokens)
-    for ours, theirs in zip(results(chunks), results(whole), strict=True):
+    for actual, expected in zip(results(chunks), results(whole), strict=True):
         # The products are sums of up to 50 terms, taken in another order.
-        bound = 2 * 50 * EPS[dtype] * theirs.abs().max().item()
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=bound)
+        bound = 2 * 50 * EPS[dtype] * expected.abs().max().item()
+        torch.testing.assert_close(actual, expected, rtol=0, atol=bound)
 
 
 def test_logits_of_one_chunk_exist_at_a_time():

@@ -18,8 +18,8 @@ def test_a_stock_trainer_groups_as_ours(attention_type, make_config, tmp_path):
     arguments = TrainingArguments(
         output_dir=str(tmp_path), weight_decay=0.1, use_cpu=True, report_to=[]
     )
-    theirs = Trainer(model=model, args=arguments).create_optimizer().param_groups
-    for group, ours in zip(theirs, parameter_groups(model, 0.1), strict=True):
-        assert group["weight_decay"] == ours["weight_decay"]
-        assert [id(x) for x in group["params"]] == [id(x) for x in ours["params"]]
+    trainer_groups = Trainer(model=model, args=arguments).create_optimizer().param_groups
+    for group, expected in zip(trainer_groups, parameter_groups(model, 0.1), strict=True):
+        assert group["weight_decay"] == expected["weight_decay"]
+        assert [id(x) for x in group["params"]] == [id(x) for x in expected["params"]]
         assert group["params"]

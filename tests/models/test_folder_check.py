@@ -78,8 +78,8 @@ def test_what_is_built_with_a_warning_is_read_with_it(make_config, build, tmp_pa
     change(tmp_path, unsloth_version="2026.11")
     with pytest.warns(UserWarning, match="is kept and changes nothing") as caught:
         check(tmp_path)
-    told = {str(warning.message).split()[1] for warning in caught}
-    assert told == {"d_model", "unsloth_version"}
+    names = {str(warning.message).split()[1] for warning in caught}
+    assert names == {"d_model", "unsloth_version"}
 
 
 @pytest.mark.parametrize(

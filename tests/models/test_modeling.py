@@ -91,9 +91,9 @@ def test_rotary_positions_are_ours_with_the_configured_theta(make_config, build,
     model = build(make_config("diff", rope_parameters=rope))
     tables = model.model.rotary_emb(torch.zeros(1, 11, 24), position_ids=torch.arange(11)[None])
     expected = rotary_embedding(torch.arange(11), 8, theta=500.0)
-    for table, ours in zip(tables, expected, strict=True):
+    for table, wanted in zip(tables, expected, strict=True):
         # Angles up to 10, whose frequencies are powers rounded in either order.
-        assert (table[0] - ours).abs().max() <= 10 * 4 * torch.finfo(torch.float32).eps
+        assert (table[0] - wanted).abs().max() <= 10 * 4 * torch.finfo(torch.float32).eps
     with torch.no_grad():
         other = build(make_config("diff"))(ids).logits
         assert (model(ids).logits - other).abs().max() > 0.01

@@ -138,8 +138,8 @@ def test_compiled_training_keeps_documents_apart(
 
     torch._dynamo.reset()
     step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
-    found = gradients(step)(model)
-    assert_only_rounding(found, model, gradients(None))
+    actual = gradients(step)(model)
+    assert_only_rounding(actual, model, gradients(None))
 
 
 @pytest.mark.parametrize("name", ["diffattn", "eager"])
@@ -257,11 +257,11 @@ def test_kernels_without_a_mask_take_documents_from_one_position(
     with pytest.raises(ConfigError, match=f"each must begin there, got {got}"):
         model(row, position_ids=positions)
     borders = torch.tensor([0, 3, 6], dtype=torch.int32)
-    told = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
+    known_borders = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
     with pytest.raises(ConfigError, match=f"each must begin there, got {got}"):
-        model(row, position_ids=positions, **told)  # not enough for them
+        model(row, position_ids=positions, **known_borders)  # not enough for them
     with torch.no_grad():
-        model(row, position_ids=positions, **told, max_length_q=3, max_length_k=3)
+        model(row, position_ids=positions, **known_borders, max_length_q=3, max_length_k=3)
         model(row, position_ids=torch.tensor([[7, 8, 9, 7, 8, 7]]))
         # An engine's, which knows its sequences, wherever they stand.
         monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, like_flash)

@@ -141,8 +141,8 @@ def test_windows_that_are_read_some_at_a_time_give_the_same(
     ):
         assert row == pytest.approx(expected, rel=1e-5)
     assert counts == [24 * min(at_once, 3 - start) for start in range(0, 3, at_once)]
-    found = layer_lambdas(model, ids, positions, at_once=at_once)
-    assert found == (None if lam is None else pytest.approx(lam, rel=1e-6))
+    actual = layer_lambdas(model, ids, positions, at_once=at_once)
+    assert actual == (None if lam is None else pytest.approx(lam, rel=1e-6))
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

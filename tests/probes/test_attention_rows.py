@@ -57,9 +57,9 @@ def cached(network, ids):
 @pytest.mark.parametrize("rows", [1, 3, LENGTH])
 def test_rows_over_a_cache_equal_whole_maps(network, ids, rows):
     whole = attention_rows(network, ids)
-    found = attention_rows(network, ids[:, -rows:], cached(network, ids[:, :-rows]))
-    assert len(found) == len(whole) == 3
-    for part, all_rows in zip(found, whole, strict=True):
+    actual = attention_rows(network, ids[:, -rows:], cached(network, ids[:, :-rows]))
+    assert len(actual) == len(whole) == 3
+    for part, all_rows in zip(actual, whole, strict=True):
         assert part.signed.shape == (*all_rows.signed.shape[:1], rows, LENGTH)
         torch.testing.assert_close(part.signed, all_rows.signed[:, -rows:], rtol=0, atol=ROUNDING)
         torch.testing.assert_close(part.maps, all_rows.maps[:, :, -rows:], rtol=0, atol=ROUNDING)
@@ -70,17 +70,21 @@ def test_whole_maps_are_the_models_own(network, ids):
     network.set_attn_implementation("eager")
     with torch.no_grad():
         attentions = network(ids, output_attentions=True).attentions
-    for layer, (found, theirs) in enumerate(
+    for layer, (actual, expected_map) in enumerate(
         zip(attention_rows(network, ids), attentions, strict=True)
     ):
         if network.config.model_type == "diffllama":
-            own = network.model.layers[layer].self_attn
-            lam = (own.lambda_q1 @ own.lambda_k1).exp() - (own.lambda_q2 @ own.lambda_k2).exp()
-            lam = (lam + own.lambda_init).detach()
-            expected = torch.stack([theirs[0, i] - lam * theirs[0, i + 2] for i in range(2)])
+            attention = network.model.layers[layer].self_attn
+            lam = (attention.lambda_q1 @ attention.lambda_k1).exp() - (
+                attention.lambda_q2 @ attention.lambda_k2
+            ).exp()
+            lam = (lam + attention.lambda_init).detach()
+            expected = torch.stack(
+                [expected_map[0, i] - lam * expected_map[0, i + 2] for i in range(2)]
+            )
         else:
-            expected = theirs[0]
-        torch.testing.assert_close(found.signed, expected, rtol=0, atol=ROUNDING)
+            expected = expected_map[0]
+        torch.testing.assert_close(actual.signed, expected, rtol=0, atol=ROUNDING)
 
 
 def test_the_signed_map_is_the_one_that_acts(ids):

@@ -17,10 +17,10 @@ def test_v1_and_shared_give_each_layers_own(make_model, input_ids):
                 for i in (1, 2)
             ]
             expected.append((products[0] - products[1]).item() + layer.lambda_init)
-        found = layer_lambdas(model, input_ids)
-        assert found == pytest.approx(expected)
-        assert len(set(found)) == 3
-        assert found == layer_lambdas(model, input_ids[:1, :2])  # of the weights alone
+        actual = layer_lambdas(model, input_ids)
+        assert actual == pytest.approx(expected)
+        assert len(set(actual)) == 3
+        assert actual == layer_lambdas(model, input_ids[:1, :2])  # of the weights alone
 
 
 def test_v2_gives_the_mean_over_tokens_and_heads(make_model, input_ids):
@@ -35,10 +35,10 @@ def test_v2_gives_the_mean_over_tokens_and_heads(make_model, input_ids):
         torch.sigmoid(x @ layer.lambda_proj.weight.T).mean().item()
         for x, layer in zip(seen, layers, strict=True)
     ]
-    found = layer_lambdas(model, input_ids)
-    assert found == pytest.approx(expected, abs=1e-6)
-    assert found != layer_lambdas(model, input_ids[:1, :2])
-    assert all(0 < lam < 1 for lam in found)
+    actual = layer_lambdas(model, input_ids)
+    assert actual == pytest.approx(expected, abs=1e-6)
+    assert actual != layer_lambdas(model, input_ids[:1, :2])
+    assert all(0 < lam < 1 for lam in actual)
 
 
 def test_softmax_has_none(make_model, input_ids):

@@ -71,25 +71,25 @@ def whole(inputs, entries):
 def test_maps_of_row_blocks_are_the_models_own(network, input_ids, entries):
     ids = input_ids[:1]
     require_readable(network, 12)
-    found = {}
-    read_layers(network, ids, found.__setitem__)
+    actual = {}
+    read_layers(network, ids, actual.__setitem__)
     expected = attention_rows(network, ids)
-    assert sorted(found) == list(range(len(expected)))
+    assert sorted(actual) == list(range(len(expected)))
     for layer, rows in enumerate(expected):
-        maps, signed = whole(found[layer], entries)
+        maps, signed = whole(actual[layer], entries)
         torch.testing.assert_close(maps, rows.maps, rtol=0, atol=ROUNDING)
         torch.testing.assert_close(signed, rows.signed, rtol=0, atol=ROUNDING)
 
 
 def test_hidden_states_are_those_after_each_block(network, input_ids):
-    found = {}
-    read_layers(network, input_ids[:1], lambda layer, x: None, found.__setitem__)
+    actual = {}
+    read_layers(network, input_ids[:1], lambda layer, x: None, actual.__setitem__)
     expected = network(input_ids[:1], output_hidden_states=True).hidden_states
     for layer in range(2):  # transformers gives the last one after the final norm
         torch.testing.assert_close(
-            found[layer], expected[layer + 1][0].detach(), rtol=ROUNDING, atol=ROUNDING
+            actual[layer], expected[layer + 1][0].detach(), rtol=ROUNDING, atol=ROUNDING
         )
-    assert found[2].shape == (12, 32)
+    assert actual[2].shape == (12, 32)
 
 
 def test_no_tensor_is_as_large_as_all_maps(make_model):

@@ -77,11 +77,11 @@ def test_pieces_merged_and_written_are_the_whole(numbers):
     parts[1].add(numbers[half:], lambda index: places(index + half))
     written = [Tally.from_json(json.loads(json.dumps(part.to_json())), 1) for part in parts]
     whole = tally_of(numbers)
-    for found in (merged(parts), merged(written)):
-        assert torch.equal(found.values, whole.values)
-        assert torch.equal(found.histogram, whole.histogram)
-        assert found.count == whole.count
-        torch.testing.assert_close(found.powers, whole.powers, rtol=1e-12, atol=0)
+    for actual in (merged(parts), merged(written)):
+        assert torch.equal(actual.values, whole.values)
+        assert torch.equal(actual.histogram, whole.histogram)
+        assert actual.count == whole.count
+        torch.testing.assert_close(actual.powers, whole.powers, rtol=1e-12, atol=0)
 
 
 def test_nothing_counted():
@@ -122,8 +122,8 @@ def brute_force(model, windows):
             later[:, 0] = False
             for number in range(q.shape[2]):
                 for without, shown in ((False, past), (True, later)):
-                    found = logits.setdefault((layer, number, without), [])
-                    found.append(scores[:, number][:, shown].flatten())
+                    actual = logits.setdefault((layer, number, without), [])
+                    actual.append(scores[:, number][:, shown].flatten())
 
         def on_hidden(layer, x):
             for without in (False, True):
@@ -158,22 +158,22 @@ def test_a_scan_equals_brute_force(make_model, kind):
     scan = scan_of(model, windows)
     logits, hidden = brute_force(model, windows)
     layers, maps = range(3), range(1 if kind == "softmax" else 2)
-    found = outlier_summary(pooled(scan), model.config.head_dim**-0.5, lambda token: f"t{token}")
+    actual = outlier_summary(pooled(scan), model.config.head_dim**-0.5, lambda token: f"t{token}")
     for without, which in ((False, WITH), (True, WITHOUT)):
         every = [[logits[layer, m, without] for layer in layers] for m in maps]
-        check(found[LOGITS][which], torch.cat([x for of_map in every for x in of_map]))
-        raw = found[f"{LOGITS} before scaling"][which]
+        check(actual[LOGITS][which], torch.cat([x for of_map in every for x in of_map]))
+        raw = actual[f"{LOGITS} before scaling"][which]
         check(raw, torch.cat([x for of_map in every for x in of_map]) * model.config.head_dim**0.5)
         if kind != "softmax":
-            check(found[MAP_1][which], torch.cat(every[0]))
-            check(found[MAP_2][which], torch.cat(every[1]))
-        check(found[HIDDEN][which], torch.cat([hidden[layer, without] for layer in layers]))
+            check(actual[MAP_1][which], torch.cat(every[0]))
+            check(actual[MAP_2][which], torch.cat(every[1]))
+        check(actual[HIDDEN][which], torch.cat([hidden[layer, without] for layer in layers]))
         for layer, row in enumerate(layer_rows(scan)):
             of_layer = torch.cat([logits[layer, m, without] for m in maps])
             assert row[LOGITS][which]["largest"] == pytest.approx(float(of_layer.abs().max()))
             of_layer = hidden[layer, without]
             assert row[HIDDEN][which]["largest"] == pytest.approx(float(of_layer.abs().max()))
-    assert (MAP_1 in found) == (kind != "softmax")
+    assert (MAP_1 in actual) == (kind != "softmax")
 
 
 def test_the_largest_are_named(make_model):
@@ -182,16 +182,16 @@ def test_the_largest_are_named(make_model):
     with torch.no_grad():
         model.model.embed_tokens.weight[7, 5] = 1e3
     ids = torch.tensor([[3, 4, 7, 9]])
-    found = outlier_summary(pooled(scan_of(model, [ids])), None, lambda token: f"t{token}")
-    largest = found[HIDDEN][WITH]["largest"][0]
+    actual = outlier_summary(pooled(scan_of(model, [ids])), None, lambda token: f"t{token}")
+    largest = actual[HIDDEN][WITH]["largest"][0]
     assert (largest["channel"], largest["position"], largest["token"]) == (5, 2, "t7")
     assert largest["text"] == 0
-    assert found[HIDDEN][WITH]["massive"] == 0  # a thousand medians are more
-    top = found[LOGITS][WITH]["largest"][0]
+    assert actual[HIDDEN][WITH]["massive"] == 0  # a thousand medians are more
+    top = actual[LOGITS][WITH]["largest"][0]
     assert top["map"] in (1, 2)
     assert top["key"] <= top["query"]
     assert top["query_token"] == f"t{int(ids[0, top['query']])}"
-    assert "attention logits before scaling" not in found  # no common factor was given
+    assert "attention logits before scaling" not in actual  # no common factor was given
 
 
 def test_a_broken_model_is_refused(make_model):
@@ -227,14 +227,14 @@ def test_a_hundred_thousand_tokens(make_model):
     model = make_model("diff").eval()
     generator = torch.Generator().manual_seed(6)
     windows = [torch.randint(50, (1, 100), generator=generator) for _ in range(1000)]
-    found = outlier_summary(pooled(scan_of(model, windows, 2**20)), None, str)
+    actual = outlier_summary(pooled(scan_of(model, windows, 2**20)), None, str)
     seen = {LOGITS: [], HIDDEN: []}
     for ids in windows:
         for name, every in zip(seen, brute_force(model, [ids]), strict=True):
             seen[name] += [x.float() for (*_, without), x in every.items() if not without]
     for name, count in ((LOGITS, 1000 * 5050 * 2 * 2 * 3), (HIDDEN, 100_000 * 32 * 3)):
         sizes = torch.cat(seen.pop(name)).abs().sort(descending=True).values
-        row = found[name][WITH]
+        row = actual[name][WITH]
         assert row["count"] == len(sizes) == count
         for rank, value in row["top"].items():
             assert value == pytest.approx(float(sizes[int(rank) - 1]), rel=1e-5)

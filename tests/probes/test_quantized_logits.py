@@ -74,17 +74,17 @@ def test_16_bits_are_the_identity():
 def test_the_error_is_half_a_step_at_most(bits, granularity):
     """And the result has no more than 2^bits - 1 values per scale, the largest one exact."""
     logits = random_logits()
-    found = quantize_logits(logits, CAUSAL, bits, granularity=granularity)
+    actual = quantize_logits(logits, CAUSAL, bits, granularity=granularity)
     shown = logits.masked_fill(~CAUSAL, 0).double()
     largest = shown.abs().amax(GRANULARITIES[granularity], keepdim=True)
     step = largest / (2 ** (bits - 1) - 1)
-    error = (found.double() - logits.double()).abs()[..., CAUSAL]
+    error = (actual.double() - logits.double()).abs()[..., CAUSAL]
     # Dividing, multiplying and the scale itself are rounded in float32.
     allowed = step / 2 + 4 * torch.finfo(torch.float32).eps * largest
     assert bool((error <= allowed.expand_as(logits)[..., CAUSAL]).all())
     assert float(error.max()) > 0
-    assert float((found[..., CAUSAL].abs().max() - largest.max()).abs()) <= 4e-7 * largest.max()
-    levels = found.double().masked_fill(~CAUSAL, 0) / step
+    assert float((actual[..., CAUSAL].abs().max() - largest.max()).abs()) <= 4e-7 * largest.max()
+    levels = actual.double().masked_fill(~CAUSAL, 0) / step
     torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-4)
 
 
@@ -94,9 +94,9 @@ def test_masked_entries_never_count(granularity):
     expected = quantize_logits(logits, CAUSAL, 4, granularity=granularity)
     for hidden in (1e30, -1e30, 0.0):
         changed = logits.masked_fill(~CAUSAL, hidden)
-        found = quantize_logits(changed, CAUSAL, 4, granularity=granularity)
-        assert torch.equal(found[..., CAUSAL], expected[..., CAUSAL])
-        assert torch.equal(found[..., ~CAUSAL], changed[..., ~CAUSAL])
+        actual = quantize_logits(changed, CAUSAL, 4, granularity=granularity)
+        assert torch.equal(actual[..., CAUSAL], expected[..., CAUSAL])
+        assert torch.equal(actual[..., ~CAUSAL], changed[..., ~CAUSAL])
 
 
 def test_one_scale_per_granularity():
@@ -142,7 +142,7 @@ def test_16_bits_equal_eager_attention(network):
     """Bit for bit, and within, the model changes; afterwards it is what it was."""
     ids = torch.arange(3, 23)[None]
     before = network.config._attn_implementation
-    own = network(ids).logits
+    unquantized = network(ids).logits
     network.set_attn_implementation("eager")
     eager = network(ids).logits
     network.set_attn_implementation(before)
@@ -151,7 +151,7 @@ def test_16_bits_equal_eager_attention(network):
     with quantized_logits(network, 4):
         assert float((network(ids).logits - eager).abs().max()) > 0.01
     assert network.config._attn_implementation == before
-    assert torch.equal(network(ids).logits, own)
+    assert torch.equal(network(ids).logits, unquantized)
 
 
 @torch.no_grad()
@@ -207,7 +207,7 @@ def test_both_maps_are_quantised_before_their_softmax(kind):
             past_key_values=None,
             recorder=None,
         )
-        found = attend(q, k, v, lam)
+        actual = attend(q, k, v, lam)
     keys = k[:, :, :, None].expand(-1, -1, -1, 2, -1) if shared_keys else k
     keys, values = (x.repeat_interleave(2, dim=2) for x in (keys, v))
     logits = torch.einsum("bthmd,bshmd->bhmts", q, keys) * 8**-0.5
@@ -215,7 +215,7 @@ def test_both_maps_are_quantised_before_their_softmax(kind):
     maps = ((logits / step).round() * step).masked_fill(~causal, -torch.inf).softmax(-1)
     expected = torch.einsum("bhts,bshd->bthd", maps[:, :, 0] - lam * maps[:, :, 1], values)
     # The softmaxes of eager attention are in float32.
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_another_attention_function_is_not_taken_for_ours():

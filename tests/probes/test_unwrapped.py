@@ -79,10 +79,10 @@ def test_both_maps_and_lambda_are_read(make_model, input_ids, wrap):
     wrapped, ids = wrap(model).eval(), input_ids[:1]
     assert unwrapped(wrapped) is model
     assert unwrapped(model) is model
-    for one, plain in zip(attention_rows(wrapped, ids), attention_rows(model, ids), strict=True):
-        assert torch.equal(one.maps, plain.maps)
-        assert torch.equal(one.signed, plain.signed)
-        assert one.maps.shape[1] == 2
+    for rows, plain in zip(attention_rows(wrapped, ids), attention_rows(model, ids), strict=True):
+        assert torch.equal(rows.maps, plain.maps)
+        assert torch.equal(rows.signed, plain.signed)
+        assert rows.maps.shape[1] == 2
     require_readable(wrapped, 12)
     seen = {}
     read_layers(wrapped, ids, seen.__setitem__)
@@ -93,7 +93,7 @@ def test_a_page_shows_both_maps(make_model):
     model, tokenizer = make_model("diff").eval(), SimpleNamespace(bos_token_id=0)
     layers = viewed_layers(LanguageModel(Wrapper(model), tokenizer), [0, 3, 5])
     plain = viewed_layers(LanguageModel(model, tokenizer), [0, 3, 5])
-    assert [one.lam for one in layers] == [one.lam for one in plain] != [None] * 3
+    assert [rows.lam for rows in layers] == [rows.lam for rows in plain] != [None] * 3
 
 
 def test_tokens_before_every_text_are_refused(make_model, input_ids):

@@ -41,9 +41,9 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 def remove_leftovers(out: Path) -> None:
     """Remove what processes that have died left beside ``out``; what is being written stays."""
-    ours = re.compile(rf"\.{re.escape(out.name)}\.\d+\.tmp")
+    temporary_name = re.compile(rf"\.{re.escape(out.name)}\.\d+\.tmp")
     for entry in out.parent.iterdir():
-        if not ours.fullmatch(entry.name) or not entry.is_dir():
+        if not temporary_name.fullmatch(entry.name) or not entry.is_dir():
             continue
         with contextlib.suppress(OSError), (entry / _LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held: somebody writes there

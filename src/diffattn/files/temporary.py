@@ -23,9 +23,11 @@ def temporary_file(path: Path) -> Iterator[IO[str]]:
 
 def clean_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove temporary files of dead processes, of the file ``name`` or (default) of any file."""
-    ours = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL)
+    temporary_name = re.compile(
+        rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL
+    )
     for entry in Path(folder).iterdir():
-        if not ours.fullmatch(entry.name) or not entry.is_file():
+        if not temporary_name.fullmatch(entry.name) or not entry.is_file():
             continue
         # Locked: somebody writes it. Other errors: some network file systems have no locks.
         with contextlib.suppress(OSError), entry.open("rb") as file:

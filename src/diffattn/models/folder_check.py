@@ -144,7 +144,7 @@ def _leaves(content: Any) -> Iterator[tuple[str, Any, int]]:
 
 def _check_settings(where: str, settings: dict[str, Any]) -> None:
     """What no configuration may hold, of whatever kind the model is."""
-    ours = settings.get("model_type") == DiffTransformerConfig.model_type
+    is_diff_transformer = settings.get("model_type") == DiffTransformerConfig.model_type
     for field, value, _ in _leaves(settings):
         if isinstance(value, int) and abs(value) > _MOST_INTEGER:
             raise CheckpointError(f"{where}: {field} must be below 2**63, got {short(value)}.")
@@ -155,7 +155,7 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
             raise CheckpointError(f"{where}: {field} must be from 0 to 65536, got {value!r}.")
         if last in ("dtype", "torch_dtype") and value is not None:
             kind = str(value).removeprefix("torch.")
-            if kind not in _FLOATS and not (kind.startswith("float8") and not ours):
+            if kind not in _FLOATS and not (kind.startswith("float8") and not is_diff_transformer):
                 raise CheckpointError(
                     f"{where}: {field} must be in {{{', '.join(_FLOATS)}}}, got {short(value)}."
                 )
@@ -170,7 +170,7 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
     labels = settings.get("id2label")
     if labels is not None and not (isinstance(labels, dict) and all(map(str.isdecimal, labels))):
         raise CheckpointError(f"{where}: id2label must name labels by number, got {short(labels)}.")
-    if ours:
+    if is_diff_transformer:
         _check_ours(where, settings)
 
 

@@ -59,8 +59,8 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
         raise ShapeError(f"attention_rows: input_ids must be [1, T], got {list(input_ids.shape)}.")
     network = unwrapped(network)
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-    ours = isinstance(network, DiffTransformerForCausalLM)
-    options: dict[str, Any] = {"output_attention_maps": True} if ours else {}
+    returns_both_maps = isinstance(network, DiffTransformerForCausalLM)
+    options: dict[str, Any] = {"output_attention_maps": True} if returns_both_maps else {}
     # Implementations that return maps; few rows make even eager cheap.
     now = network.config._attn_implementation
     with nullcontext() if now in _WITH_MAPS else attention_implementation(network, "eager"):
@@ -74,7 +74,7 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
         )
     _require_all_keys(network, output.attentions, (input_ids.shape[1], seen + input_ids.shape[1]))
     signed = [at_least_float32(x[0]) for x in output.attentions]
-    if ours:
+    if returns_both_maps:
         maps = [at_least_float32(x[0]) for x in output.attention_maps]
         rows = [LayerRows(maps=x, signed=y) for x, y in zip(maps, signed, strict=True)]
     elif network.config.model_type == "diffllama":

@@ -33,10 +33,12 @@ def unwrapped(network: Any) -> Any:
         if inner is None:
             break
         network = inner
-    ours = DiffTransformerForCausalLM
-    if network.config.model_type == ours.config_class.model_type and not isinstance(network, ours):
+    model_class = DiffTransformerForCausalLM
+    if network.config.model_type == model_class.config_class.model_type and not isinstance(
+        network, model_class
+    ):
         raise ConfigError(
-            f"maps: a model of type {network.config.model_type!r} must be a {ours.__name__}, got "
+            f"maps: a model of type {network.config.model_type!r} must be a {model_class.__name__}, got "
             f"{type(network).__name__}."
         )
     return network

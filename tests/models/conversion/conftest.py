@@ -236,7 +236,7 @@ SETTINGS = {"rope_theta": 500.0, "rms_norm_eps": 1e-6, "max_position_embeddings"
 
 
 @pytest.fixture(scope="session")
-def told():
+def missing_settings():
     """What the weights of the original code do not tell."""
     return SETTINGS
 

@@ -16,9 +16,9 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 @pytest.mark.parametrize("kv_heads", [4, pytest.param(8, marks=pytest.mark.scheduled)])
 def test_there_and_back_is_bitwise_identical(diffllama, converted, weights_of, kv_heads):
-    theirs = diffllama(kv_heads)
-    back = converted(converted(theirs, "diffattn"), "diffllama")
-    before, after = weights_of(theirs), weights_of(back)
+    reference = diffllama(kv_heads)
+    back = converted(converted(reference, "diffattn"), "diffllama")
+    before, after = weights_of(reference), weights_of(back)
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         assert after[name].dtype == tensor.dtype
@@ -28,23 +28,23 @@ def test_there_and_back_is_bitwise_identical(diffllama, converted, weights_of, k
 @pytest.mark.scheduled
 def test_a_bfloat16_model_comes_back_bitwise_too(diffllama, converted, weights_of):
     """Its λ is bfloat16, ours float32: the same number in both."""
-    theirs = diffllama(dtype=torch.bfloat16, tie_word_embeddings=True)
-    ours = converted(theirs, "diffattn")
-    lam = weights_of(ours)["model.layers.0.self_attn.q_proj.weight"]
+    reference = diffllama(dtype=torch.bfloat16, tie_word_embeddings=True)
+    result = converted(reference, "diffattn")
+    lam = weights_of(result)["model.layers.0.self_attn.q_proj.weight"]
     assert lam.dtype == torch.bfloat16
-    back = converted(ours, "diffllama")
-    before, after = weights_of(theirs), weights_of(back)
+    back = converted(result, "diffllama")
+    before, after = weights_of(reference), weights_of(back)
     assert all(torch.equal(after[n], x) and after[n].dtype == x.dtype for n, x in before.items())
 
 
 @pytest.mark.scheduled
 def test_logits_are_equal_to_rounding(diffllama, converted, network, ids, assert_only_rounding):
-    theirs = diffllama()
-    ours = network(converted(theirs, "diffattn"))
-    assert isinstance(ours, DiffTransformerForCausalLM)
+    reference = diffllama()
+    result = network(converted(reference, "diffattn"))
+    assert isinstance(result, DiffTransformerForCausalLM)
     with torch.no_grad():
-        logits = network(theirs)(ids).logits
-    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+        logits = network(reference)(ids).logits
+    assert_only_rounding([logits], result, lambda m: [m(ids).logits.detach()])
 
 
 def test_weights_under_the_names_in_memory_are_ours_too(make_config, build, converted, tmp_path):
@@ -57,8 +57,8 @@ def test_weights_under_the_names_in_memory_are_ours_too(make_config, build, conv
     (tmp_path / "given" / "manifest.json").unlink(missing_ok=True)
     with opened(str(tmp_path / "given")) as given, opened(str(tmp_path / "saved")) as saved:
         assert state.keys() != saved.tensors.keys() == given.tensors.keys()
-    theirs = converted(tmp_path / "given", "diffllama")
-    assert DiffLlamaForCausalLM.from_pretrained(theirs).config.head_dim == 8
+    reference = converted(tmp_path / "given", "diffllama")
+    assert DiffLlamaForCausalLM.from_pretrained(reference).config.head_dim == 8
     name = "model.layers.0.self_attn.lambda_q1"
     save_file(state | {name: torch.zeros(8)}, tmp_path / "given" / "model.safetensors")
     with opened(str(tmp_path / "given")) as both:
@@ -78,13 +78,13 @@ def with_scale(make_config, build, tmp_path_factory):
 @pytest.mark.scheduled
 def test_the_scale_of_the_head_norm_is_folded(with_scale, converted, network, ids):
     """DiffLlama has none, and no factor of the embedding either."""
-    ours, theirs = network(with_scale), network(converted(with_scale, "diffllama"))
-    assert type(theirs).__name__ == "DiffLlamaForCausalLM"
+    result, reference = network(with_scale), network(converted(with_scale, "diffllama"))
+    assert type(reference).__name__ == "DiffLlamaForCausalLM"
     with torch.no_grad():
-        exact, logits = ours.double()(ids).logits, theirs.double()(ids).logits
+        exact, logits = result.double()(ids).logits, reference.double()(ids).logits
     assert (logits - exact).abs().max() < 1e-5 * exact.abs().max()
-    assert ours.config.tie_word_embeddings
-    assert not theirs.config.tie_word_embeddings
+    assert result.config.tie_word_embeddings
+    assert not reference.config.tie_word_embeddings
 
 
 @pytest.mark.scheduled

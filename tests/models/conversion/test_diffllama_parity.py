@@ -14,7 +14,7 @@ LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 
 @pytest.fixture(params=[4, 2, 1], ids=["mha", "gqa", "mqa"])
-def theirs(request):
+def reference(request):
     config = DiffLlamaConfig(
         vocab_size=61,
         hidden_size=HIDDEN,
@@ -42,9 +42,9 @@ def theirs(request):
 
 
 @pytest.fixture
-def ours(theirs, converted, network, tmp_path):
+def converted_model(reference, converted, network, tmp_path):
     """Our model with DiffLlama's weights."""
-    theirs.save_pretrained(tmp_path)
+    reference.save_pretrained(tmp_path)
     return network(converted(tmp_path, "diffattn"))
 
 
@@ -53,21 +53,23 @@ def ids():
     return torch.randint(1, 61, (2, 13), generator=torch.Generator().manual_seed(0))
 
 
-def test_lambda_differs_clearly_from_its_start(ours):
+def test_lambda_differs_clearly_from_its_start(converted_model):
     """Else the comparison would not see it."""
-    for layer in ours.model.layers:
+    for layer in converted_model.model.layers:
         assert layer.self_attn.lam().item() - layer.self_attn.lambda_init > 0.3
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_logits_are_equal_to_rounding(theirs, ours, ids, implementation, assert_only_rounding):
-    theirs.set_attn_implementation(implementation)
+def test_logits_are_equal_to_rounding(
+    reference, converted_model, ids, implementation, assert_only_rounding
+):
+    reference.set_attn_implementation(implementation)
     with torch.no_grad():
-        logits = theirs(ids).logits
-    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+        logits = reference(ids).logits
+    assert_only_rounding([logits], converted_model, lambda m: [m(ids).logits.detach()])
 
 
-def test_gradients_are_equal_to_rounding(theirs, ours, ids, assert_only_rounding):
+def test_gradients_are_equal_to_rounding(reference, converted_model, ids, assert_only_rounding):
     def gradients(model):
         """Of the embedding, which all layers feed, and of λ in all layers together."""
         model.zero_grad()
@@ -76,25 +78,29 @@ def test_gradients_are_equal_to_rounding(theirs, ours, ids, assert_only_rounding
         lambdas = [getattr(layer, name).grad for layer in attention for name in LAMBDAS]
         return model.model.embed_tokens.weight.grad, torch.stack(lambdas)
 
-    assert_only_rounding(gradients(theirs), ours, gradients)
+    assert_only_rounding(gradients(reference), converted_model, gradients)
 
 
-def test_logits_are_equal_in_float64(theirs, ours, ids, assert_only_rounding, logits_of):
+def test_logits_are_equal_in_float64(
+    reference, converted_model, ids, assert_only_rounding, logits_of
+):
     """Far below float32's rounding once the two places where DiffLlama leaves float64 are met.
 
     It casts its block norms and the two exponentials of λ to float32. So its norms are replaced
     by PyTorch's of the same weight and eps, and our λ vectors by ones whose exponentials are its
     rounded ones.
     """
-    ours, theirs = ours.double(), theirs.double()
-    theirs.set_attn_implementation("sdpa")  # the eager kernel's softmax is float32
-    replace_norms(theirs)
+    converted_model, reference = converted_model.double(), reference.double()
+    reference.set_attn_implementation("sdpa")  # the eager kernel's softmax is float32
+    replace_norms(reference)
     with torch.no_grad():
-        for our_layer, layer in zip(ours.model.layers, theirs.model.layers, strict=True):
+        for our_layer, layer in zip(
+            converted_model.model.layers, reference.model.layers, strict=True
+        ):
             take_rounded_lambda(our_layer.self_attn, layer.self_attn)
-        logits = theirs(ids).logits
-        assert relative_error(ours(ids).logits, logits) < 1e-12
-    assert_only_rounding([logits], ours, logits_of(input_ids=ids))
+        logits = reference(ids).logits
+        assert relative_error(converted_model(ids).logits, logits) < 1e-12
+    assert_only_rounding([logits], converted_model, logits_of(input_ids=ids))
 
 
 def relative_error(actual, exact):
@@ -110,28 +116,28 @@ def replace_norms(model):
                 setattr(parent, name, wide)
 
 
-def take_rounded_lambda(ours, theirs):
+def take_rounded_lambda(converted_model, reference):
     for index in (1, 2):
-        q, k = (getattr(theirs, f"lambda_{x}{index}") for x in "qk")
+        q, k = (getattr(reference, f"lambda_{x}{index}") for x in "qk")
         exponential = torch.exp(torch.sum(q * k, dim=-1, dtype=torch.float32)).double()
-        getattr(ours, f"lambda_q{index}").zero_()[0] = exponential.log()
-        getattr(ours, f"lambda_k{index}").fill_(1.0)
+        getattr(converted_model, f"lambda_q{index}").zero_()[0] = exponential.log()
+        getattr(converted_model, f"lambda_k{index}").fill_(1.0)
 
 
-def test_cached_decoding_matches(theirs, ours, ids, assert_only_rounding):
+def test_cached_decoding_matches(reference, converted_model, ids, assert_only_rounding):
     """DiffLlama's caches, filled token by token, against our full pass."""
     cache, steps = None, []
     with torch.no_grad():
         for t in range(ids.shape[1]):
-            out = theirs(ids[:, t : t + 1], past_key_values=cache, use_cache=True)
+            out = reference(ids[:, t : t + 1], past_key_values=cache, use_cache=True)
             cache = out.past_key_values
             steps.append(out.logits)
-    assert_only_rounding([torch.cat(steps, 1)], ours, lambda m: [m(ids).logits.detach()])
+    assert_only_rounding([torch.cat(steps, 1)], converted_model, lambda m: [m(ids).logits.detach()])
 
 
-def test_a_wrong_pairing_is_seen(theirs, ours, ids):
+def test_a_wrong_pairing_is_seen(reference, converted_model, ids):
     """The comparison can fail: without the permutation the logits are far apart."""
-    for our_layer, layer in zip(ours.model.layers, theirs.model.layers, strict=True):
+    for our_layer, layer in zip(converted_model.model.layers, reference.model.layers, strict=True):
         our_layer.self_attn.q_proj.weight = layer.self_attn.q_proj.weight
     with torch.no_grad():
-        assert relative_error(ours(ids).logits, theirs(ids).logits) > 0.01
+        assert relative_error(converted_model(ids).logits, reference(ids).logits) > 0.01

@@ -70,17 +70,17 @@ def test_it_has_the_logits_and_tokens_of_its_source(
     family, target, kv_heads, dtype, tied, source, converted, network, ids, assert_only_rounding
 ):
     given = source(family, kv_heads=kv_heads, dtype=dtype, tie_word_embeddings=tied)
-    ours, theirs = network(converted(given, target)), network(given)
-    assert ours.config.attention_type == ("softmax" if target == "diffattn" else target)
+    result, reference = network(converted(given, target)), network(given)
+    assert result.config.attention_type == ("softmax" if target == "diffattn" else target)
     for name, option in OPTION.items():
-        assert getattr(ours.config, option) is (name == family)
+        assert getattr(result.config, option) is (name == family)
     with torch.no_grad():
-        logits = theirs(ids).logits
+        logits = reference(ids).logits
     assert logits.dtype == dtype
-    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()])
+    assert_only_rounding([logits], result, lambda m: [m(ids).logits.detach()])
     if dtype == torch.float32:  # in bfloat16 two tokens may be equally likely
         options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-        assert torch.equal(ours.generate(ids, **options), theirs.generate(ids, **options))
+        assert torch.equal(result.generate(ids, **options), reference.generate(ids, **options))
 
 
 def trained_step(model, ids):
@@ -134,11 +134,11 @@ def test_training_goes_on_where_it_stood_and_parts_the_maps(family, source, star
 def test_v1_and_shared_keep_the_output_without_their_head_norm(
     family, target, source, start, network, ids, assert_only_rounding
 ):
-    ours = network(start(family, target, **PLAIN))
+    result = network(start(family, target, **PLAIN))
     with torch.no_grad():
         logits = network(source(family))(ids).logits
-    assert_only_rounding([logits], ours, lambda m: [m(ids).logits.detach()], ulps=4.0)
-    _, gradients = trained_step(ours, ids)
+    assert_only_rounding([logits], result, lambda m: [m(ids).logits.detach()], ulps=4.0)
+    _, gradients = trained_step(result, ids)
     late = {"q_up", "k_up"}  # of updates that are 0 until the first step
     still = {name for name, x in gradients.items() if not all(y.any() for y in x)}
     assert still == (late if target == "shared_diff" else set())
@@ -220,10 +220,10 @@ def test_scaled_rope_is_kept(family, llama, converted, network, ids):
             "original_max_position_embeddings": 8,
         },
     )  # fmt: skip
-    ours = network(converted(given, "diff_v2"))
+    result = network(converted(given, "diff_v2"))
     with torch.no_grad():
         exact = network(given)(ids).logits
-        assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+        assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
 WINDOWED = {"use_sliding_window": True, "sliding_window": 16, "max_position_embeddings": 64}

@@ -24,11 +24,11 @@ HIDDEN = 48
 @pytest.fixture
 def motif(original):
     """A Motif whose feed-forward layers are SwiGLU, in its names, with its formula."""
-    theirs = original(kv_heads=2)
-    theirs.rotation, theirs.depth = "halves", -1
-    theirs.state = {n.replace("out_proj", "o_proj"): x for n, x in theirs.state.items()}
-    theirs.out = "o_proj"
-    return theirs
+    reference = original(kv_heads=2)
+    reference.rotation, reference.depth = "halves", -1
+    reference.state = {n.replace("out_proj", "o_proj"): x for n, x in reference.state.items()}
+    reference.out = "o_proj"
+    return reference
 
 
 def config_of(model, **changes):
@@ -47,11 +47,11 @@ def save(model, folder, **changes):
 
 
 def test_a_motif_with_swiglu_converts(motif, converted, network, ids, assert_close, tmp_path):
-    ours = network(converted(save(motif, tmp_path / "motif"), "diffattn"))
-    assert ours.config.lambda_init[0] == pytest.approx(-0.0099, abs=1e-4)
-    assert ours.config.lambda_init[1] == pytest.approx(0.2)
+    result = network(converted(save(motif, tmp_path / "motif"), "diffattn"))
+    assert result.config.lambda_init[0] == pytest.approx(-0.0099, abs=1e-4)
+    assert result.config.lambda_init[1] == pytest.approx(0.2)
     with torch.no_grad():
-        assert_close(ours.double()(ids).logits, motif.logits(ids))
+        assert_close(result.double()(ids).logits, motif.logits(ids))
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_a_layer_of_motif_alone(index, motif, assert_close, tmp_path):
 @pytest.fixture
 def phi(original, tmp_path):
     """``phi()``: folder with layers 1 (window of 4) and 5 (whole context) of eight, and weights."""
-    theirs = original(kv_heads=2)
-    theirs.turn = lambda x: x
+    reference = original(kv_heads=2)
+    reference.turn = lambda x: x
     generator = torch.Generator().manual_seed(8)
     state, layers = {}, {}
     for index, source in ((1, 0), (5, 1)):
         old, new = f"model.layers.{source}.self_attn.", f"model.layers.{index}.attn."
-        inner = {n.removeprefix(old): x for n, x in theirs.state.items() if n.startswith(old)}
+        inner = {n.removeprefix(old): x for n, x in reference.state.items() if n.startswith(old)}
         biases = {f"{n}_proj.bias": torch.randn(inner[f"{n}_proj.weight"].shape[0],
                                                 generator=generator) for n in "qkv"}  # fmt: skip
         biases["out_proj.bias"] = torch.randn(HIDDEN, generator=generator)
@@ -114,7 +114,7 @@ def phi(original, tmp_path):
         "num_key_value_heads": 4, "num_hidden_layers": 8, "mb_per_layer": 2, "sliding_window": 4,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    return folder, theirs, layers
+    return folder, reference, layers
 
 
 def test_a_layer_of_phi_alone(phi, assert_close):
@@ -124,8 +124,8 @@ def test_a_layer_of_phi_alone(phi, assert_close):
     w = {n: t.double() for n, t in layers[5].items()}
     for n in "qkv":
         w[f"{n}_proj.weight"] = torch.cat((w[f"{n}_proj.weight"], w[f"{n}_proj.bias"][:, None]), 1)
-    one = torch.cat((x, torch.ones(2, 9, 1, dtype=torch.float64)), -1)
-    exact = formula.attention(one, w, "", 5) + w["out_proj.bias"]
+    with_constant = torch.cat((x, torch.ones(2, 9, 1, dtype=torch.float64)), -1)
+    exact = formula.attention(with_constant, w, "", 5) + w["out_proj.bias"]
     with torch.no_grad():
         assert_close(load_attention_layer(str(folder), 5).double()(x), exact)
 

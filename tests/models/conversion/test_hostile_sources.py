@@ -143,14 +143,20 @@ def test_it_is_refused_and_nothing_is_written(case, given, tmp_path):
 
 
 @pytest.mark.scheduled
-def test_names_of_several_layouts_are_refused_until_one_is_named(original, told, tmp_path):
+def test_names_of_several_layouts_are_refused_until_one_is_named(
+    original, missing_settings, tmp_path
+):
     """The original V2 code and this package name their tensors alike."""
     folder = original(version=2).save(tmp_path / "given")
     with pytest.raises(CheckpointError, match=r"fit diffattn and original_v2, and no config.json"):
-        convert(str(folder), "diffattn", tmp_path / "out", changes=told)
+        convert(str(folder), "diffattn", tmp_path / "out", changes=missing_settings)
     with pytest.raises(CheckpointError, match=r"config.json, which says how many heads a DIFF"):
-        convert(str(folder), "diffllama", tmp_path / "out", layout="diffattn", changes=told)
-    convert(str(folder), "diffattn", tmp_path / "out", layout="original_v2", changes=told)
+        convert(
+            str(folder), "diffllama", tmp_path / "out", layout="diffattn", changes=missing_settings
+        )
+    convert(
+        str(folder), "diffattn", tmp_path / "out", layout="original_v2", changes=missing_settings
+    )
 
 
 @pytest.mark.scheduled
@@ -233,8 +239,8 @@ def test_one_file_at_a_time_is_in_memory(whole, tmp_path, monkeypatch):
 
 @pytest.mark.scheduled
 def test_damage_is_noticed_by_the_manifest(whole, converted, tmp_path):
-    ours = converted(whole, "diffattn")
-    tensors_changed(ours, lambda state: state[NAME].add_(1))
+    converted_folder = converted(whole, "diffattn")
+    tensors_changed(converted_folder, lambda state: state[NAME].add_(1))
     with pytest.raises(CheckpointError, match=r"must be as manifest\.json recorded it"):
-        convert(str(ours), "diffllama", tmp_path / "out")
-    convert(str(ours), "diffllama", tmp_path / "out", verify=False)
+        convert(str(converted_folder), "diffllama", tmp_path / "out")
+    convert(str(converted_folder), "diffllama", tmp_path / "out", verify=False)

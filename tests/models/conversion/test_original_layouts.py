@@ -28,43 +28,51 @@ PUSHED = ("v1-gqa", "v2-gqa")
     [pytest.param(c, marks=[] if c in PUSHED else pytest.mark.scheduled) for c in CASES],
 )
 def test_logits_are_those_of_the_formula(
-    case, original, converted, network, told, ids, assert_close, tmp_path
+    case, original, converted, network, missing_settings, ids, assert_close, tmp_path
 ):
-    theirs = original(**CASES[case])
+    reference = original(**CASES[case])
     options = {} if case.startswith("v1") or "bare" in CASES[case] else {"layout": "original_v2"}
-    folder = converted(theirs.save(tmp_path / "given"), "diffattn", changes=told, **options)
-    ours = network(folder).double()
+    folder = converted(
+        reference.save(tmp_path / "given"), "diffattn", changes=missing_settings, **options
+    )
+    result = network(folder).double()
     with torch.no_grad():
-        assert_close(ours(ids).logits, theirs.logits(ids))
+        assert_close(result(ids).logits, reference.logits(ids))
 
 
 @pytest.mark.scheduled
-def test_a_wrong_pairing_would_be_seen(original, told, ids, converted, network, tmp_path):
+def test_a_wrong_pairing_would_be_seen(
+    original, missing_settings, ids, converted, network, tmp_path
+):
     """The control: halves rotated where channels are interleaved give other logits."""
-    theirs = original(kv_heads=2)
-    folder = converted(theirs.save(tmp_path / "given"), "diffattn", changes=told)
-    theirs.rotation = "halves"
+    reference = original(kv_heads=2)
+    folder = converted(reference.save(tmp_path / "given"), "diffattn", changes=missing_settings)
+    reference.rotation = "halves"
     with torch.no_grad():
-        logits, wrong = network(folder).double()(ids).logits, theirs.logits(ids)
+        logits, wrong = network(folder).double()(ids).logits, reference.logits(ids)
     assert (logits - wrong).abs().max() > 0.05 * wrong.abs().max()
 
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize("case", CASES)
-def test_there_and_back_is_bitwise_identical(case, original, converted, told, tmp_path, weights_of):
-    theirs = original(**CASES[case])
-    options = {"layout": "original_v2"} if theirs.version == 2 else {}
-    ours = converted(theirs.save(tmp_path / "given"), "diffattn", changes=told, **options)
-    back = converted(ours, "original")
-    before, after = theirs.state, weights_of(back)
-    if theirs.bare:  # written under the other outer names
+def test_there_and_back_is_bitwise_identical(
+    case, original, converted, missing_settings, tmp_path, weights_of
+):
+    reference = original(**CASES[case])
+    options = {"layout": "original_v2"} if reference.version == 2 else {}
+    result = converted(
+        reference.save(tmp_path / "given"), "diffattn", changes=missing_settings, **options
+    )
+    back = converted(result, "original")
+    before, after = reference.state, weights_of(back)
+    if reference.bare:  # written under the other outer names
         assert len(before) == len(after)
         assert all(any(torch.equal(a, b) for b in after.values()) for a in before.values())
         return
     assert before.keys() == after.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     again = converted(back, "diffattn")  # by its own config.json now
-    assert all(torch.equal(weights_of(again)[n], x) for n, x in weights_of(ours).items())
+    assert all(torch.equal(weights_of(again)[n], x) for n, x in weights_of(result).items())
 
 
 def test_what_the_weights_do_not_tell_must_be_given(original, tmp_path):
@@ -73,11 +81,13 @@ def test_what_the_weights_do_not_tell_must_be_given(original, tmp_path):
         convert(str(folder), "diffattn", tmp_path / "out", changes={"rope_theta": 1e4})
 
 
-def test_settings_without_rope_are_given_none_that_stretches(original, told, tmp_path):
+def test_settings_without_rope_are_given_none_that_stretches(original, missing_settings, tmp_path):
     """What config.json leaves out is the default; the weights alone say nothing of it."""
     folder = original().save(tmp_path / "given")
     dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
-    given = {key: told[key] for key in told if key != "rope_theta"} | {"rope_parameters": dynamic}
+    given = {key: missing_settings[key] for key in missing_settings if key != "rope_theta"} | {
+        "rope_parameters": dynamic
+    }
     with opened(str(folder)) as source:
         assert settings_of(source, given)["rope_parameters"] == dynamic
     facts = {"model_type": "original_diff_transformer", "rms_norm_eps": 1e-6}
@@ -89,10 +99,15 @@ def test_settings_without_rope_are_given_none_that_stretches(original, told, tmp
 
 
 @pytest.mark.scheduled
-def test_what_is_given_must_be_a_number(original, told, tmp_path):
+def test_what_is_given_must_be_a_number(original, missing_settings, tmp_path):
     folder = original().save(tmp_path / "given")
     with pytest.raises(ConfigError, match="rope_theta must be a number, got 'large'"):
-        convert(str(folder), "diffattn", tmp_path / "out", changes=told | {"rope_theta": "large"})
+        convert(
+            str(folder),
+            "diffattn",
+            tmp_path / "out",
+            changes=missing_settings | {"rope_theta": "large"},
+        )
 
 
 @pytest.mark.scheduled

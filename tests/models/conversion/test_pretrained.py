@@ -41,9 +41,9 @@ def test_it_ends_where_its_llama_does(llama, converted, network):
     given = llama()
     ends = GenerationConfig(eos_token_id=[3, 5], temperature=0.6, do_sample=True)
     ends.save_pretrained(given)
-    ours = network(converted(given, "diff_v2"))
-    assert ours.generation_config.eos_token_id == [3, 5]
-    assert ours.generation_config.temperature == 0.6
+    result = network(converted(given, "diff_v2"))
+    assert result.generation_config.eos_token_id == [3, 5]
+    assert result.generation_config.temperature == 0.6
 
 
 def trained_step(model, ids, lr=1e-2):
@@ -80,11 +80,11 @@ def test_a_head_norm_cannot_keep_the_output(given, tmp_path):
 
 @pytest.mark.scheduled
 def test_the_control_without_a_second_map_starts_alike(given, starts, network, ids):
-    ours, theirs = network(starts("diff_v2_gate")), network(given)
-    exact = theirs(ids).logits
-    assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
-    shape = theirs.model.layers[0].self_attn.q_proj.weight.shape
-    assert ours.model.layers[0].self_attn.q_proj.weight.shape == shape
+    result, reference = network(starts("diff_v2_gate")), network(given)
+    exact = reference(ids).logits
+    assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+    shape = reference.model.layers[0].self_attn.q_proj.weight.shape
+    assert result.model.layers[0].self_attn.q_proj.weight.shape == shape
 
 
 @pytest.mark.scheduled
@@ -99,9 +99,9 @@ def test_ours_becomes_v2_too(make_config, build, converted, network, ids, tmp_pa
         "rope_type": "linear", "rope_theta": 100.0, "factor": 2.0,
     })  # fmt: skip
     build(config).save_pretrained(tmp_path / "softmax")
-    ours = network(converted(tmp_path / "softmax", "diff_v2"))
+    result = network(converted(tmp_path / "softmax", "diff_v2"))
     exact = network(tmp_path / "softmax")(ids).logits
-    assert (ours(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+    assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
 @pytest.mark.parametrize("kind", STARTS)

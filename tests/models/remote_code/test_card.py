@@ -35,9 +35,9 @@ def test_it_names_lambda_init_of_every_layer(make_config):
 def test_the_code_that_it_shows_loads_the_model(make_config, build, tmp_path):
     build(make_config("diff")).save_pretrained(tmp_path)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    ours, theirs = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
-    assert "trust_remote_code" not in ours
-    for block in (ours, theirs):
+    with_package, without_package = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    assert "trust_remote_code" not in with_package
+    for block in (with_package, without_package):
         scope = {"FOLDER_OR_REPOSITORY": str(tmp_path)}
         exec(re.sub("^tokenizer = .*$", "", block, flags=re.MULTILINE), scope)
         assert scope["model"].config.attention_type == "diff"

@@ -75,16 +75,16 @@ def test_an_engine_with_a_cache_of_its_own_gives_the_same_logits(attention_type,
 def test_each_layer_has_one_module_with_the_call_in_its_source(attention_type):
     """vLLM looks for both lines by their syntax, and for the scale among the arguments."""
     model = made(attention_type)
-    found = []
+    callers = []
     for module in model.modules():
         source = inspect.getsource(type(module).forward)
         if "= ALL_ATTENTION_FUNCTIONS.get_interface(" in source:
             assert source.count(" = attention(") == 1
             assert "scaling=self.scaling" in source
             assert module.config is model.config
-            found.append(module)
-    assert [type(module) for module in found] == [KernelCall] * 3
-    assert [module.layer_idx for module in found] == [0, 1, 2]
+            callers.append(module)
+    assert [type(module) for module in callers] == [KernelCall] * 3
+    assert [module.layer_idx for module in callers] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)

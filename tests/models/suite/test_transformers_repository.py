@@ -52,15 +52,15 @@ def outcomes(module, environment, report, *options):
         env=os.environ | environment | {"PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stdout[-2_000:]  # else the tests were not run
-    found = {"failed": set(), "passed": set(), "skipped": set()}
+    results = {"failed": set(), "passed": set(), "skipped": set()}
     for case in ElementTree.parse(report).iter("testcase"):
         kind = "passed"
         if case.find("failure") is not None or case.find("error") is not None:
             kind = "failed"
         elif case.find("skipped") is not None:
             kind = "skipped"
-        found[kind].add(case.get("name").split(" ")[0])
-    return found
+        results[kind].add(case.get("name").split(" ")[0])
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_all_pass_but_the_listed(attention_type, llama, tmp_path):
     folder.mkdir(exist_ok=True)
     (folder / "__init__.py").touch()
     shutil.copy(HERE / "causal_lm_tests.py", folder / "test_ours.py")
-    found = outcomes(
+    results = outcomes(
         "tests/models/diff_transformer/test_ours.py",
         {"ATTENTION_TYPE": attention_type},
         tmp_path / "report.xml",
@@ -84,7 +84,7 @@ def test_all_pass_but_the_listed(attention_type, llama, tmp_path):
     expected = set(EXCEPTIONS)
     if attention_type in ("softmax", "diff_v2"):
         expected |= set(EXCEPTIONS_WITHOUT_RENAMED_WEIGHTS)
-    print(attention_type, {kind: len(names) for kind, names in found.items()})
-    assert found["failed"] == expected
-    assert found["skipped"] - llama["skipped"] == set(SKIPPED)
-    assert len(found["passed"]) > 130
+    print(attention_type, {kind: len(names) for kind, names in results.items()})
+    assert results["failed"] == expected
+    assert results["skipped"] - llama["skipped"] == set(SKIPPED)
+    assert len(results["passed"]) > 130

@@ -51,7 +51,7 @@ def downloaded(folder, *options):
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory):
+def test_package(tmp_path_factory):
     """A folder with their package ``tests``, our module in it, and what it imports."""
     folder = tmp_path_factory.mktemp("suite")
     release = version("transformers")
@@ -74,14 +74,14 @@ def theirs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_all_pass_but_the_listed(attention_type, theirs, tmp_path):
-    path = os.pathsep.join([str(SOURCE), str(HERE), str(theirs.parent / "site")])
+def test_all_pass_but_the_listed(attention_type, test_package, tmp_path):
+    path = os.pathsep.join([str(SOURCE), str(HERE), str(test_package.parent / "site")])
     subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
             "tests/test_ours.py", "--tb=line", f"--junitxml={tmp_path / 'report.xml'}",
         ],
-        cwd=theirs, capture_output=True, timeout=1_200,
+        cwd=test_package, capture_output=True, timeout=1_200,
         env=os.environ | {"ATTENTION_TYPE": attention_type, "PYTHONPATH": path},
     )  # fmt: skip
     failed, passed = set(), set()

@@ -82,16 +82,16 @@ def bind(
             if recorder is not None:
                 raise ConfigError("DiffTransformer: attention maps need a pass without pages.")
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
-        ours = KeyMask() if mask is None else mask
-        if ours.scores is not None:
-            return _by_scores(kernel, config, ours.scores, acting_map, recorder, (q, k, v, lam))
+        key_mask = KeyMask() if mask is None else mask
+        if key_mask.scores is not None:
+            return _by_scores(kernel, config, key_mask.scores, acting_map, recorder, (q, k, v, lam))
         batch, num_tokens = q.shape[:2]
-        rows = batch if ours.cu_seqlens is not None else 1  # laid end to end
+        rows = batch if key_mask.cu_seqlens is not None else 1  # laid end to end
         if rows > 1:
             q, k, v = (x.flatten(0, 1)[None] for x in (q, k, v))
             lam = None if lam is None else lam.expand(batch, num_tokens, q.shape[2])
             lam = None if lam is None else lam.flatten(0, 1)[None]
-        options = ours.options()
+        options = key_mask.options()
         if recorder is not None:
             _record(recorder, acting_map, q, k, lam, options, rows)
         if lam is None:

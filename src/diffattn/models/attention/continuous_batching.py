@@ -68,8 +68,8 @@ class BatchesContinuously(GenerationMixin):
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
         """Hugging Face's manager; under our operator with a cache that holds K and V once."""
-        ours = self.config._attn_implementation == IMPLEMENTATION
-        if not (ours and reads_pages(self.config)):
+        by_our_operator = self.config._attn_implementation == IMPLEMENTATION
+        if not (by_our_operator and reads_pages(self.config)):
             return super().init_continuous_batching(*args, **kwargs)
         kept = getattr(self, "_cached_continuous_batching_manager", None)
         return OneCopyManager(self, *args, **kwargs) if kept is None else kept

@@ -207,11 +207,11 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
         """Hugging Face keeps any keyword: refuse what can only be a mistake, warn of the rest."""
-        ours = {*self.settings(), *OPTIONS}
+        field_names = {*self.settings(), *OPTIONS}
         known = {*OTHER_NAMES, "experts_implementation", "quantization_config"}
         known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
         for name in sorted(kwargs.keys() - set(_DERIVED_HEADS)):
-            near = get_close_matches(name, ours, n=1, cutoff=0.85)
+            near = get_close_matches(name, field_names, n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
@@ -219,7 +219,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             if name in _ABSENT or name == "layer_types":
                 self._check_absent(name, kwargs.pop(name))
             elif name not in known and name[0] != "_" and not hasattr(PreTrainedConfig, name):
-                hint = did_you_mean(name, ours)
+                hint = did_you_mean(name, field_names)
                 warnings.warn(
                     f"DiffTransformerConfig: {name} = {shown(kwargs[name])} is kept and changes "
                     f"nothing, for a DIFF Transformer has no such setting.{hint}",
