@@ -1,4 +1,4 @@
-"""SharedDiffAttention: its formula, its start, its folding, and what it never forms."""
+"""SharedDiffAttention: its start, its folding, and the weight that it never forms."""
 
 import pytest
 import torch
@@ -6,72 +6,15 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention, folded_weight
-from diffattn.ops.attention import diff_attention, diff_attention_maps
-from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.ops.attention import diff_attention_maps
 from diffattn.ops.inputs.rotary import rotary_embedding
 from tensor_sizes import Sizes
 
 HIDDEN, LENGTH, DIM, RANK = 12, 6, 4, 3
 
 
-@pytest.fixture
-def formula(formulas):
-    """Q_i = X (W + U_i Z_iᵀ) with the weight of each map of each head formed on the way."""
-
-    def weight(proj, down, up, head, i):
-        dim, rank = up.shape[2:]
-        base = proj.weight[head * dim : (head + 1) * dim].T  # [hidden, D]
-        start = (2 * head + i) * rank
-        return base + down.weight[start : start + rank].T @ up[head, i].T
-
-    def run(layer, x, rotary, *, factor=None, eps=None):
-        group = layer.num_heads // layer.num_kv_heads
-        v = (x @ layer.v_proj.weight.T).split(2 * layer.head_dim, dim=-1)
-        lam = formulas.lam(layer)
-        outs = []
-        for head in range(layer.num_heads):
-            kv_head = head // group
-            maps = []
-            for i in (0, 1):
-                q = x @ weight(layer.q_proj, layer.q_down_proj, layer.q_up, head, i)
-                k = x @ weight(layer.k_proj, layer.k_down_proj, layer.k_up, kv_head, i)
-                maps.append(
-                    formulas.causal_map(formulas.rotate(q, rotary), formulas.rotate(k, rotary))
-                )
-            out = (maps[0] - lam * maps[1]) @ v[kv_head]
-            if factor is not None:
-                norm_weight = dict(layer.named_parameters()).get("head_norm.weight")
-                out = formulas.rms_norm(out, norm_weight, eps, factor)
-            outs.append(out)
-        return torch.cat(outs, dim=-1) @ layer.o_proj.weight.T
-
-    return run
-
-
 def make(num_heads=4, **options):
     return SharedDiffAttention(HIDDEN, num_heads, DIM, shared_rank=RANK, **options)
-
-
-@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
-@pytest.mark.parametrize("rotary", [False, True], ids=["no positions", "rotary"])
-def test_equals_the_formula(kv_heads, rotary, formula, assert_matches_formula):
-    layer = make(num_kv_heads=kv_heads, layer_idx=1)
-    tables = rotary_embedding(torch.arange(LENGTH), DIM) if rotary else None
-    factor = 1 - lambda_init(1)
-    assert_matches_formula(layer, lambda *args: formula(*args, factor=factor, eps=1e-5), tables)
-
-
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("eps", [1e-5, 0.3])
-def test_head_norm_options(affine, eps, formula, assert_matches_formula):
-    layer = make(2, head_norm_affine=affine, head_norm_eps=eps, lambda_init=0.9)
-    if affine:
-        torch.nn.init.uniform_(layer.head_norm.weight, 0.5, 2.0)
-    assert_matches_formula(layer, lambda *args: formula(*args, factor=1 - 0.9, eps=eps))
-
-
-def test_without_head_norm_there_is_no_factor(formula, assert_matches_formula):
-    assert_matches_formula(make(2, head_norm=False, lambda_init=0.9), formula)
 
 
 def test_maps_differ_at_step_0_and_lambda_learns():
@@ -178,31 +121,6 @@ def test_rank_below_one_is_refused(rank):
         ConfigError, match=rf"^SharedDiffAttention: shared_rank must be 1 or more, got {rank}\.$"
     ):
         SharedDiffAttention(HIDDEN, 2, DIM, shared_rank=rank)
-
-
-def test_attend_gets_v1_shapes():
-    layer = make(4, num_kv_heads=2)
-    seen = {}
-
-    def attend(q, k, v, lam):
-        seen.update(q=q.shape, k=k.shape, v=v.shape, lam=lam.shape)
-        return diff_attention(q, k, v, lam)
-
-    layer(torch.randn(2, LENGTH, HIDDEN), attend=attend)
-    assert seen == {"q": (2, 6, 4, 2, 4), "k": (2, 6, 2, 2, 4), "v": (2, 6, 2, 8), "lam": ()}
-
-
-def test_a_folded_weight_is_the_base_and_its_update():
-    heads, rank, width, hidden = 3, 2, 4, 5
-    base, down = torch.randn(heads * width, hidden), torch.randn(heads * 2 * rank, hidden)
-    up = torch.randn(heads, 2, width, rank)
-    folded = folded_weight(base, down, up).unflatten(0, (heads, 2, width))
-    for head in range(heads):
-        for i in (0, 1):
-            start = (2 * head + i) * rank
-            update = up[head, i] @ down[start : start + rank]
-            expected = base[head * width : (head + 1) * width] + update
-            torch.testing.assert_close(folded[head, i], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

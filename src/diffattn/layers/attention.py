@@ -17,28 +17,47 @@ class AttentionLayer(nn.Module):
     A subclass says how many maps its queries and keys have and how wide its values are, in units
     of ``head_dim``, names its operator, and adds what makes λ.
 
-    Two options of every layer are those of other families, the papers' have neither: ``qkv_bias``
-    gives queries, keys and values biases (Qwen2), ``qk_norm_eps`` an RMSNorm over the channels of
-    every query and key before rotation, with this number added to the mean square (Qwen3). The
-    norm has one scale ``[D]`` for queries and one for keys, as there, shared by all heads and by
-    both maps: to the projections a second map is a further head. So no map can make its queries
-    larger than the other's; they differ by where they point.
+    Options of every layer: ``num_kv_heads`` (Hkv, divides ``num_heads``; default ``num_heads``),
+    ``layer_idx`` (global, from 0), ``head_norm`` (RMSNorm per head, times 1 − λ_init where there is
+    one; default :attr:`normalises_heads`), ``head_norm_affine`` (learn its scale ``[Dv]``; default
+    True) and ``head_norm_eps`` (added to its mean square; default 1e-5).
+
+    Two more are those of other families: ``qkv_bias`` gives queries, keys and values biases
+    (Qwen2), ``qk_norm_eps`` an RMSNorm over the channels of every query and key before rotation,
+    with this number added to the mean square (Qwen3). The norm has one scale ``[D]`` for queries
+    and one for keys, as there, shared by all heads and by both maps. So no map can make its
+    queries larger than the other's; they differ by where they point.
+
+    Raises:
+        ConfigError: Head counts below 1 or not divisible.
     """
 
     query_maps = 1
     key_maps = 1
     value_width = 1
+    normalises_heads = False
     operator: Callable[..., Tensor]
+    lambda_init: float = 0.0
 
     def __init__(
-        self, hidden_size: int, num_heads: int, head_dim: int, num_kv_heads: int | None,
-        layer_idx: int, lambda_bias: nn.Module | None = None, *, qkv_bias: bool = False,
+        self,
+        hidden_size: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        num_kv_heads: int | None = None,
+        layer_idx: int = 0,
+        lambda_vectors: nn.Module | None = None,
+        head_norm: bool | None = None,
+        head_norm_affine: bool = True,
+        head_norm_eps: float = 1e-5,
+        qkv_bias: bool = False,
         qk_norm_eps: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        if lambda_bias is not None:
+        if lambda_vectors is not None:
             # First of all modules: optimizers and norms of gradients go by the order of parameters.
-            self.lambda_bias = lambda_bias
+            self.lambda_bias = lambda_vectors
         where = type(self).__name__
         if num_heads < 1 or head_dim < 1:
             raise ConfigError(
@@ -63,6 +82,16 @@ class AttentionLayer(nn.Module):
             nn.Identity() if qk_norm_eps is None else HeadNorm(head_dim, eps=qk_norm_eps)
             for _ in range(2)
         )
+        self._make_lambda_projection()
+        self.o_proj = nn.Linear(num_heads * self.value_dim, hidden_size, bias=False)
+        self.head_norm: nn.Module = nn.Identity()
+        if self.normalises_heads if head_norm is None else head_norm:
+            self.head_norm = HeadNorm(
+                self.value_dim,
+                affine=head_norm_affine,
+                eps=head_norm_eps,
+                factor=1.0 - self.lambda_init,
+            )
 
     def _make_query_key_projections(self) -> None:
         queries = self.num_heads * self.query_maps * self.head_dim
@@ -70,15 +99,8 @@ class AttentionLayer(nn.Module):
         self.q_proj = nn.Linear(self.hidden_size, queries, bias=self.qkv_bias)
         self.k_proj = nn.Linear(self.hidden_size, keys, bias=self.qkv_bias)
 
-    def _make_output(self) -> None:
-        self.o_proj = nn.Linear(self.num_heads * self.value_dim, self.hidden_size, bias=False)
-
-    def _make_head_norm(self, present: bool, affine: bool, eps: float, factor: float = 1.0) -> None:
-        self.head_norm = (
-            HeadNorm(self.value_dim, affine=affine, eps=eps, factor=factor)
-            if present
-            else nn.Identity()
-        )
+    def _make_lambda_projection(self) -> None:
+        pass
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
-from diffattn.layers.attention import AttentionLayer
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2, token_lambda_logits
+from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
-from diffattn.ops.inputs.lambda_param import sigmoid_lambda
 from diffattn.ops.inputs.masking import repeat_heads
 from diffattn.ops.softmax_attention import softmax_attention
 
@@ -246,17 +244,15 @@ class UniformSecondMap(DiffAttention):
         return torch.stack([q, torch.zeros_like(q)], dim=3), torch.stack([k, k], dim=3)
 
 
-class TokenLambdaAttention(AttentionLayer):
+class TokenLambdaAttention(DiffAttentionV2):
     r"""V1 with V2's λ: one per token and head, :math:`\sigma(X W_\lambda)`.
 
     Keys, values, head norm and its factor are V1's.
     """
 
-    query_maps = 2
     key_maps = 2
     value_width = 2
-    operator = staticmethod(diff_attention)
-    lambda_of = staticmethod(sigmoid_lambda)
+    normalises_heads = True
 
     def __init__(
         self,
@@ -264,23 +260,11 @@ class TokenLambdaAttention(AttentionLayer):
         num_heads: int,
         head_dim: int,
         *,
-        num_kv_heads: int | None = None,
         layer_idx: int = 0,
-        lambda_bias: bool = False,
-        head_norm: bool = True,
-        head_norm_affine: bool = True,
-        head_norm_eps: float = 1e-5,
         **options: Any,
     ) -> None:
-        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx, **options)
-        self.lambda_proj = nn.Linear(hidden_size, num_heads, bias=lambda_bias)
-        self._make_output()
-        factor = 1.0 - scheduled_lambda_init(layer_idx)
-        self._make_head_norm(head_norm, head_norm_affine, head_norm_eps, factor)
-
-    def lambdas(self, x: Tensor) -> tuple[Tensor]:
-        """λ of every token and head, ``[B, T, H]``, float32."""
-        return (self.lambda_of(token_lambda_logits(self.lambda_proj, x)),)
+        self.lambda_init = scheduled_lambda_init(layer_idx)
+        super().__init__(hidden_size, num_heads, head_dim, layer_idx=layer_idx, **options)
 
 
 class MapNormAttention(SharedDiffAttention):
@@ -302,10 +286,11 @@ class MapNormAttention(SharedDiffAttention):
         hidden_size: Width of the residual stream, in channels.
         num_heads: H, differential heads.
         head_dim: D, width of one query or key; values are 2D wide.
-        head_norm: Normalise outputs, too, with Shared DIFF's factor; the reading does not.
         head_norm_eps: Added to the sum of squares of a row, and to the mean square of an output.
         **options: Keyword arguments of :class:`SharedDiffAttention`.
     """
+
+    normalises_heads = False
 
     def __init__(
         self,
@@ -313,14 +298,10 @@ class MapNormAttention(SharedDiffAttention):
         num_heads: int,
         head_dim: int,
         *,
-        head_norm: bool = False,
         head_norm_eps: float = 1e-5,
         **options: Any,
     ) -> None:
-        super().__init__(
-            hidden_size, num_heads, head_dim, head_norm=head_norm, head_norm_eps=head_norm_eps,
-            **options,
-        )  # fmt: skip
+        super().__init__(hidden_size, num_heads, head_dim, head_norm_eps=head_norm_eps, **options)
         self.map_norm_eps = head_norm_eps
 
     def fold(self) -> DiffAttention:

@@ -27,22 +27,16 @@ class DiffAttention(AttentionLayer):
         hidden_size: Width of the residual stream, in channels.
         num_heads: H, differential heads.
         head_dim: D, width of one query or key; values are 2D wide.
-        num_kv_heads: Hkv, divides ``num_heads``. Default: ``num_heads``.
         layer_idx: Global 0-based index of the layer; sets λ_init.
         lambda_init: Constant part of λ. Default: the paper's depth schedule.
-        head_norm: RMSNorm per head with factor 1 − λ_init; False drops both.
-        head_norm_affine: Learn the norm's scale ``[2D]``.
-        head_norm_eps: Added to the mean square.
-        **options: ``qkv_bias`` and ``qk_norm_eps``, see
-            :class:`~diffattn.layers.attention.AttentionLayer`.
-
-    Raises:
-        ConfigError: Head counts below 1 or not divisible.
+        **options: Of every :class:`~diffattn.layers.attention.AttentionLayer`. Without
+            ``head_norm`` the factor 1 − λ_init is left out too.
     """
 
     query_maps = 2
     key_maps = 2
     value_width = 2
+    normalises_heads = True
     operator = staticmethod(diff_attention)
     lambda_bias: LambdaVectors
     # As the paper names them; they are parameters of ``lambda_bias``.
@@ -57,23 +51,14 @@ class DiffAttention(AttentionLayer):
         num_heads: int,
         head_dim: int,
         *,
-        num_kv_heads: int | None = None,
         layer_idx: int = 0,
         lambda_init: float | None = None,
-        head_norm: bool = True,
-        head_norm_affine: bool = True,
-        head_norm_eps: float = 1e-5,
         **options: Any,
     ) -> None:
-        super().__init__(
-            hidden_size, num_heads, head_dim, num_kv_heads, layer_idx, LambdaVectors(head_dim),
-            **options,
-        )  # fmt: skip
         self.lambda_init = scheduled_lambda_init(layer_idx) if lambda_init is None else lambda_init
-        self._make_output()
+        options |= {"layer_idx": layer_idx, "lambda_vectors": LambdaVectors(head_dim)}
+        super().__init__(hidden_size, num_heads, head_dim, **options)
         self.lambda_bias.reset_parameters()
-        factor = 1.0 - self.lambda_init
-        self._make_head_norm(head_norm, head_norm_affine, head_norm_eps, factor)
 
     def lam(self) -> Tensor:
         """λ of this layer, scalar ``[]``, float32 also under autocast and in a bfloat16 model.

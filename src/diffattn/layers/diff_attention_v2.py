@@ -24,17 +24,8 @@ class DiffAttentionV2(AttentionLayer):
         hidden_size: Width of the residual stream, in channels.
         num_heads: H, output heads; there are 2H query heads.
         head_dim: D, width of one query, key and value.
-        num_kv_heads: Hkv, divides ``num_heads``. Default: ``num_heads``.
-        layer_idx: Kept for caches; the arithmetic does not depend on it.
         lambda_bias: Give the λ projection a bias.
-        head_norm: RMSNorm per head with factor 1; the authors use none.
-        head_norm_affine: Learn the norm's scale ``[D]``.
-        head_norm_eps: Added to the mean square.
-        **options: ``qkv_bias`` and ``qk_norm_eps``, see
-            :class:`~diffattn.layers.attention.AttentionLayer`.
-
-    Raises:
-        ConfigError: Head counts below 1 or not divisible.
+        **options: Of every :class:`~diffattn.layers.attention.AttentionLayer`.
     """
 
     query_maps = 2
@@ -48,18 +39,14 @@ class DiffAttentionV2(AttentionLayer):
         num_heads: int,
         head_dim: int,
         *,
-        num_kv_heads: int | None = None,
-        layer_idx: int = 0,
         lambda_bias: bool = False,
-        head_norm: bool = False,
-        head_norm_affine: bool = True,
-        head_norm_eps: float = 1e-5,
         **options: Any,
     ) -> None:
-        super().__init__(hidden_size, num_heads, head_dim, num_kv_heads, layer_idx, **options)
-        self.lambda_proj = nn.Linear(hidden_size, num_heads, bias=lambda_bias)
-        self._make_output()
-        self._make_head_norm(head_norm, head_norm_affine, head_norm_eps)
+        self.has_lambda_bias = lambda_bias
+        super().__init__(hidden_size, num_heads, head_dim, **options)
+
+    def _make_lambda_projection(self) -> None:
+        self.lambda_proj = nn.Linear(self.hidden_size, self.num_heads, bias=self.has_lambda_bias)
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """λ of every token and head, ``[B, T, H]``, float32."""

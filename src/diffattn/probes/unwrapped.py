@@ -3,6 +3,7 @@
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
@@ -33,12 +34,10 @@ def unwrapped(network: Any) -> Any:
         if inner is None:
             break
         network = inner
-    model_class = DiffTransformerForCausalLM
-    if network.config.model_type == model_class.config_class.model_type and not isinstance(
-        network, model_class
-    ):
+    is_expected = isinstance(network, DiffTransformerForCausalLM)
+    if network.config.model_type == DiffTransformerConfig.model_type and not is_expected:
         raise ConfigError(
-            f"maps: a model of type {network.config.model_type!r} must be a {model_class.__name__}, got "
-            f"{type(network).__name__}."
+            f"maps: a model of type {network.config.model_type!r} must be a "
+            f"DiffTransformerForCausalLM, got {type(network).__name__}."
         )
     return network
