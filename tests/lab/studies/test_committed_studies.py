@@ -6,8 +6,10 @@ import pytest
 
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import NEVER_ATTEND
+from diffattn.lab.records.fields import checked
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.records.stored_runs import runs_folder
+from diffattn.lab.records.study_results import RESULTS
 from diffattn.lab.report.sections.gradient_flow import read_gradient_flow_study
 from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.report.sections.scaling import read_scaling_study
@@ -72,7 +74,7 @@ def config_of(name):
 def members_of(name, config, runs):
     """All runs of a study, but those of the sweep of a study of text."""
     *sweeps, trials = config.waves(runs.results)
-    assert name in OF_TEXT or not any(config.wanted_runs(runs.results) for _ in sweeps)
+    assert name in OF_TEXT or not any(config.missing_tries(runs.results) for _ in sweeps)
     if name != "recall":
         return trials.members
     tried = {group: choice.tried for group, choice in config.choices(runs.results).items()}
@@ -94,6 +96,8 @@ def test_results_follow_from_the_runs(name, assert_same_statistics):
     else:
         results = judge(config, runs, None, None)
     assert assert_same_statistics(results, committed(name), **fit) > 50
+    for written in (results, committed(name)):
+        checked(RESULTS[config.kind][0], written, name)
     if name != "laptop":  # whose models that count were replaced by newer ones
         assert read_any(name).gaps == ()
 

@@ -4,7 +4,6 @@ import math
 import shutil
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 
 import pytest
 
@@ -18,10 +17,13 @@ from diffattn.lab.studies.reproduce import reproduce
 def small_plans(monkeypatch):
     """Fewer sizes of gradients, and a rate at which every run diverges."""
     gradients = GRADIENT_FLOW["smoke"]()
-    arms = {name: gradients.arms[name] for name in ("base", "depth-1", "width-16", "large-values")}
-    gradients = replace(gradients, arms=MappingProxyType(arms))
+    arms = {
+        name: gradients.settings["arms"][name]
+        for name in ("base", "depth-1", "width-16", "large-values")
+    }
+    gradients = replace(gradients, settings=gradients.settings | {"arms": arms})
     monkeypatch.setitem(GRADIENT_FLOW, "smoke", lambda: gradients)
-    stability = replace(STABILITY["smoke"](), learning_rates=(2e-3, 1e30))
+    stability = replace(STABILITY["smoke"](), settings={"learning_rates": (2e-3, 1e30)})
     monkeypatch.setitem(STABILITY, "smoke", lambda: stability)
 
 

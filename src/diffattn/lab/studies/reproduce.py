@@ -1,28 +1,65 @@
 """Reproduce a study: the kinds of studies, and the one function that runs each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import MEMBERS
-from diffattn.lab.studies.gradient_flow.config import GradientFlowConfig, gradient_flow_study
+from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
-from diffattn.lab.studies.recall.config import RecallStudyConfig, recall_study
+from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import recall_results
 from diffattn.lab.studies.run import run_study
-from diffattn.lab.studies.scaling.config import ScalingStudyConfig, scaling_study
+from diffattn.lab.studies.scaling.config import scaling_study
 from diffattn.lab.studies.scaling.summary import scaling_results
-from diffattn.lab.studies.stability.config import StabilityStudyConfig, stability_study
+from diffattn.lab.studies.stability.config import stability_study
 from diffattn.lab.studies.stability.summary import stability_results
 from diffattn.lab.studies.study import OnMessage, OnProgress, Runs, Study
-from diffattn.lab.studies.text.comparison import ComparisonConfig
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.models.config.known_names import check_known
 
-KINDS = (*MEMBERS, "recall", "stability", "gradient-flow", "scaling")
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of study: its settings, and the results of its finished runs."""
+
+    make: Callable[..., Study]
+    """From a scale and the options below to the settings."""
+    judge: Callable[[Any, Runs, PreparedData | None, OnMessage], Any]
+    """From finished runs to ``results.json``."""
+    options: tuple[str, ...] = ("seeds", "settings", "match")
+    """Arguments of :func:`reproduce` that the kind takes."""
+
+
+KINDS: dict[str, Kind] = {
+    **{name: Kind(partial(comparison, kind=name), judge_comparison) for name in MEMBERS},
+    "recall": Kind(
+        recall_study,
+        lambda study, runs, *_: recall_results(study, runs.results),
+        options=("seeds", "match"),
+    ),
+    "stability": Kind(
+        stability_study,
+        lambda study, runs, *_: stability_results(study, runs.results, runs.rows("metrics")),
+    ),
+    "gradient-flow": Kind(
+        gradient_flow_study,
+        lambda study, runs, *_: gradient_flow_results(study, runs.results, runs.rows("gradients")),
+    ),
+    "scaling": Kind(
+        scaling_study,
+        lambda study, runs, *_: scaling_results(
+            study, {name: result["validation_loss"] for name, result in runs.results.items()}
+        ),
+        options=("seeds", "settings", "match", "extrapolate"),
+    ),
+}
+"""Name of a kind to its settings and results."""
 
 
 def reproduce(
@@ -110,40 +147,17 @@ def make_study(
     """The settings of a study. Arguments are those of :func:`reproduce`.
 
     Raises:
-        ConfigError: An unknown kind, scale or setting, or a setting that the kind does not have.
+        ConfigError: An unknown kind, scale or setting, or an option that the kind does not have.
     """
     check_known("reproduce", "kind", kind, KINDS)
-    if extrapolate and kind != "scaling":
-        raise ConfigError(f"reproduce {kind}: extrapolate must be left out, it is of scaling.")
-    if kind == "recall":
-        if settings:
-            raise ConfigError(f"reproduce recall: settings must be empty, got {settings[0]!r}.")
-        return recall_study(scale, seeds=seeds, match=match)
-    if kind == "scaling":
-        return scaling_study(
-            scale, seeds=seeds, settings=settings, match=match, extrapolate=extrapolate
-        )
-    if kind in MEMBERS:
-        return comparison(scale, kind=kind, seeds=seeds, settings=settings, match=match)
-    make = gradient_flow_study if kind == "gradient-flow" else stability_study
-    return make(scale, seeds=seeds, settings=settings, match=match)
+    options = {"seeds": seeds, "settings": settings, "match": match, "extrapolate": extrapolate}
+    for name in ("settings", "extrapolate"):
+        if options[name] and name not in KINDS[kind].options:
+            raise ConfigError(f"reproduce {kind}: {name} must be left out, got {options[name]!r}.")
+    taken = {name: options[name] for name in KINDS[kind].options}
+    return KINDS[kind].make(scale, **taken)
 
 
-def judge(
-    study: Study, runs: Runs, data: PreparedData | None, on_message: OnMessage
-) -> dict[str, Any]:
+def judge(study: Study, runs: Runs, data: PreparedData | None, on_message: OnMessage) -> Any:
     """The ``results.json`` of a study, of whichever kind."""
-    match study:
-        case RecallStudyConfig():
-            return recall_results(study, runs.results)
-        case ScalingStudyConfig():
-            losses = {name: result["validation_loss"] for name, result in runs.results.items()}
-            return scaling_results(study, losses)
-        case StabilityStudyConfig():
-            return stability_results(study, runs.results, runs.rows("metrics"))
-        case GradientFlowConfig():
-            return gradient_flow_results(study, runs.results, runs.rows("gradients"))
-        case ComparisonConfig():
-            assert data is not None, "a comparison reads text"
-            return judge_comparison(study, runs, data, on_message)
-    raise AssertionError(f"{study.kind}: every kind of study has a judge")
+    return KINDS[study.kind].judge(study, runs, data, on_message)

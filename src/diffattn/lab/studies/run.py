@@ -16,7 +16,7 @@ from diffattn.lab.records.run import package_versions
 from diffattn.lab.studies import workers as processes
 from diffattn.lab.studies.page import build_study_page
 from diffattn.lab.studies.reuse import require_studies, reuse_runs
-from diffattn.lab.studies.study import FixedRuns, OnMessage, OnProgress, Runs, Study, Wave
+from diffattn.lab.studies.study import FixedStudy, OnMessage, OnProgress, Runs, Study, Wave
 from diffattn.lab.studies.study_folder import (
     begin_study,
     recorded_costs,
@@ -28,7 +28,7 @@ from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.prepare import PreparedData, has_packing, prepare_data
 from diffattn.lab.training.run import RESULTS, require_enough
 
-Judge = Callable[[Study, Runs, PreparedData | None, OnMessage], dict[str, Any]]
+Judge = Callable[[Study, Runs, PreparedData | None, OnMessage], Any]
 """From finished runs to the ``results.json`` of their study."""
 
 
@@ -92,7 +92,7 @@ def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | 
     """
     resolved: dict[str, Any] = study.resolved()
     facts: dict[str, Any] = {"kind": study.kind}
-    if isinstance(study, FixedRuns):
+    if isinstance(study, FixedStudy):
         facts["runs"] = [member.config.name for member in study.members()]
     if study.base is None:
         if recorded_study(folder, resolved) is None:

@@ -1,19 +1,22 @@
-"""A study as its driver sees it: settings, runs in waves, and the records of finished runs."""
+"""The settings of a study of any kind, its runs in waves, and the records of finished runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.catalog.models import BASELINE
+from diffattn.lab.catalog.recipes.plan import StudyPlan
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.settings import apply_settings
 from diffattn.lab.training.stability import StabilityRun
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.twins import Twin
+from diffattn.models.config.known_names import check_known
+from diffattn.models.twins import MATCHES, Twin
 
 Results = Mapping[str, Mapping[str, Any]]
 """Name of a run to its ``results.json``."""
@@ -31,8 +34,7 @@ class Member:
     facts: dict[str, Any]
     """Exact differences to the softmax base: parameters, training FLOPs per token."""
     records_divergence: bool = False
-    """Whether a run on text whose numbers leave the range of floats ends with results, without a
-    loss. Else it fails."""
+    """Whether a run on text that diverges ends with results, without a loss. Else it fails."""
 
     @classmethod
     def from_twin(
@@ -99,39 +101,41 @@ class Runs:
         }
 
 
-class Study(Protocol):
-    """The settings of a study, of any kind."""
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """The settings of a study of any kind."""
 
-    @property
-    def kind(self) -> str:
-        """As ``diffattn reproduce`` names it."""
+    shares_workers: ClassVar[bool] = False
+    """Whether a process makes several runs, as its start takes long beside a run."""
+    always_workers: ClassVar[bool] = False
+    """Whether even a single worker is a separate process, as runs may take hours."""
+    keeps_weights: ClassVar[bool] = True
+    """Whether finished runs keep their weights."""
+    kind: str
+    """As ``diffattn reproduce`` names it."""
+    scale: str
+    """Name of the recipe."""
+    base: RunConfig | None = None
+    """The run on text that all others are made from; ``None`` if no run reads text."""
+    seeds: tuple[int, ...]
+    """Of initial weights and data order."""
+    match: str = "params"
+    """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
-    @property
-    def scale(self) -> str:
-        """Name of the recipe."""
-
-    @property
-    def base(self) -> RunConfig | None:
-        """The run on text that all others are made from; ``None`` if no run reads text."""
-
-    @property
-    def shares_workers(self) -> bool:
-        """Whether a worker makes several runs, as its start-up takes long beside a run."""
-
-    @property
-    def always_workers(self) -> bool:
-        """Whether even a single worker is a process of its own, as runs may take hours."""
-
-    @property
-    def keeps_weights(self) -> bool:
-        """Whether finished runs keep their weights."""
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        check_known(where, "match", self.match, MATCHES)
+        distinct = bool(self.seeds) and len(self.seeds) == len(set(self.seeds))
+        require(where, distinct, "seeds must be distinct, one or more", list(self.seeds))
 
     @property
     def total_steps(self) -> int:
         """Most steps of all runs together, as planned."""
+        raise NotImplementedError
 
     def steps_by_run(self) -> Callable[[str], int]:
         """From the name of a run to its most steps."""
+        raise NotImplementedError
 
     def waves(self, results: Results) -> Iterator[Wave]:
         """All runs, wave by wave.
@@ -139,17 +143,28 @@ class Study(Protocol):
         Args:
             results: Holds the runs of every wave before the next one is asked for.
         """
+        raise NotImplementedError
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
+        raise NotImplementedError
 
 
-class FixedRuns:
+@dataclass(frozen=True, kw_only=True)
+class FixedStudy(Study):
     """A study on text whose runs are known before the first of them."""
 
-    shares_workers: ClassVar[bool] = False
-    always_workers: ClassVar[bool] = False
-    keeps_weights: ClassVar[bool] = True
+    base: RunConfig
+    """The softmax run; the others are made from it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_softmax(type(self).__name__, "base", self.base.model)
+        self._check()
+        self.members()  # a run that cannot be made is refused at once
+
+    def _check(self) -> None:
+        """Refuse settings that the study cannot measure."""
 
     def members(self) -> list[Member]:
         """Every run, seed by seed, so that an early stop leaves whole groups."""
@@ -170,30 +185,20 @@ class FixedRuns:
         return lambda run: steps.get(run, 0)
 
 
-def require(where: str, *conditions: tuple[bool, str, Any]) -> None:
-    """Refuse settings of a study.
+def require(where: str, holds: bool, condition: str, value: Any) -> None:
+    """Refuse a setting of a study.
 
     Args:
         where: Name of the settings' class.
-        *conditions: Whether a condition holds, the condition in words, and the value given.
+        holds: Whether the condition holds.
+        condition: The condition in words.
+        value: The value given.
 
     Raises:
-        ConfigError: A condition does not hold; the first is named.
+        ConfigError: The condition does not hold.
     """
-    for holds, condition, value in conditions:
-        if not holds:
-            raise ConfigError(f"{where}: {condition}, got {value!r}.")
-
-
-def require_distinct(where: str, field: str, values: Sequence[Any], least: int = 1) -> None:
-    """Refuse a list of settings that is too short or repeats a value.
-
-    Raises:
-        ConfigError: It is.
-    """
-    number = "one" if least == 1 else least
-    holds = least <= len(values) == len(set(values))
-    require(where, (holds, f"{field} must be distinct, {number} or more", list(values)))
+    if not holds:
+        raise ConfigError(f"{where}: {condition}, got {value!r}.")
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:
@@ -202,6 +207,32 @@ def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> Non
     Raises:
         ConfigError: It is of another attention type.
     """
-    is_softmax = model.attention_type == BASELINE
     must = f"{field} must be a softmax model, whose twins are compared"
-    require(where, (is_softmax, must, model.attention_type))
+    require(where, model.attention_type == BASELINE, must, model.attention_type)
+
+
+def planned_settings(
+    plans: Mapping[str, Callable[[], StudyPlan]],
+    scale: str,
+    seeds: Sequence[int] | None,
+    settings: Sequence[str],
+) -> dict[str, Any]:
+    """Fields of a study's configuration.
+
+    Args:
+        plans: Scale to plan.
+        scale: A key of ``plans``.
+        seeds: Default: the plan's.
+        settings: Changes to the run, such as ``"train.num_steps=500"``.
+
+    Raises:
+        ConfigError: An unknown scale or setting.
+    """
+    check_known("reproduce", "scale", scale, plans)
+    plan = plans[scale]()
+    return {
+        "scale": scale,
+        "base": apply_settings(plan.run.config(), settings),
+        "seeds": plan.seeds if seeds is None else tuple(seeds),
+        **plan.settings,
+    }

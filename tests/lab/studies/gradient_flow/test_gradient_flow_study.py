@@ -8,8 +8,9 @@ from diffattn.errors import ConfigError
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.lab.report.sections.gradient_flow_tables import BASE, NULL
 from diffattn.lab.studies.gradient_flow.config import OF_ARMS, OF_BASE, gradient_flow_study
-from diffattn.lab.studies.gradient_flow.summary import MATRICES, gradient_flow_results
-from diffattn.lab.studies.gradient_flow.verdict import DRIFT, LEVEL, judged
+from diffattn.lab.studies.gradient_flow.judgements import DRIFT, LEVEL, judge_factors
+from diffattn.lab.studies.gradient_flow.sizes import MATRICES
+from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
 
 
 @pytest.mark.parametrize("scale", GRADIENT_FLOW)
@@ -73,7 +74,7 @@ def test_seeds_must_differ():
     ],
 )
 def test_the_rule(values, low, high, verdict):
-    assert judged(values, low, high, LEVEL) == verdict
+    assert judge_factors(values, low, high, LEVEL) == verdict
 
 
 def made_up(gradient, *, head_rms=0.5, seeds=(0, 1, 2)):

@@ -29,7 +29,7 @@ def swept(config, outcomes=None):
     ``outcomes``: by rate and seed, where V1's runs are not all alike.
     """
     results = {}
-    while wanted := config.wanted_runs(results):
+    while wanted := config.missing_tries(results):
         for member in wanted:
             name, train = member.config.name, member.config.train
             is_middle = "softmax" in name and train.learning_rate == 2e-3
@@ -86,7 +86,7 @@ def test_three_extensions_are_the_most(config):
 def test_a_control_that_attends_is_swept_by_the_same_rule(config):
     config = replace(config, controls=("none", "softmax_norm"))
     results = {}
-    while wanted := config.wanted_runs(results):
+    while wanted := config.missing_tries(results):
         for member in wanted:
             name, rate = member.config.name, member.config.train.learning_rate
             best = {"softmax": 2e-3, "diff": 2e-3, "softmax_norm": 8e-3}[name.split("-")[1]]
@@ -102,7 +102,7 @@ def test_a_control_that_attends_is_swept_by_the_same_rule(config):
 
 def test_a_single_rate_is_no_choice(config):
     config = replace(config, learning_rates=(3e-3,))
-    assert config.wanted_runs({}) == []
+    assert config.missing_tries({}) == []
     assert config.choices({})[DIFF].inside is None
 
 

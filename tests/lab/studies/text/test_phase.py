@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.lab.studies.text.phase import phase_step
+from diffattn.lab.studies.text.count_models import phase_step
 
 
 def rows_of(*losses):

@@ -1,7 +1,5 @@
 """Rows of an ablation against numbers by hand, and the sentence that they lead to."""
 
-from dataclasses import replace
-
 import pytest
 
 from diffattn.errors import ConfigError
@@ -10,7 +8,6 @@ from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.results import comparison_results
-from diffattn.lab.studies.text.rows import compared_rows
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.verdict import verdict
 
@@ -211,20 +208,6 @@ def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():
     assert runs["diff-common-seed0"].learning_rate == runs["softmax-seed0"].learning_rate == 2e-3
     assert config.resolved()["rate_factors"] == {"diff": 0.5, "shared_diff": 0.5}
     assert "rate_factors" not in comparison("laptop", kind="ablations").resolved()
-
-
-@pytest.mark.parametrize("factors", [{"softmax": 0.5}, {"diff": 0.0}, {"diff_no_norm": 2.0}])
-def test_rate_factors_that_mean_nothing_are_refused(factors):
-    with pytest.raises(ConfigError, match="rate_factors must be positive, of "):
-        replace(comparison("laptop", kind="ablations"), rate_factors=factors)
-    with pytest.raises(ConfigError, match="rate_factors"):
-        replace(comparison("study"), rate_factors={"diff": 0.5})
-
-
-def test_a_comparison_on_text_has_no_rows():
-    assert compared_rows([], {}) == []
-    made = comparison("smoke")
-    assert made.kind == "text"
 
 
 @pytest.mark.scheduled

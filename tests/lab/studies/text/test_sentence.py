@@ -4,7 +4,7 @@ import re
 
 from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.studies.text.comparison import Sweep
-from diffattn.lab.studies.text.sentence import difference
+from diffattn.lab.studies.text.outcomes import difference
 from lab.studies.text.made_up_losses import LOSSES, adjusted, common_rates, study
 
 

@@ -1,97 +1,88 @@
 """Gradient-flow studies: small models over depth, width and λ_init, measured as they begin."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
-from diffattn.lab.catalog.recipes.plan import RunPlan
+from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan
 from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.models.config.settings import ModelSettings
 
 HEAD_DIM = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GradientFlowPlan:
-    """What a gradient-flow study varies, and the softmax run that it starts from."""
-
-    run: RunPlan
-    arms: MappingProxyType[str, MappingProxyType[str, Any]]
-    """Name to changed settings of the softmax model; ``base`` comes first and changes none."""
-    phases: MappingProxyType[str, tuple[int, ...]]
-    """Name to the steps, counted from 1, that are measured and averaged."""
-    seeds: tuple[int, ...]
-
-
-def smoke() -> GradientFlowPlan:
+def smoke() -> StudyPlan:
     """Tiny models, 12 steps: checks the machinery, shows nothing else.
 
     Command: ``diffattn reproduce gradient-flow --scale smoke``. Hardware: 1 CPU core. Duration: a
     minute. Expected: at the first step DIFF V1 with head norm has larger gradients than without.
     """
-    return _plan(
-        "smoke", num_steps=12, warmup_steps=4, seq_len=32, batch_tokens=64, vocab_size=512,
-        widths=(32, 16, 64), depths=(2, 1, 3), seeds=(0,),
-        phases={"start": (1,), "late": (11, 12)}, evaluation_tokens=256,
-    )  # fmt: skip
+    train = _train(num_steps=12, warmup_steps=4, seq_len=32, batch_tokens=64)
+    phases = {"start": (1,), "late": (11, 12)}
+    return _plan("smoke", train, 512, (32, 16, 64), (2, 1, 3), num_seeds=1, phases=phases)
 
 
-def laptop() -> GradientFlowPlan:
+def laptop() -> StudyPlan:
     """Width 64 to 256, depth 2 to 8, 60 steps, 3 seeds.
 
     Command: ``diffattn reproduce gradient-flow``. Hardware: 1 CPU core. Duration: about 10 minutes.
     Expected: the norm's Jacobian is far above 1 at the first step, as the head's output is far
     smaller than 1 − λ_init at these widths, and falls with width and with training.
     """
-    return _plan(
-        "laptop", num_steps=60, warmup_steps=10, seq_len=128, batch_tokens=512, vocab_size=1_024,
-        widths=(128, 64, 256), depths=(4, 2, 8), seeds=(0, 1, 2),
-        phases={
-            "start": (1,),
-            "warm-up": (8, 9, 10, 11, 12),
-            "middle": (28, 29, 30, 31, 32),
-            "end": (56, 57, 58, 59, 60),
-        },
-        evaluation_tokens=2_048,
-    )  # fmt: skip
+    train = _train(num_steps=60, warmup_steps=10, seq_len=128, batch_tokens=512)
+    phases = {
+        "start": (1,),
+        "warm-up": (8, 9, 10, 11, 12),
+        "middle": (28, 29, 30, 31, 32),
+        "end": (56, 57, 58, 59, 60),
+    }
+    return _plan("laptop", train, 1_024, (128, 64, 256), (4, 2, 8), num_seeds=3, phases=phases)
 
 
-def study() -> GradientFlowPlan:
+def study() -> StudyPlan:
     """Width 128 to 512, depth 4 to 16, 400 steps of 2,048 tokens, 5 seeds.
 
     Command: ``diffattn reproduce gradient-flow --scale study``. Hardware: 2 CPU cores. Duration:
     about a day of processor time; not run. Expected: whatever it says; at the widest model the
     norm's Jacobian starts nearer to 1.
     """
-    return _plan(
-        "study", num_steps=400, warmup_steps=40, seq_len=256, batch_tokens=2_048,
-        vocab_size=1_024, widths=(256, 128, 512), depths=(8, 4, 16), seeds=(0, 1, 2, 3, 4),
-        phases={
-            "start": (1,),
-            "warm-up": (38, 39, 40, 41, 42),
-            "middle": (196, 198, 200, 202, 204),
-            "end": (392, 394, 396, 398, 400),
-        },
-        evaluation_tokens=8_192,
-    )  # fmt: skip
+    train = _train(num_steps=400, warmup_steps=40, seq_len=256, batch_tokens=2_048)
+    phases = {
+        "start": (1,),
+        "warm-up": (38, 39, 40, 41, 42),
+        "middle": (196, 198, 200, 202, 204),
+        "end": (392, 394, 396, 398, 400),
+    }
+    return _plan("study", train, 1_024, (256, 128, 512), (8, 4, 16), num_seeds=5, phases=phases)
+
+
+def _train(*, num_steps: int, warmup_steps: int, seq_len: int, batch_tokens: int) -> TrainConfig:
+    return TrainConfig(
+        num_steps=num_steps,
+        batch_tokens=batch_tokens,
+        seq_len=seq_len,
+        learning_rate=2e-3,
+        final_learning_rate=2e-4,
+        warmup_steps=warmup_steps,
+        log_every=1,
+        evaluate_every=num_steps,
+        evaluation_tokens=4 * batch_tokens,
+    )
 
 
 def _plan(
     scale: str,
-    *,
-    num_steps: int,
-    warmup_steps: int,
-    seq_len: int,
-    batch_tokens: int,
+    train: TrainConfig,
     vocab_size: int,
     widths: tuple[int, int, int],
     depths: tuple[int, int, int],
-    seeds: tuple[int, ...],
+    *,
+    num_seeds: int,
     phases: dict[str, tuple[int, ...]],
-    evaluation_tokens: int,
-) -> GradientFlowPlan:
-    """Of widths and depths the first is the base's; then the smallest and the largest."""
+) -> StudyPlan:
+    """Of widths and depths the first is the base's; then the smallest and the largest.
+
+    Phases map a name to the steps, counted from 1, that are measured and averaged.
+    """
     (width, *other_widths), (depth, *other_depths) = widths, depths
     run = RunPlan(
         name=f"gradient-flow-{scale}",
@@ -99,21 +90,11 @@ def _plan(
             attention_type="softmax",
             vocab_size=vocab_size,
             num_hidden_layers=depth,
-            max_position_embeddings=seq_len,
+            max_position_embeddings=train.seq_len,
             depth_scaled_init=True,
             **_of_width(width),
         ),
-        train=TrainConfig(
-            num_steps=num_steps,
-            batch_tokens=batch_tokens,
-            seq_len=seq_len,
-            learning_rate=2e-3,
-            final_learning_rate=2e-4,
-            warmup_steps=warmup_steps,
-            log_every=1,
-            evaluate_every=num_steps,
-            evaluation_tokens=evaluation_tokens,
-        ),
+        train=train,
         # Little: every run reads all of it at its end.
         data=DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.002),
     )
@@ -122,12 +103,8 @@ def _plan(
     arms |= {f"width-{size}": _of_width(size) for size in other_widths}
     # As wide as the papers' models values have size 1 at the start: 0.02² × 2,500 = 1.
     arms["large-values"] = {"initializer_range": width**-0.5}
-    return GradientFlowPlan(
-        run=run,
-        arms=MappingProxyType({name: MappingProxyType(arm) for name, arm in arms.items()}),
-        phases=MappingProxyType(phases),
-        seeds=seeds,
-    )
+    settings = {"arms": arms, "phases": phases}
+    return StudyPlan(run=run, seeds=tuple(range(num_seeds)), settings=settings)
 
 
 def _of_width(width: int) -> dict[str, Any]:
@@ -143,7 +120,7 @@ def _of_width(width: int) -> dict[str, Any]:
     }
 
 
-GRADIENT_FLOW: dict[str, Callable[[], GradientFlowPlan]] = {
+GRADIENT_FLOW: dict[str, Callable[[], StudyPlan]] = {
     "smoke": smoke,
     "laptop": laptop,
     "study": study,

@@ -1,6 +1,8 @@
 """What a recipe returns: an experiment that can be listed and checked without torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig, WindowConfig
 from diffattn.models.config.settings import ModelSettings
@@ -27,3 +29,13 @@ class RunPlan:
             data=self.data,
             windows=self.windows,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyPlan:
+    """The softmax run that a study starts from, and what the study varies."""
+
+    run: RunPlan
+    seeds: tuple[int, ...]
+    settings: Mapping[str, Any]
+    """Other fields of the study's configuration."""

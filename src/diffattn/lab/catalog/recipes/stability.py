@@ -1,23 +1,13 @@
 """Stability studies: the laptop comparison's models at its learning rate and at larger ones."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from diffattn.lab.catalog.recipes.laptop import laptop as compared
-from diffattn.lab.catalog.recipes.plan import RunPlan
+from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StabilityPlan:
-    """What a stability study varies, and the softmax run that it starts from."""
-
-    run: RunPlan
-    learning_rates: tuple[float, ...]
-    """From the one that a comparison takes upwards."""
-    seeds: tuple[int, ...]
-
-
-def smoke() -> StabilityPlan:
+def smoke() -> StudyPlan:
     """Tiny models at two rates, 40 steps: checks the machinery, shows nothing else.
 
     Command: ``diffattn reproduce stability --scale smoke``. Hardware: 2 CPU cores. Duration: under
@@ -25,16 +15,23 @@ def smoke() -> StabilityPlan:
     """
     run = _run("stability-smoke", num_steps=40)
     model = replace(
-        run.model, vocab_size=512, hidden_size=16, intermediate_size=64, num_hidden_layers=2,
-        num_heads=4, num_kv_heads=4, head_dim=4, max_position_embeddings=32,
+        run.model,
+        vocab_size=512,
+        hidden_size=16,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=4,
+        max_position_embeddings=32,
         embedding_multiplier=4.0,
-    )  # fmt: skip
+    )
     train = replace(run.train, batch_tokens=64, seq_len=32, warmup_steps=4, evaluation_tokens=256)
     run = replace(run, model=model, train=train, data=replace(run.data, vocab_size=512))
-    return StabilityPlan(run=run, learning_rates=(2e-3, 2.0), seeds=(0,))
+    return StudyPlan(run=run, seeds=(0,), settings={"learning_rates": (2e-3, 2.0)})
 
 
-def laptop() -> StabilityPlan:
+def laptop() -> StudyPlan:
     """The study's models at the usual and at its largest rate, 100 steps, 2 seeds.
 
     Command: ``diffattn reproduce stability``. Hardware: 2 CPU cores. Duration: about 7 minutes,
@@ -42,10 +39,10 @@ def laptop() -> StabilityPlan:
     to gain from its context; no loss spike.
     """
     run = _run("stability-laptop", num_steps=100)
-    return StabilityPlan(run=run, learning_rates=(3e-3, 1.2e-2), seeds=(0, 1))
+    return StudyPlan(run=run, seeds=(0, 1), settings={"learning_rates": (3e-3, 1.2e-2)})
 
 
-def study() -> StabilityPlan:
+def study() -> StudyPlan:
     """500 steps at 1, 1.4, 2 and 4 times the usual rate, 5 seeds, 8 softmax heads (4 DIFF heads).
 
     In the study before, of 200 steps, no model gained from its context, and models without head
@@ -59,7 +56,7 @@ def study() -> StabilityPlan:
     """
     run = _run("stability-study", num_steps=500)
     rates = (3e-3, 4.2e-3, 6e-3, 1.2e-2)
-    return StabilityPlan(run=run, learning_rates=rates, seeds=(0, 1, 2, 3, 4))
+    return StudyPlan(run=run, seeds=(0, 1, 2, 3, 4), settings={"learning_rates": rates})
 
 
 def _run(name: str, *, num_steps: int) -> RunPlan:
@@ -80,7 +77,7 @@ def _run(name: str, *, num_steps: int) -> RunPlan:
     )
 
 
-STABILITY: dict[str, Callable[[], StabilityPlan]] = {
+STABILITY: dict[str, Callable[[], StudyPlan]] = {
     "smoke": smoke,
     "laptop": laptop,
     "study": study,

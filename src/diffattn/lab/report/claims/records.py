@@ -13,9 +13,9 @@ from diffattn.lab.records.evaluations import (
     evaluation_marker,
 )
 from diffattn.lab.records.results import BenchResult
-from diffattn.lab.records.run import SCHEMA_VERSION
 from diffattn.lab.records.stored_runs import results_folder
-from diffattn.lab.report.page.runs import TEXT_SCHEMA, read_versioned, study_kind
+from diffattn.lab.records.study_results import read_study_results
+from diffattn.lab.report.page.runs import study_kind
 
 PLACES = {
     "text": "published/text",
@@ -152,9 +152,7 @@ def _read_study(path: Path, folders: RecordFolders) -> dict[str, Any]:
     if kind in folders.studies:
         other = folders.name(folders.studies[kind])
         raise CheckpointError(f"there must be one study of {kind}, got {other}, too.")
-    schema = TEXT_SCHEMA if kind in ("text", "ablations", "rank") else SCHEMA_VERSION
-    file = path / "results.json"
-    results = read_versioned(file, schema) if file.exists() else None
+    results = read_study_results(path)
     folders.studies[kind] = path
     if results is None:
         folders.gaps.append(f"{folders.name(path)} holds no results yet.")

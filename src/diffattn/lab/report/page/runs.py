@@ -14,8 +14,6 @@ from diffattn.lab.records.run import SCHEMA_VERSION, RunRecord, require_schema
 from diffattn.lab.records.stored_runs import runs_folder
 
 BASELINE = "softmax"
-TEXT_SCHEMA = 2
-"""Of ``results.json`` of a study of models on text."""
 
 
 @dataclass(frozen=True, kw_only=True)

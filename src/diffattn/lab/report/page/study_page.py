@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from diffattn.lab.records.study_results import read_study_results
 from diffattn.lab.report.page.elements import Bullets, Document, Element, Section, Text
 from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table
@@ -31,8 +32,8 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     Raises:
         CheckpointError: The file is damaged or of another schema version.
     """
-    path = folder / "results.json"
-    return read_versioned(path) if path.exists() else None
+    results: dict[str, Any] | None = read_study_results(folder)
+    return results
 
 
 def unfinished(verb: str) -> list[Element]:

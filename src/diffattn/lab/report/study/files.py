@@ -8,9 +8,9 @@ from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.catalog.models import FLOOR, TYPES, gets_every_seed
+from diffattn.lab.records.study_results import read_study_results
 from diffattn.lab.report.page.runs import (
     BASELINE,
-    TEXT_SCHEMA,
     Study,
     StudyRun,
     is_number,
@@ -71,9 +71,7 @@ def read_study(folder: Path) -> TextStudy:
     if (folder / "costs.json").exists():
         shared_costs = read_versioned(folder / "costs.json")["runs"]
     runs = read_runs(folder, shared_costs)
-    results = maps = None
-    if (folder / "results.json").exists():
-        results = read_versioned(folder / "results.json", TEXT_SCHEMA)
+    results, maps = read_study_results(folder), None
     if (folder / "maps.json").exists():
         maps = read_versioned(folder / "maps.json")
     study = assembled(info, runs, results, folder / "study.json", maps=maps)

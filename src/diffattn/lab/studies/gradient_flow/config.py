@@ -1,4 +1,4 @@
-"""What a gradient-flow study runs: models alike but for attention, over depth, width and λ_init."""
+"""The runs of a gradient-flow study: models alike but for attention, over depth and width."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,19 +7,9 @@ from typing import Any, ClassVar
 from diffattn.lab.catalog.models import BASELINE, VARIANTS, WIDE, WITHOUT_NORM
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.lab.report.sections.gradient_flow_tables import BASE
-from diffattn.lab.studies.study import (
-    FixedRuns,
-    Member,
-    require,
-    require_distinct,
-    require_softmax,
-)
-from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.settings import apply_settings
+from diffattn.lab.studies.study import FixedStudy, Member, planned_settings, require
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.config.known_names import check_known
-from diffattn.models.twins import MATCHES
 
 LARGE_VALUES = "large-values"
 """The arm whose values have size 1 at the start, as 0.02 gives them at a width of 2,500."""
@@ -40,52 +30,31 @@ OF_ARMS = (BASELINE, WIDE, "diff")
 """Compared at the other sizes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GradientFlowConfig(FixedRuns):
-    """What is compared. All models of an arm read the same tokens at the same seed and step."""
+@dataclass(frozen=True, kw_only=True)
+class GradientFlowConfig(FixedStudy):
+    """The runs of a gradient-flow study. All models of an arm read the same tokens at each step.
 
-    kind: ClassVar[str] = "gradient-flow"
+    ``base`` is the softmax run with 2h heads of d.
+    """
+
     shares_workers: ClassVar[bool] = True
     keeps_weights: ClassVar[bool] = False
-    scale: str
-    base: RunConfig
-    """The softmax run with 2h heads of d; the others are made from it."""
+    kind: str = "gradient-flow"
     arms: Mapping[str, Mapping[str, Any]]
     """Name to changed settings of the softmax model; the first is :data:`BASE`, without any."""
     phases: Mapping[str, tuple[int, ...]]
     """Name to the steps that are averaged; the first is the start."""
-    seeds: tuple[int, ...]
-    match: str = "params"
-    """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         where, train = "GradientFlowConfig", self.base.train
-        check_known(where, "match", self.match, MATCHES)
-        require_softmax(where, "base", self.base.model)
-        require_distinct(where, "seeds", self.seeds)
-        steps = list(self.steps)
-        rises = steps == sorted(set(steps)) and steps[0] >= 1 and steps[-1] <= train.num_steps
-        bounds = f"from 1 or more to at most train.num_steps={train.num_steps}"
-        require(
-            where,
-            (rises, f"the steps of phases must rise {bounds}", steps),
-            (
-                next(iter(self.arms), None) == BASE and LARGE_VALUES in self.arms,
-                f"arms must begin with {BASE} and hold {LARGE_VALUES}",
-                list(self.arms),
-            ),
-            (
-                train.final_learning_rate > 0,
-                "train.final_learning_rate must be above 0, as updates are measured per unit of it",
-                train.final_learning_rate,
-            ),
-            (
-                not self.base.guard.intervenes,
-                "guard must be left at its defaults, as no measured step may be left out",
-                self.base.guard,
-            ),
-        )
-        self.members()  # whatever is wrong with a run is wrong now
+        last = train.num_steps
+        must = f"the steps of phases must be at most train.num_steps={last}"
+        require(where, self.steps[-1] <= last, must, list(self.steps))
+        rate = train.final_learning_rate
+        must = "train.final_learning_rate must be above 0, as updates are measured per unit of it"
+        require(where, rate > 0, must, rate)
+        must = "guard must be left at its defaults, as no measured step may be left out"
+        require(where, not self.base.guard.intervenes, must, self.base.guard)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -147,13 +116,5 @@ def gradient_flow_study(
     Raises:
         ConfigError: An unknown scale or setting, or seeds that are not distinct.
     """
-    check_known("reproduce", "scale", scale, GRADIENT_FLOW)
-    plan = GRADIENT_FLOW[scale]()
-    return GradientFlowConfig(
-        scale=scale,
-        base=apply_settings(plan.run.config(), settings),
-        arms=plan.arms,
-        phases=plan.phases,
-        seeds=plan.seeds if seeds is None else tuple(seeds),
-        match=match,
-    )
+    fields = planned_settings(GRADIENT_FLOW, scale, seeds, settings)
+    return GradientFlowConfig(**fields, match=match)

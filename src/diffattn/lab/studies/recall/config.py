@@ -1,4 +1,4 @@
-"""What a recall study runs: a sweep of learning rates, trials at the chosen ones, and controls."""
+"""The runs of a recall study: a sweep of learning rates, trials at the best, and controls."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,19 +7,11 @@ from typing import Any, ClassVar
 
 from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, VARIANTS, rate_owner
 from diffattn.lab.catalog.recipes.recall import RECALL
-from diffattn.lab.studies.study import (
-    Member,
-    Results,
-    Wave,
-    require,
-    require_distinct,
-    require_softmax,
-)
+from diffattn.lab.studies.study import Member, Results, Study, Wave, require, require_softmax
 from diffattn.lab.studies.sweep import EXTENSIONS, swept_rates
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.known_names import check_known
-from diffattn.models.twins import MATCHES
 
 Group = tuple[str, str]
 """A task, and an attention type or a control."""
@@ -43,16 +35,12 @@ class Choice:
     """Whether a lower and a higher rate were tried, too; ``None`` where nothing was chosen."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecallStudyConfig:
-    """What is compared. All members read the same sequences at the same seed and step."""
+@dataclass(frozen=True, kw_only=True)
+class RecallStudyConfig(Study):
+    """The runs of a recall study. All members read the same sequences at the same seed and step."""
 
-    kind: ClassVar[str] = "recall"
-    base: ClassVar[None] = None
     shares_workers: ClassVar[bool] = True
-    always_workers: ClassVar[bool] = False
-    keeps_weights: ClassVar[bool] = True
-    scale: str
+    kind: str = "recall"
     tasks: tuple[RecallConfig, ...]
     """The softmax run of every task; the others are its twins."""
     learning_rates: tuple[float, ...]
@@ -67,30 +55,21 @@ class RecallStudyConfig:
     types: tuple[str, ...] = ATTENTION_TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
-    """Seeds of the members that are not swept: so many of the trials', from the first."""
-    match: str = "params"
-    """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
+    """Trials' seeds that a member without a sweep gets, from the first."""
 
     def __post_init__(self) -> None:
-        where = "RecallStudyConfig"
-        check_known(where, "match", self.match, MATCHES)
-        for name in self.controls:
-            check_known(where, "control", name, RECALL_CONTROLS)
-        require_distinct(where, "tasks", [task.task_name for task in self.tasks])
-        for name in ("learning_rates", "sweep_seeds", "seeds", "types"):
-            require_distinct(where, name, getattr(self, name))
-        rates, shared = list(self.learning_rates), sorted(set(self.seeds) & set(self.sweep_seeds))
-        require(
-            where,
-            (rates == sorted(rates), "learning_rates must rise", rates),
-            (not shared, "seeds must not be those of the sweep", shared),
-            (self.extensions >= 0, "extensions must be 0 or more", self.extensions),
-            (self.control_seeds >= 1, "control_seeds must be 1 or more", self.control_seeds),
-        )
+        super().__post_init__()
+        where, shared = "RecallStudyConfig", sorted(set(self.seeds) & set(self.sweep_seeds))
+        require(where, not shared, "seeds must not be those of the sweep", shared)
         for task in self.tasks:
             require_softmax(where, "tasks", task.model)
-        for seed in (*self.seeds, *self.sweep_seeds):
-            replace(self.tasks[0].train, seed=seed, data_seed=seed)  # a wrong one is wrong now
+        for seed in self.seeds:
+            replace(self.tasks[0].train, seed=seed, data_seed=seed)  # refuses a wrong one at once
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Types and controls."""
+        return (*self.types, *self.controls)
 
     @property
     def swept(self) -> tuple[str, ...]:
@@ -100,9 +79,9 @@ class RecallStudyConfig:
     def choices(self, results: Results) -> dict[Group, Choice]:
         """The learning rate of every task and member that is swept.
 
-        The rate with the most solved sweep runs; among equals the fewest steps in total (a run that
-        is not solved counts all of its steps); then the smallest summed validation loss. While the
-        best of a sweep is its lowest or highest rate, half or twice that rate is tried next, at
+        The best rate has the most solved sweep runs; among equals the fewest steps in total, where
+        an unsolved run counts all of its steps; then the smallest summed validation loss. While the
+        best rate is the lowest or highest of its sweep, half or twice that rate is tried next, at
         most ``extensions`` times.
 
         Args:
@@ -110,15 +89,15 @@ class RecallStudyConfig:
         """
         if len(self.learning_rates) == 1:
             return dict.fromkeys(self._swept_groups, Choice(rate=self.learning_rates[0]))
-        found = {}
+        choices = {}
         for group in self._swept_groups:
             scores, _ = self._replay(group, results)
             best = min(scores, key=lambda rate: scores[rate])
             inside = min(scores) < best < max(scores)
-            found[group] = Choice(rate=best, tried=tuple(scores), inside=inside)
-        return found
+            choices[group] = Choice(rate=best, tried=tuple(scores), inside=inside)
+        return choices
 
-    def wanted_runs(self, results: Results) -> list[Member]:
+    def missing_tries(self, results: Results) -> list[Member]:
         """The sweep's next runs; none when every rate is chosen."""
         if len(self.learning_rates) == 1:
             return []
@@ -126,9 +105,9 @@ class RecallStudyConfig:
 
     def waves(self, results: Results) -> Iterator[Wave]:
         """The sweep, wave by wave, then the trials at the chosen rates."""
-        while wanted := self.wanted_runs(results):
-            num_runs = self.num_runs(len(results) + len(wanted))
-            yield Wave(wanted, "learning rates", num_runs * self.most_steps)
+        while missing := self.missing_tries(results):
+            num_runs = self.num_runs(len(results) + len(missing))
+            yield Wave(missing, "learning rates", num_runs * self._most_steps)
         rates = {group: choice.rate for group, choice in self.choices(results).items()}
         yield Wave(self.trials(rates), "trials")
 
@@ -175,19 +154,25 @@ class RecallStudyConfig:
             groups[task.task_name, name][i]
             for i in range(len(self.seeds))
             for task in self.tasks
-            for name in (*self.types, *self.controls)
-            if i < len(groups[task.task_name, name])
+            for name in self.members
+            if i < len(self.seeds_of(name))
         ]
 
     def groups(self, rates: Rates) -> dict[Group, list[Member]]:
         """The trials of every task and type or control, in the order of their seeds."""
         return {
             (task.task_name, name): [
-                self._member(task, name, seed, rates[task.task_name, self.like(name)])
+                self._member(
+                    task,
+                    name,
+                    seed,
+                    rates[task.task_name, self.like(name)],
+                    f"{task.task_name}-{name}-seed{seed}",
+                )
                 for seed in self.seeds_of(name)
             ]
             for task in self.tasks
-            for name in (*self.types, *self.controls)
+            for name in self.members
         }
 
     def num_runs(self, sweep: int | None = None) -> int:
@@ -199,21 +184,20 @@ class RecallStudyConfig:
         if sweep is None:
             tries = len(self.learning_rates) * (len(self.learning_rates) > 1)
             sweep = len(self.tasks) * len(self.swept) * len(self.sweep_seeds) * tries
-        trials = sum(len(self.seeds_of(name)) for name in (*self.types, *self.controls))
-        return sweep + len(self.tasks) * trials
+        return sweep + len(self.tasks) * sum(len(self.seeds_of(name)) for name in self.members)
 
     @property
     def total_steps(self) -> int:
         """Most steps of all runs, if no sweep is extended."""
-        return self.num_runs() * self.most_steps
+        return self.num_runs() * self._most_steps
 
     def steps_by_run(self) -> Callable[[str], int]:
         """Most steps of every run."""
-        steps = self.most_steps
+        steps = self._most_steps
         return lambda run: steps
 
     @property
-    def most_steps(self) -> int:
+    def _most_steps(self) -> int:
         """Of a run: one that solves its task ends early."""
         return max(task.train.num_steps for task in self.tasks)
 
@@ -243,21 +227,17 @@ class RecallStudyConfig:
     def _resolved_control(self, name: str) -> dict[str, Any]:
         control = VARIANTS[name]
         heads = {"heads": control.heads, "width": control.width}
+        changes = {key: factor for key, factor in heads.items() if factor != 1}
         return {
             "attention_type": control.attention_type,
             "like": self.like(name),
             "match": control.match,
-            "changes": dict(control.changes)
-            | {k: factor for k, factor in heads.items() if factor != 1},
+            "changes": dict(control.changes) | changes,
         }
 
-    def _member(
-        self, task: RecallConfig, name: str, seed: int, rate: float, run: str | None = None
-    ) -> Member:
-        """One run of a type or a control; without ``run`` it is named as a trial."""
+    def _member(self, task: RecallConfig, name: str, seed: int, rate: float, run: str) -> Member:
         twin = VARIANTS[name].twin(task.model, self.match)
         train = task.train.at(rate, seed)
-        run = run or f"{task.task_name}-{name}-seed{seed}"
         return Member.from_twin(replace(task, name=run, model=twin.config, train=train), twin)
 
 

@@ -1,12 +1,13 @@
-"""What the counts of a recall study say: two claims, kept apart, and whether they say anything.
+"""The claims of a recall study: two per task, and whether they say anything.
 
-Whether a type *can* recall is its share of solved runs after steps enough; how *soon* it learns to
-is the step at which its runs are solved.
+A type *can* recall if its runs are solved within the steps given. It learns to recall *sooner* if
+its runs are solved at earlier steps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 from diffattn.lab.catalog.models import (
     ADDED,
@@ -19,37 +20,41 @@ from diffattn.lab.catalog.models import (
     WITHOUT_NORM,
     type_name,
 )
+from diffattn.lab.records.study_results import Leak, RecallClaim, RecallPair, RecallTest
 from diffattn.lab.report.page.wording import listing
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.proportions import fisher_exact
 from diffattn.lab.stats.survival import log_rank
 
 LEVEL = 0.05
-"""Adjusted p-values below it count as shown."""
+"""Adjusted p-values below it are significant."""
 _ERRORS = 4
 """Standard errors that a model without attention may lie above a guess."""
-_LEADERS = {"fisher_exact": "more", "log_rank": "sooner"}
+Test = Literal["fisher_exact", "log_rank"]
+_LEADERS: dict[Test, Literal["more", "sooner"]] = {"fisher_exact": "more", "log_rank": "sooner"}
 """Test to the key of the member that it finds ahead."""
 _NORMED = ("diff", "shared_diff")
 """Types with head norm, and with half the heads, twice as wide."""
 _NORMS_ALONE = ("softmax_norm", WIDE_NORM)
-_WHY = {
+_CAUSES = {
     **dict.fromkeys((*SIDE_EFFECTS, UNIFORM), "its second map may not be"),
     **dict.fromkeys(_NORMS_ALONE, "the norm may be"),
     WIDE: "the width of its heads may be",
     ADDED: "its difference may not be",
 }
-"""Control to what may be why, or may not, where a lead is not shown over it."""
-_IN_NORMED = (*_NORMS_ALONE, WIDE)
-"""Controls with a part of what types with head norm have beside the difference."""
-_PARTS = (WITHOUT_NORM, *_IN_NORMED, ADDED, UNIFORM, *SIDE_EFFECTS)
-"""Controls with a part of what V1 has."""
+"""Control to what may cause a lead, or may not, where the lead over it is not significant."""
+_PARTS_OF_NORMED = (*_NORMS_ALONE, WIDE)
+"""Controls with a part of what types with head norm have besides the difference."""
+_PARTS = (WITHOUT_NORM, *_PARTS_OF_NORMED, ADDED, UNIFORM, *SIDE_EFFECTS)
+"""Controls with a part of V1."""
 Groups = Mapping[str, Mapping[str, Any]]
 """Name of a type or control to its summary."""
 
 
-def pair_tests(tasks: Mapping[str, tuple[Groups, Groups, int]]) -> dict[str, dict[str, Any]]:
-    """Every two types, and every type with every control that can attend, by both tests.
+def pair_tests(
+    tasks: Mapping[str, tuple[Groups, Groups, int]],
+) -> dict[str, dict[str, list[RecallTest]]]:
+    """Test every two types, and every type against every control that can attend.
 
     Holm's adjustment counts all pairs of types of all tasks as one family per test, and those with
     controls as another.
@@ -62,18 +67,18 @@ def pair_tests(tasks: Mapping[str, tuple[Groups, Groups, int]]) -> dict[str, dic
     """
     found: dict[str, dict[str, Any]] = {}
     for task, (types, controls, num_steps) in tasks.items():
-        seeing = [name for name in controls if name not in NEVER_ATTEND]
-        both = {**types, **controls}
-        with_controls = [(control, name) for control in seeing for name in types]
+        members = {**types, **controls}
+        attending = [name for name in controls if name not in NEVER_ATTEND]
+        pairs = {
+            "tests": list(combinations(types, 2)),
+            "control_tests": [(control, name) for control in attending for name in types],
+        }
         found[task] = {
-            key: [_test(pair, both, num_steps) for pair in pairs]
-            for key, pairs in (
-                ("tests", list(combinations(types, 2))),
-                ("control_tests", with_controls),
-            )
+            key: [_test(pair, members, num_steps) for pair in of_key]
+            for key, of_key in pairs.items()
         }
     for key in ("tests", "control_tests"):
-        family = [test for entry in found.values() for test in entry[key]]
+        family = [test for task in found.values() for test in task[key]]
         for name in _LEADERS:
             adjusted = holm([test[name] for test in family])
             for test, p in zip(family, adjusted, strict=True):
@@ -83,26 +88,20 @@ def pair_tests(tasks: Mapping[str, tuple[Groups, Groups, int]]) -> dict[str, dic
 
 def _test(pair: tuple[str, str], groups: Groups, num_steps: int) -> dict[str, Any]:
     first, second = (groups[name] for name in pair)
+    counts = (first["solved"], first["trials"], second["solved"], second["trials"])
     steps = log_rank(first["solved_steps"], second["solved_steps"], num_steps)
-    more = first["solved"] * second["trials"] - second["solved"] * first["trials"]
+    more = counts[0] * counts[3] - counts[2] * counts[1]
     return {
         "types": list(pair),
-        "fisher_exact": fisher_exact(
-            first["solved"], first["trials"], second["solved"], second["trials"]
-        ),
-        "more": _ahead(pair, more),
+        "fisher_exact": fisher_exact(*counts),
+        "more": pair[more < 0] if more else None,
         "log_rank": steps.p,
         "log_rank_exact": steps.exact,
-        "sooner": _ahead(pair, steps.sooner),
+        "sooner": pair[steps.sooner < 0] if steps.sooner else None,
     }
 
 
-def _ahead(pair: tuple[str, str], sign: int) -> str | None:
-    """The first for a positive sign, the second for a negative one."""
-    return pair[sign < 0] if sign else None
-
-
-def leak(controls: Groups, ceilings: Mapping[str, float], test_sequences: int) -> dict[str, Any]:
+def leak(controls: Groups, ceilings: Mapping[str, float], test_sequences: int) -> Leak:
     """Whether a model without attention answers better than a guess of any value may.
 
     The limit lies four standard errors of a share of ``test_sequences`` above that guess: queries
@@ -110,29 +109,22 @@ def leak(controls: Groups, ceilings: Mapping[str, float], test_sequences: int) -
     """
     guess = ceilings["values"]
     limit = guess + _ERRORS * (guess * (1 - guess) / test_sequences) ** 0.5
-    measured = [
-        a for name in NEVER_ATTEND if name in controls for a in controls[name]["test_accuracy"]
-    ]
-    highest = max(measured, default=None)
-    return {
-        "limit": limit,
-        "highest": highest,
-        "leaks": None if highest is None else highest > limit,
-    }
+    blind = [controls[name]["test_accuracy"] for name in NEVER_ATTEND if name in controls]
+    highest = max((accuracy for of_runs in blind for accuracy in of_runs), default=None)
+    leaks = None if highest is None else highest > limit
+    return {"limit": limit, "highest": highest, "leaks": leaks}
 
 
 def claims(
     types: Groups,
     tests: Mapping[str, Any],
-    leaked: Mapping[str, Any],
+    leaked: Leak,
     at_edge: Iterable[str] = (),
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, RecallClaim]:
     """``can`` and ``sooner`` of one task: a verdict, its pairs, reasons, and a sentence for each.
 
-    Verdicts of ``can``: ``"all"``, ``"differs"``, ``"inconclusive"``; of ``sooner``: ``"differs"``
-    or ``"inconclusive"``; of both ``"uninformative"`` where the task leaks, where no control says
-    that it does not, or where nobody learns it. Reasons are why it is uninformative, and what a
-    reader must know besides; the sentence holds them.
+    Both are uninformative where the task leaks, where no control tells whether it leaks, or where
+    no type learns it. The reasons are why a claim is uninformative, and warnings.
 
     Args:
         types: Name to summary.
@@ -146,25 +138,24 @@ def claims(
     ]
     why = _uninformative(types, leaked)
     if why:
-        said: dict[str, Any] = {
-            "verdict": "uninformative",
-            "pairs": [],
-            "sentence": f"Uninformative: {why}",
-        }
-        found = {"can": said, "sooner": said}
+        claim = _claim("uninformative", [], f"Uninformative: {why}")
+        found = {"can": claim, "sooner": claim}
     else:
-        found = {"can": _can(types, tests), "sooner": _sooner(tests)}
+        family = _Tests(tests["tests"], tests["control_tests"])
+        found = {"can": _can(types, family), "sooner": _sooner(family)}
+    reasons = [*([why] if why else []), *warnings]
     return {
-        name: claim
-        | {
-            "reasons": [*([why] if why else []), *warnings],
-            "sentence": " ".join([claim["sentence"], *warnings]),
-        }
+        name: claim | {"reasons": reasons, "sentence": " ".join([claim["sentence"], *warnings])}
         for name, claim in found.items()
     }
 
 
-def _uninformative(types: Groups, leaked: Mapping[str, Any]) -> str:
+def _claim(verdict: Any, pairs: list[RecallPair], sentence: str) -> RecallClaim:
+    return {"verdict": verdict, "pairs": pairs, "sentence": sentence, "reasons": []}
+
+
+def _uninformative(types: Groups, leaked: Leak) -> str:
+    """The reason why a task says nothing about types; empty if it does."""
     if leaked["leaks"] is None:
         return "no model without attention was trained, so the task may give its answers away."
     if leaked["leaks"]:
@@ -177,174 +168,169 @@ def _uninformative(types: Groups, leaked: Mapping[str, Any]) -> str:
     return ""
 
 
-def _can(types: Groups, tests: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Tests:
+    """The tests of one task."""
+
+    types: Sequence[RecallTest]
+    controls: Sequence[RecallTest]
+
+    def has(self, control: str, name: str) -> bool:
+        """Whether a control was tested against a type."""
+        return any(test["types"] == [control, name] for test in self.controls)
+
+    def leads(self, ahead: str, behind: str, by: Test) -> bool:
+        """Whether a control is significantly ahead of a type, or a type of a control."""
+        for test in self.controls:
+            if test["types"] in ([ahead, behind], [behind, ahead]):
+                return _is_significant(test, by) and test[_LEADERS[by]] == ahead
+        return False
+
+    def norms_alone(self, name: str) -> list[str]:
+        """Softmax attention with head norm, at the widths that were compared with a type."""
+        return [norm for norm in _NORMS_ALONE if self.has(norm, name)]
+
+    def needs_norm(self, name: str, by: Test) -> bool:
+        """Whether V1 without head norm was tried and is not significantly ahead of softmax."""
+        tried = name == "diff" and self.has(WITHOUT_NORM, BASELINE)
+        return tried and not self.leads(WITHOUT_NORM, BASELINE, by)
+
+    def pairs(self, by: Test, keys: tuple[str, str]) -> list[RecallPair]:
+        """Significant differences between types, and the controls that may explain them.
+
+        Args:
+            by: The test.
+            keys: Names of the type ahead and of the one behind.
+        """
+        pairs = []
+        for test in self.types:
+            ahead = test[_LEADERS[by]]
+            if not ahead or not _is_significant(test, by):
+                continue
+            (behind,) = (name for name in test["types"] if name != ahead)
+            pair: Any = dict(zip(keys, (ahead, behind), strict=True))
+            pair["p_holm"] = _p_holm(test, by)
+            if ahead == BASELINE:
+                pair["shared_by"] = self._unbeaten(SIDE_EFFECTS, behind, by, control_leads=True)
+            else:
+                pair["explained_by"] = self._explanations(ahead, behind, by)
+            pairs.append(pair)
+        return pairs
+
+    def _unbeaten(
+        self, controls: Iterable[str], name: str, by: Test, *, control_leads: bool = False
+    ) -> list[str]:
+        """Controls that were tested and do not differ as stated from a type."""
+        return [
+            control
+            for control in controls
+            if self.has(control, name)
+            and not self.leads(*((control, name) if control_leads else (name, control)), by)
+        ]
+
+    def _explanations(self, name: str, behind: str, by: Test) -> list[str]:
+        """The controls by which a lead over softmax or another type may be explained.
+
+        These are the controls that the type is not significantly ahead of: imitations; for types
+        with head norm the norm alone and their width of heads; for V1 itself with its second map
+        added or uniform. Where the norm alone was not tried, V1 without it explains V1's lead over
+        softmax, unless it is significantly ahead of softmax as well.
+        """
+        normed = _PARTS_OF_NORMED if name in _NORMED else ()
+        maps = (ADDED, UNIFORM) if name == "diff" else ()
+        explanations = self._unbeaten((*SIDE_EFFECTS, *normed, *maps), name, by)
+        if behind == BASELINE and not self.norms_alone(name) and self.needs_norm(name, by):
+            explanations.append(WITHOUT_NORM)
+        return explanations
+
+    def takes_both(self, name: str) -> bool:
+        """Whether V1's lead takes the difference and the norm.
+
+        It is ahead of the norm alone, and no control with a part of V1 is ahead of softmax.
+        """
+        norms = self.norms_alone(name)
+        return (
+            bool(norms)
+            and self.needs_norm(name, "log_rank")
+            and all(self.leads(name, norm, "log_rank") for norm in norms)
+            and not any(self.leads(part, BASELINE, "log_rank") for part in _PARTS)
+        )
+
+
+def _p_holm(test: RecallTest, by: Test) -> float:
+    return test["fisher_exact_holm"] if by == "fisher_exact" else test["log_rank_holm"]
+
+
+def _is_significant(test: RecallTest, by: Test) -> bool:
+    return _p_holm(test, by) < LEVEL
+
+
+def _can(types: Groups, tests: _Tests) -> RecallClaim:
     shares = ", ".join(
         f"{type_name(name)} {group['solved']} of {group['trials']}" for name, group in types.items()
     )
-    pairs = _pairs(tests, "fisher_exact", ("more", "less"))
+    pairs = tests.pairs("fisher_exact", ("more", "less"))
     if all(group["solved"] == group["trials"] for group in types.values()):
         verdict, sentence = "all", f"Every type learned it on every seed ({shares})."
     elif pairs:
-        shown = "; ".join(
+        leads = "; ".join(
             f"{type_name(pair['more'])} more often than {type_name(pair['less'])}" for pair in pairs
         )
-        said = "".join(_reservation(pair, pair["more"], pair["less"]) for pair in pairs)
-        verdict, sentence = (
-            "differs",
-            f"Shares solved in the steps given: {shares}. Shown: {shown}.{said}",
-        )
+        reservations = "".join(_reservation(pair, pair["more"], pair["less"]) for pair in pairs)
+        verdict = "differs"
+        sentence = f"Shares solved in the steps given: {shares}. Shown: {leads}.{reservations}"
     else:
         verdict = "inconclusive"
         sentence = f"Shares solved in the steps given: {shares}; no difference is shown."
-    sentence += _beaten(tests, "fisher_exact", "More often")
-    return {"verdict": verdict, "pairs": pairs, "sentence": sentence}
+    return _claim(verdict, pairs, sentence + _leading_controls(tests, "fisher_exact", "More often"))
 
 
-def _sooner(tests: Mapping[str, Any]) -> dict[str, Any]:
-    pairs = _pairs(tests, "log_rank", ("first", "later"))
-    beaten = _beaten(tests, "log_rank", "Sooner")
+def _sooner(tests: _Tests) -> RecallClaim:
+    pairs = tests.pairs("log_rank", ("first", "later"))
+    controls = _leading_controls(tests, "log_rank", "Sooner")
     if not pairs:
-        sentence = f"No type is shown to learn it sooner than another.{beaten}"
-        return {"verdict": "inconclusive", "pairs": [], "sentence": sentence}
-    controls = tests["control_tests"]
-    shown = "; ".join(
+        sentence = f"No type is shown to learn it sooner than another.{controls}"
+        return _claim("inconclusive", [], sentence)
+    leads = "; ".join(
         f"{type_name(pair['first'])} sooner than {type_name(pair['later'])}" for pair in pairs
     )
-    said = []
+    reservations = ""
     for pair in pairs:
-        said.append(_reservation(pair, pair["first"], pair["later"]))
+        reservations += _reservation(pair, pair["first"], pair["later"])
         if pair["later"] == BASELINE:
-            pair["takes_both"] = not pair["explained_by"] and _takes_both(pair["first"], controls)
+            pair["takes_both"] = not pair["explained_by"] and tests.takes_both(pair["first"])
             if pair["takes_both"]:
-                tried = [part for part in _PARTS if _test_of(part, BASELINE, controls)]
-                said.append(
+                parts = [type_name(part) for part in _PARTS if tests.has(part, BASELINE)]
+                reservations += (
                     " No part alone is shown to be sooner than softmax attention "
-                    f"({'; '.join(map(type_name, tried))}): the whole lead takes the difference "
-                    "and the norm."
+                    f"({'; '.join(parts)}): the whole lead takes the difference and the norm."
                 )
-    return {"verdict": "differs", "pairs": pairs, "sentence": f"{shown}.{''.join(said)}{beaten}"}
+    return _claim("differs", pairs, f"{leads}.{reservations}{controls}")
 
 
-def _pairs(
-    tests: Mapping[str, Any], by: str, ahead_and_behind: tuple[str, str]
-) -> list[dict[str, Any]]:
-    """The differences that a test shows between types, and what may explain a type's lead, or its
-    lag behind softmax."""
-    pairs, controls = [], tests["control_tests"]
-    for test in tests["tests"]:
-        ahead = test[_LEADERS[by]]
-        if test[f"{by}_holm"] < LEVEL and ahead:
-            behind = next(name for name in test["types"] if name != ahead)
-            pair = dict(zip(ahead_and_behind, (ahead, behind), strict=True))
-            pair["p_holm"] = test[f"{by}_holm"]
-            if ahead == BASELINE:
-                pair["shared_by"] = _shared(behind, by, controls)
-            else:
-                pair["explained_by"] = _explained(ahead, behind, by, controls)
-            pairs.append(pair)
-    return pairs
-
-
-def _beaten(tests: Mapping[str, Any], by: str, how: str) -> str:
-    """Controls with softmax attention's single map, a second that learns nothing, or one that is
-    added, that are shown to be ahead of softmax attention."""
-    ahead = [
-        type_name(control)
-        for control in (*SIDE_EFFECTS, *_IN_NORMED, UNIFORM)
-        if _shown(control, BASELINE, by, tests["control_tests"])
-    ]
-    said = ""
+def _leading_controls(tests: _Tests, by: Test, how: str) -> str:
+    """Name the controls that are significantly ahead of softmax attention."""
+    controls = (*SIDE_EFFECTS, *_PARTS_OF_NORMED, UNIFORM)
+    ahead = [type_name(name) for name in controls if tests.leads(name, BASELINE, by)]
+    start, text = f" {how} than {type_name(BASELINE)} without", ""
     if ahead:
-        said = f" {how} than {type_name(BASELINE)} without a second map that learns: "
-        said += f"{listing(ahead)}."
-    if _shown(ADDED, BASELINE, by, tests["control_tests"]):
-        said += f" {how} than {type_name(BASELINE)} without a difference: {type_name(ADDED)}."
-    return said
-
-
-def _reservation(pair: Mapping[str, Any], ahead: str, behind: str) -> str:
-    """Why a lead may come from something else than the second map, or a lag."""
-    explained_by: Sequence[str] = pair.get("explained_by", ())
-    lead = f"the lead of {type_name(ahead)} over {type_name(behind)}"
-    text = ""
-    if shared := [type_name(control) for control in pair.get("shared_by", ())]:
-        text += f" But {lead} is not shown for {listing(shared)}: the second map may not be why."
-    for why in dict.fromkeys(_WHY.values()):
-        alike = [type_name(control) for control in explained_by if _WHY.get(control) == why]
-        if alike:
-            text += f" But {lead} is not shown over {listing(alike)}: {why} why."
-    if WITHOUT_NORM in explained_by:
-        text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: the norm may be why."
+        text += f"{start} a second map that learns: {listing(ahead)}."
+    if tests.leads(ADDED, BASELINE, by):
+        text += f"{start} a difference: {type_name(ADDED)}."
     return text
 
 
-def _shared(name: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The imitations not shown to be ahead of a type that is behind softmax: they may lag alike."""
-    return [
-        control
-        for control in SIDE_EFFECTS
-        if _test_of(control, name, control_tests) and not _shown(control, name, by, control_tests)
-    ]
-
-
-def _explained(
-    name: str, behind: str, by: str, control_tests: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    """The controls by which a lead over softmax or another type may be explained.
-
-    An imitation, for types with head norm the norm alone or their width of heads, or for V1 itself
-    with its second map added or uniform, explains it unless the type is shown to be ahead. Where
-    the norm alone was not tried, V1 without it explains V1's lead over softmax unless it is itself
-    shown to be ahead of that.
-    """
-    found = [
-        control
-        for control in (
-            *SIDE_EFFECTS,
-            *(_IN_NORMED if name in _NORMED else ()),
-            *((ADDED, UNIFORM) if name == "diff" else ()),
-        )
-        if _test_of(control, name, control_tests) and not _shown(name, control, by, control_tests)
-    ]
-    if (
-        behind == BASELINE
-        and not _norms_alone(name, control_tests)
-        and _lacks_lead(name, by, control_tests)
-    ):
-        found.append(WITHOUT_NORM)
-    return found
-
-
-def _takes_both(name: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether V1's lead is shown over the norm alone, and no control with a part of what V1 has is
-    shown to be ahead of softmax attention: neither its norm alone nor V1 without it."""
-    norms = _norms_alone(name, control_tests)
-    return (
-        bool(norms)
-        and _lacks_lead(name, "log_rank", control_tests)
-        and all(_shown(name, norm, "log_rank", control_tests) for norm in norms)
-        and not any(_shown(part, BASELINE, "log_rank", control_tests) for part in _PARTS)
-    )
-
-
-def _norms_alone(name: str, control_tests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Softmax attention with head norm, at the widths that were compared with a type."""
-    return [norm for norm in _NORMS_ALONE if _test_of(norm, name, control_tests)]
-
-
-def _lacks_lead(name: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether V1 without head norm was tried and is not shown to be ahead of softmax."""
-    tried = name == "diff" and _test_of(WITHOUT_NORM, BASELINE, control_tests) is not None
-    return tried and not _shown(WITHOUT_NORM, BASELINE, by, control_tests)
-
-
-def _shown(ahead: str, behind: str, by: str, control_tests: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one of a control and a type is shown to be ahead of the other."""
-    test = _test_of(ahead, behind, control_tests) or _test_of(behind, ahead, control_tests)
-    return test is not None and test[f"{by}_holm"] < LEVEL and test[_LEADERS[by]] == ahead
-
-
-def _test_of(
-    control: str, name: str, control_tests: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
-    return next((test for test in control_tests if test["types"] == [control, name]), None)
+def _reservation(pair: RecallPair, ahead: str, behind: str) -> str:
+    """State the controls by which a lead or a lag may be explained."""
+    explanations = pair.get("explained_by", [])
+    lead = f"the lead of {type_name(ahead)} over {type_name(behind)}"
+    text = ""
+    if shared := [type_name(control) for control in pair.get("shared_by", [])]:
+        text += f" But {lead} is not shown for {listing(shared)}: the second map may not be why."
+    for cause in dict.fromkeys(_CAUSES.values()):
+        alike = [type_name(name) for name in explanations if _CAUSES.get(name) == cause]
+        if alike:
+            text += f" But {lead} is not shown over {listing(alike)}: {cause} why."
+    if WITHOUT_NORM in explanations:
+        text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: the norm may be why."
+    return text

@@ -1,70 +1,33 @@
-"""What a scaling study runs: every model at every size, and one size at every budget of tokens."""
+"""The runs of a scaling study: every model at every size, and one size at every token budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
-from diffattn.lab.catalog.models import BASELINE, VARIANTS
+from diffattn.lab.catalog.models import VARIANTS
 from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
-from diffattn.lab.stats.power_law import FORMS
-from diffattn.lab.studies.study import (
-    FixedRuns,
-    Member,
-    require,
-    require_distinct,
-    require_softmax,
-)
-from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.settings import apply_settings
+from diffattn.lab.studies.study import FixedStudy, Member, planned_settings, require
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.config.known_names import check_known
-from diffattn.models.twins import MATCHES
-
-FORM = "offset"
-"""The paper's: L = a x^-b + c."""
-SECOND_FORM = "kaplan"
-"""L = a x^-b, of all models along an axis where the points of a compared one do not bend enough for
-the paper's."""
-LEAST = len(FORMS[FORM]) + 1
-"""Sizes or budgets that a fit with an interval needs, be there one seed."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScalingStudyConfig(FixedRuns):
-    """What is compared. All models of a size and budget read the same tokens at the same step."""
+@dataclass(frozen=True, kw_only=True)
+class ScalingStudyConfig(FixedStudy):
+    """The runs of a scaling study. All models of a size and budget read the same tokens.
 
-    kind: ClassVar[str] = "scaling"
-    scale: str
-    base: RunConfig
-    """The softmax run in the middle: budgets are compared at its size, sizes at its tokens."""
+    ``base`` is in the middle: budgets are compared at its size, sizes at its tokens.
+    """
+
+    kind: str = "scaling"
     widths: tuple[float, ...]
-    """Hidden sizes as factors of the base's: heads of the same width, and the FFN, grow with it,
+    """Hidden sizes as factors of the base's. Heads of the same width and the FFN grow with it;
     depth does not."""
     budgets: tuple[float, ...]
-    """Steps as factors of the base's; each is a run of its own with a whole schedule."""
-    seeds: tuple[int, ...]
+    """Steps as factors of the base's; each is a run with a whole schedule."""
     types: tuple[str, ...]
     """Names from :data:`diffattn.lab.catalog.models.VARIANTS`."""
-    match: str = "params"
-    """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
     extrapolate: bool = False
     """Whether equivalents are read beyond the points of the fits. Not part of the record, so that a
     finished study can be read again."""
-
-    def __post_init__(self) -> None:
-        where = "ScalingStudyConfig"
-        check_known(where, "match", self.match, MATCHES)
-        for name in self.types:
-            check_known(where, "type", name, VARIANTS)
-        for name, least in (("widths", LEAST), ("budgets", LEAST), ("seeds", 1), ("types", 1)):
-            require_distinct(where, name, getattr(self, name), least)
-        for name in ("widths", "budgets"):
-            factors = list(getattr(self, name))
-            holds = 1.0 in factors and min(factors) > 0
-            require(where, (holds, f"{name} must be positive and hold 1, the base run", factors))
-        require_softmax(where, "base", self.base.model)
-        require(where, (BASELINE in self.types, "types must hold softmax", list(self.types)))
-        self.members()  # whatever is wrong with a run is wrong now
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
@@ -89,7 +52,7 @@ class ScalingStudyConfig(FixedRuns):
         }
         for name, size in sizes.items():
             must = f"{name} must be whole at every width, as at width {width:g}"
-            require("ScalingStudyConfig", (size == int(size), must, size))
+            require("ScalingStudyConfig", size == int(size), must, size)
         whole = {name: int(size) for name, size in sizes.items()}
         multiplier = base.embedding_multiplier * width**0.5  # √hidden_size stays that
         settings = base.settings() | whole | {"embedding_multiplier": multiplier}
@@ -169,15 +132,5 @@ def scaling_study(
     Raises:
         ConfigError: An unknown scale or setting, or seeds that are not distinct.
     """
-    check_known("reproduce", "scale", scale, SCALING_STUDIES)
-    plan = SCALING_STUDIES[scale]()
-    return ScalingStudyConfig(
-        scale=scale,
-        base=apply_settings(plan.run.config(), settings),
-        widths=plan.widths,
-        budgets=plan.budgets,
-        seeds=plan.seeds if seeds is None else tuple(seeds),
-        types=plan.types,
-        match=match,
-        extrapolate=extrapolate,
-    )
+    fields = planned_settings(SCALING_STUDIES, scale, seeds, settings)
+    return ScalingStudyConfig(**fields, match=match, extrapolate=extrapolate)

@@ -1,23 +1,29 @@
-"""From finished runs to the scaling study's fits, and where one type does what another needs."""
+"""From finished runs to the fits of a scaling study, its equivalents and its limits in words."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS
+from diffattn.lab.records.study_results import ScalingAxis, ScalingPoint, ScalingResults
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.scaling import equivalence_of, fits_of
 from diffattn.lab.studies.limits import heads_below, spread
-from diffattn.lab.studies.scaling.config import FORM, SECOND_FORM, ScalingStudyConfig
+from diffattn.lab.studies.means import recorded_interval
+from diffattn.lab.studies.scaling.config import ScalingStudyConfig
 from diffattn.lab.studies.scaling.verdict import verdict
 from diffattn.models.accounting import parameter_count
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
 AXES = ("parameters", "tokens")
+FORM = "offset"
+"""The paper's form: L = a x^-b + c."""
+SECOND_FORM = "kaplan"
+"""L = a x^-b, for all models along an axis where one of them has no fit of the paper's form."""
 Models = Mapping[tuple[str, float], DiffTransformerConfig]
 """Name and width to model."""
 
 
-def scaling_results(config: ScalingStudyConfig, losses: Mapping[str, float]) -> dict[str, Any]:
+def scaling_results(config: ScalingStudyConfig, losses: Mapping[str, float]) -> ScalingResults:
     """Points, fits and equivalents along both axes.
 
     Args:
@@ -44,45 +50,41 @@ def scaling_results(config: ScalingStudyConfig, losses: Mapping[str, float]) -> 
 
 
 def _along(
-    config: ScalingStudyConfig,
-    models: Models,
-    losses: Mapping[str, float],
-    axis: str,
-) -> dict[str, Any]:
-    """Everything of one axis."""
-    where = config.sizes if axis == "parameters" else config.lengths
-    types: dict[str, dict[str, Any]] = {
-        name: {"points": [_point(config, models, losses, axis, name, *at) for at in where]}
+    config: ScalingStudyConfig, models: Models, losses: Mapping[str, float], axis: str
+) -> ScalingAxis:
+    """Points, fits and equivalents along one axis."""
+    places = config.sizes if axis == "parameters" else config.lengths
+    points = {
+        name: [_point(config, models, losses, axis, name, *place) for place in places]
         for name in config.types
     }
     groups = {
-        name: [(point["x"], loss) for point in of["points"] for loss in point["loss"]["values"]]
-        for name, of in types.items()
+        name: [(point["x"], loss) for point in of_type for loss in point["loss"]["values"]]
+        for name, of_type in points.items()
     }
     laws, fits = fits_of(groups, form=FORM)
     form, unbent = FORM, [name for name in fits if name != FLOOR and fits[name]["refused"]]
     if unbent:
         form = SECOND_FORM
         laws, fits = fits_of(groups, form=form)
-    for name, of in types.items():
-        of["fit"] = fits[name]
-    middle = len(where) // 2
+    equivalents: Any = [
+        equivalence_of(point["x"], name, other, laws, extrapolate=config.extrapolate)
+        | {"point": index}
+        for name, other in _pairs(config)
+        for index, point in enumerate(points[name])
+    ]
+    types: Any = {name: {"points": points[name], "fit": fits[name]} for name in config.types}
     return {
         "form": form,
         "unbent": unbent,
-        "read_at": middle,
+        "read_at": len(places) // 2,
         "types": types,
-        "equivalents": [
-            equivalence_of(point["x"], name, other, laws, extrapolate=config.extrapolate)
-            | {"point": index}
-            for name, other in _pairs(config)
-            for index, point in enumerate(types[name]["points"])
-        ],
+        "equivalents": equivalents,
     }
 
 
 def _pairs(config: ScalingStudyConfig) -> Iterator[tuple[str, str]]:
-    """Every model with softmax, and every differential type with the second map that is blind."""
+    """Every model with softmax, and every differential type with the uniform second map."""
     for name in config.types:
         if name != BASELINE:
             yield name, BASELINE
@@ -100,7 +102,7 @@ def _point(
     name: str,
     width: float,
     budget: float,
-) -> dict[str, Any]:
+) -> ScalingPoint:
     runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
     values = [losses[run] for run in runs]
     parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
@@ -109,12 +111,12 @@ def _point(
         "parameters": parameters,
         "tokens": tokens,
         "runs": runs,
-        "loss": {"values": values, **mean_interval(values).recorded()},
+        "loss": {"values": values, **recorded_interval(mean_interval(values))},
     }
 
 
 def statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig]) -> str:
-    """What this study can and cannot show, in plain words."""
+    """State the limits of the study."""
     size = heads_below(models)
     return (
         f"{size}The sizes differ in width, not in depth. No learning rate was tuned: the peak "

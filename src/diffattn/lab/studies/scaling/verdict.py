@@ -1,146 +1,141 @@
-"""What a scaling study says, in one sentence per axis, or why it says nothing."""
+"""The verdict of a scaling study: one sentence per axis, or the reason why it says nothing."""
 
 from collections.abc import Mapping
-from typing import Any
+from enum import Enum
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
+from diffattn.lab.records.study_results import (
+    AxisVerdict,
+    Equivalent,
+    ScalingAxis,
+    ScalingVerdict,
+)
 from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.studies.limits import MARGIN
 
 _NEEDS = {"parameters": "parameters", "tokens": "training tokens"}
 
 
-def verdict(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """What every type needs for the loss that it has at the point where the axis is read.
+class Need(Enum):
+    """How much of an axis a model needs for the loss of another."""
 
-    It is uninformative where softmax attention does not beat no attention at that point, or no
-    attention is not shown to need more: then what is compared is not what attention does.
+    FEWER = "fewer are needed by"
+    MORE = "more are needed by"
+    SAME = "no difference is shown for"
+    UNKNOWN = "nothing can be said of"
+
+
+def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
+    """Judge what every type needs for equal loss, at the point where each axis is read.
+
+    An axis is uninformative where softmax attention does not beat no attention at that point, or
+    where no attention does not need more: then the comparison is not one of attention.
 
     Args:
         axes: Of the results.
-
-    Returns:
-        ``sentence``; and by axis ``informative`` and ``sentence``.
     """
-    of_axes = {axis: _of_axis(axis, of) for axis, of in axes.items()}
-    return {
-        "sentence": " ".join(
-            [_headline(axes, of_axes), *(of["sentence"] for of in of_axes.values())]
-        ),
-        "axes": of_axes,
-    }
+    verdicts = {name: _axis_verdict(name, axis) for name, axis in axes.items()}
+    sentences = [_headline(axes, verdicts), *(of["sentence"] for of in verdicts.values())]
+    return {"sentence": " ".join(sentences), "axes": verdicts}
 
 
-def _headline(axes: Mapping[str, Any], said: Mapping[str, Any]) -> str:
-    """The differential types that need less than the Transformer and the blind second map."""
-    informative = [axis for axis in axes if said[axis]["informative"]]
+def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, AxisVerdict]) -> str:
+    """The differential types that need less than the Transformer and the uniform second map."""
+    informative = [name for name in axes if verdicts[name]["informative"]]
     if not informative:
         return "Nothing can be said of attention types."
-    saves = [
-        f"fewer {_NEEDS[axis]} are needed by {listing(names)}"
-        for axis in informative
-        if (names := [type_name(name) for name in axes[axis]["types"] if _saves(axes[axis], name)])
+    savings = [
+        f"fewer {_NEEDS[name]} are needed by {listing(types)}"
+        for name in informative
+        if (types := [type_name(of) for of in axes[name]["types"] if _saves(axes[name], of)])
     ]
     against = "the Transformer and a control whose second map sees nothing"
-    if saves:
-        return f"For the loss of {against}, {listing(saves)}."
-    needs = " or ".join(f"fewer {_NEEDS[axis]}" for axis in informative)
+    if savings:
+        return f"For the loss of {against}, {listing(savings)}."
+    needs = " or ".join(f"fewer {_NEEDS[name]}" for name in informative)
     return f"No differential type is shown to need {needs} than both {against}."
 
 
-def _saves(of: Mapping[str, Any], name: str) -> bool:
-    others = (BASELINE, UNIFORM_SECOND)
-    return VARIANTS[name].role == "type" and all(
-        _side(read(of, name, other)) == "fewer" for other in others
-    )
+def _saves(axis: ScalingAxis, name: str) -> bool:
+    rows = [equivalent_at(axis, name, other) for other in (BASELINE, UNIFORM_SECOND)]
+    return VARIANTS[name].role == "type" and all(_need(row) is Need.FEWER for row in rows)
 
 
-def _of_axis(axis: str, of: Mapping[str, Any]) -> dict[str, Any]:
-    reason = _reason(of)
+def _axis_verdict(name: str, axis: ScalingAxis) -> AxisVerdict:
+    reason = _uninformative(axis)
     if reason:
-        sentence = f"Over {axis}, uninformative about attention types: {reason}."
+        sentence = f"Over {name}, uninformative about attention types: {reason}."
         return {"informative": False, "sentence": sentence}
-    shares: dict[str, list[str]] = {"fewer": [], "none": [], "more": [], "refused": []}
-    for name in of["types"]:
-        if name in (BASELINE, FLOOR):
-            continue
-        row = read(of, name, BASELINE)
-        shares[_side(row)].append(_said(of, name, row))
-    head = f"For equal loss, of the Transformer's {_NEEDS[axis]} (95 % interval"
-    if of["unbent"]:
-        names = listing(type_name(name) for name in of["unbent"])
+    shares: dict[Need, list[str]] = {need: [] for need in Need}
+    for model in axis["types"]:
+        if model not in (BASELINE, FLOOR):
+            row = equivalent_at(axis, model, BASELINE)
+            shares[_need(row)].append(_format_share(axis, model, row))
+    head = f"For equal loss, of the Transformer's {_NEEDS[name]} (95 % interval"
+    if axis["unbent"]:
+        names = listing(map(type_name, axis["unbent"]))
         head += f"; by fits of a x⁻ᵇ, as for {names} none of a x⁻ᵇ + c was possible"
-    head += "): "
-    parts = [
-        f"{words} {listing(shares[side])}"
-        for side, words in (
-            ("fewer", "fewer are needed by"),
-            ("more", "more are needed by"),
-            ("none", "no difference is shown for"),
-            ("refused", "nothing can be said of"),
-        )
-        if shares[side]
-    ]
-    return {"informative": True, "sentence": head + "; ".join(parts) + "."}
+    parts = [f"{need.value} {listing(models)}" for need, models in shares.items() if models]
+    return {"informative": True, "sentence": f"{head}): {'; '.join(parts)}."}
 
 
-def read(of: Mapping[str, Any], name: str, baseline: str) -> dict[str, Any] | None:
+def equivalent_at(axis: ScalingAxis, name: str, baseline: str) -> Equivalent | None:
     """The equivalent of a pair at the point where an axis is read."""
-    for row in of["equivalents"]:
-        if (row["type"], row["baseline"], row["point"]) == (name, baseline, of["read_at"]):
-            return dict(row)
+    for row in axis["equivalents"]:
+        if (row["type"], row["baseline"], row.get("point")) == (name, baseline, axis["read_at"]):
+            return row
     return None
 
 
-def _reason(of: Mapping[str, Any]) -> str:
-    """Why an axis says nothing of types."""
-    if FLOOR not in of["types"]:
+def _uninformative(axis: ScalingAxis) -> str:
+    """The reason why an axis says nothing about types; empty if it says something."""
+    types = axis["types"]
+    if FLOOR not in types:
         return "no model without attention was trained beside them"
     floor, softmax = (
-        of["types"][name]["points"][of["read_at"]]["loss"]["mean"] for name in (FLOOR, BASELINE)
+        types[name]["points"][axis["read_at"]]["loss"]["mean"] for name in (FLOOR, BASELINE)
     )
+    losses = f"({number(softmax, 3)} against {number(floor, 3)} nats)"
     if softmax >= floor:
-        return (
-            "where it is read, softmax attention does not beat no attention "
-            f"({number(softmax, 3)} against {number(floor, 3)} nats)"
-        )
-    row = read(of, FLOOR, BASELINE)
-    if of["types"][FLOOR]["fit"]["refused"] and floor - softmax < MARGIN:
+        return f"where it is read, softmax attention does not beat no attention {losses}"
+    row = equivalent_at(axis, FLOOR, BASELINE)
+    if types[FLOOR]["fit"]["refused"] and floor - softmax < MARGIN:
         return (
             f"{type_name(FLOOR)} has no fit, and softmax attention beats it by less than {MARGIN} "
-            f"nats where it is read ({number(softmax, 3)} against {number(floor, 3)})"
+            f"nats where it is read {losses}"
         )
-    if _side(row) in ("more", "refused"):  # refused: beyond all that softmax attention was given
+    if _need(row) in (Need.MORE, Need.UNKNOWN):  # unknown: beyond all points of softmax attention
         return ""
-    return (
-        f"by its fits not even {_said(of, FLOOR, row)} is shown to need more than the Transformer"
-    )
+    share = _format_share(axis, FLOOR, row)
+    return f"by its fits not even {share} is shown to need more than the Transformer"
 
 
-def _side(row: Mapping[str, Any] | None) -> str:
+def _need(row: Equivalent | None) -> Need:
     if row is None or row["refused"]:
-        return "refused"
-    if row["low"] is None or row["low"] <= 1 <= row["high"]:
-        return "none"
-    return "fewer" if row["high"] < 1 else "more"
+        return Need.UNKNOWN
+    low, high = row["low"], row["high"]
+    if low is None or high is None or low <= 1 <= high:
+        return Need.SAME
+    return Need.FEWER if high < 1 else Need.MORE
 
 
-def _said(of: Mapping[str, Any], name: str, row: Mapping[str, Any] | None) -> str:
-    """A model with its share, and whether the control does as well."""
-    what = f"the control {type_name(name)}" if VARIANTS[name].role == "control" else type_name(name)
-    if row is None or row["refused"]:
-        return f"{what} ({'not compared' if row is None else row['refused']})"
-    said = f"{number(100 * row['ratio'], 0)} %"
-    if row["low"] is None:
-        said += ", no interval"
+def _format_share(axis: ScalingAxis, name: str, row: Equivalent | None) -> str:
+    """A model with its share of the Transformer's needs, and whether a control needs as little."""
+    is_control = VARIANTS[name].role == "control"
+    label = f"the control {type_name(name)}" if is_control else type_name(name)
+    if row is None or row["ratio"] is None:
+        return f"{label} ({'not compared' if row is None else row['refused']})"
+    text = f"{number(100 * row['ratio'], 0)} %"
+    if row["low"] is None or row["high"] is None:
+        text += ", no interval"
     else:
-        said += f", {number(100 * row['low'], 0)} to {number(100 * row['high'], 0)} %"
+        text += f", {number(100 * row['low'], 0)} to {number(100 * row['high'], 0)} %"
     if row["extrapolated"]:
-        said += ", extrapolated"
-    if _side(row) == "fewer" and name != UNIFORM_SECOND:
-        against = read(of, name, UNIFORM_SECOND)
+        text += ", extrapolated"
+    if _need(row) is Need.FEWER and name != UNIFORM_SECOND:
+        against = equivalent_at(axis, name, UNIFORM_SECOND)
         if against is None:
-            said += ", without a control that would explain it"
-        elif _side(against) != "fewer":
-            said += f", not shown to need fewer than {type_name(UNIFORM_SECOND)}"
-    return f"{what} ({said})"
+            text += ", without a control that would explain it"
+        elif _need(against) is not Need.FEWER:
+            text += f", not shown to need fewer than {type_name(UNIFORM_SECOND)}"
+    return f"{label} ({text})"

@@ -1,85 +1,92 @@
-"""Which models of a stability study are shown to use their context, and what that lets it say.
+"""Which models of a stability study use their context, and what their comparison can say.
 
-A difference between two models is one of attention only where both gain from it.
+A difference between two models is one of attention only where both gain from their context.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from enum import Enum
 
 from diffattn.lab.catalog.models import FLOOR, WIDER_FLOOR
+from diffattn.lab.records.study_results import StabilityDifference
 from diffattn.lab.studies.limits import MARGIN
 
 FLOORS = (FLOOR, WIDER_FLOOR)
-"""What a model has to end below: one without attention, and one whose parameters it then has."""
-DIVERGED = "a run of one of the two diverged"
-NOT_BOTH = "not both models are shown to attend, nor did one diverge where the other attends"
-AT_NONE = "over all rates, as at none both models are shown to attend: says nothing of attention"
-AT_LOWEST = "they are compared at the lowest rate alone: says nothing of large rates"
-NOT_AT_ALL = (
-    "over all rates, but not at all are both models shown to attend: says nothing of attention"
-)
+"""Controls without attention; the second has the parameters of attention in its FFN."""
 
 
-def attending(against_floors: Sequence[Mapping[str, Any]]) -> dict[str, list[float]] | None:
+class Silent(Enum):
+    """The reason why a difference says nothing about attention, or about large rates."""
+
+    DIVERGED = "a run of one of the two diverged"
+    NOT_BOTH = "not both models are shown to attend, nor did one diverge where the other attends"
+    AT_NONE = (
+        "over all rates, as at none both models are shown to attend: says nothing of attention"
+    )
+    AT_LOWEST = "they are compared at the lowest rate alone: says nothing of large rates"
+    NOT_AT_ALL = (
+        "over all rates, but not at all are both models shown to attend: says nothing of attention"
+    )
+
+
+def attending_rates(
+    differences: Sequence[StabilityDifference],
+) -> dict[str, list[float]] | None:
     """Model to the rates at which it attends, in rising order; ``None`` without a floor.
 
-    It does where its loss is shown to be lower than that of each floor: the whole paired interval
-    of the difference lies :data:`diffattn.lab.studies.limits.MARGIN` or more below 0. Where a run
-    of
+    A model attends at a rate if its loss is below that of each floor: the whole paired interval of
+    the difference lies :data:`diffattn.lab.studies.limits.MARGIN` or more below 0. Where a run of
     either side diverged nothing is shown.
 
     Args:
-        against_floors: Differences of the loss to every floor at every rate.
+        differences: Of the loss to every floor at every rate.
     """
-    if not against_floors:
+    if not differences:
         return None
-    rates = sorted({entry["learning_rate"] for entry in against_floors})
-    found: dict[str, list[float]] = {}
-    for name in dict.fromkeys(entry["type"] for entry in against_floors):
-        rows = [entry for entry in against_floors if entry["type"] == name]
-        found[name] = [
-            rate
-            for rate in rates
-            if all(_is_below(entry) for entry in rows if entry["learning_rate"] == rate)
-        ]
-    return found
-
-
-def _is_below(entry: Mapping[str, Any]) -> bool:
-    return not entry["why"] and entry["high"] is not None and entry["high"] <= -MARGIN
+    rates: dict[str, dict[float, bool]] = {}
+    for entry in sorted(differences, key=lambda entry: entry["learning_rate"] or 0.0):
+        high, rate = entry["high"], entry["learning_rate"]
+        assert rate is not None, "a difference to a floor is at one rate"
+        is_below = not entry["why"] and high is not None and high <= -MARGIN
+        at = rates.setdefault(entry["type"], {})
+        at[rate] = at.get(rate, True) and is_below
+    names = dict.fromkeys(entry["type"] for entry in differences)
+    return {name: [rate for rate, attends in rates[name].items() if attends] for name in names}
 
 
 def shared_rates(
-    found: Mapping[str, Sequence[float]] | None,
+    attending: Mapping[str, Sequence[float]] | None,
     diverged: Mapping[str, Sequence[float]],
     pair: Sequence[str],
     floors: Sequence[str],
 ) -> list[float]:
     """The rates at which two models are compared: both attend, or one does and the other diverged.
 
-    Without the latter, means would leave out the rates at which a model is least stable. None
-    where a floor was not run.
+    Without the latter, means would leave out the rates at which a model is least stable. There are
+    none where a floor was not run.
 
     Args:
-        found: Of :func:`attending`.
+        attending: Of :func:`attending_rates`.
         diverged: Model to the rates at which a run of it diverged.
         pair: The two models.
         floors: Those of :data:`FLOORS` that were run.
     """
-    if found is None or set(floors) != set(FLOORS):
+    if attending is None or set(floors) != set(FLOORS):
         return []
-    kept = [{*found[name], *diverged[name]} for name in pair]
-    attended = {rate for name in pair for rate in found[name]}
+    kept = [{*attending[name], *diverged[name]} for name in pair]
+    attended = {rate for name in pair for rate in attending[name]}
     return sorted(attended & kept[0] & kept[1])
 
 
-def why_not_over(shared: Sequence[float], rates: Sequence[float]) -> str:
-    """Why a mean over the shared rates says nothing of attention at large ones; empty if it does.
+def why_silent(shared: Sequence[float], rates: Sequence[float]) -> Silent | None:
+    """The reason why a mean over the shared rates says nothing about attention at large ones.
 
     Args:
         shared: Of :func:`shared_rates`.
         rates: All of the study.
+
+    Returns:
+        ``None`` if the mean says something.
     """
     if not shared:
-        return AT_NONE
-    return "" if max(shared) > min(rates) else AT_LOWEST
+        return Silent.AT_NONE
+    return None if max(shared) > min(rates) else Silent.AT_LOWEST

@@ -1,11 +1,12 @@
-"""From finished runs to the stability study's results and plain words."""
+"""From finished runs to the results of a stability study, and its limits in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
-from diffattn.lab.catalog.models import WITHOUT_NORM
-from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.catalog.models import V2_WITH_NORM, WITHOUT_NORM
+from diffattn.lab.records.study_results import StabilityDifference, StabilityRate, StabilityResults
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.paired import paired_difference, paired_t_test
 from diffattn.lab.stats.spikes import (
@@ -18,68 +19,61 @@ from diffattn.lab.stats.spikes import (
     stability,
 )
 from diffattn.lab.studies.limits import heads_below, spread
+from diffattn.lab.studies.means import mean_of_seeds, recorded_interval
 from diffattn.lab.studies.stability.attending import (
-    DIVERGED,
     FLOORS,
-    NOT_AT_ALL,
-    NOT_BOTH,
-    attending,
+    Silent,
+    attending_rates,
     shared_rates,
-    why_not_over,
+    why_silent,
 )
-from diffattn.lab.studies.stability.config import WITH_NORM, StabilityStudyConfig, run_name
+from diffattn.lab.studies.stability.config import StabilityStudyConfig, run_name
 from diffattn.lab.studies.stability.verdict import verdict
+from diffattn.lab.studies.study import Results
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
 """Fields of :class:`diffattn.lab.stats.spikes.Stability` that are compared between types."""
-PAIRS = (
+Pair = tuple[str, str]
+PAIRS: tuple[Pair, ...] = (
     ("diff_v2", "diff"),
     ("diff", "softmax"),
     ("diff_v2", "softmax"),
     ("shared_diff", "softmax"),
     (WITHOUT_NORM, "diff"),
-    (WITH_NORM, "diff_v2"),
+    (V2_WITH_NORM, "diff_v2"),
 )
-"""Models and what they are compared with: the first is the published claim, the last two say
-whether the head norm makes the difference."""
+"""Models and their baselines. The first is the published claim; the last two tell whether the head
+norm makes the difference."""
 AGAINST_FLOORS = tuple(
-    (name, floor) for floor in FLOORS for name in (*ATTENTION_TYPES, WITHOUT_NORM, WITH_NORM)
+    (name, floor) for floor in FLOORS for name in (*ATTENTION_TYPES, WITHOUT_NORM, V2_WITH_NORM)
 )
-"""Compared by loss alone: which models use their context at a rate. Where two of them do, a
-difference between them may be one of attention; elsewhere it is not."""
+"""Compared by loss alone, to tell which models use their context at a rate."""
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def stability_results(
-    config: StabilityStudyConfig,
-    results: Mapping[str, Mapping[str, Any]],
-    rows: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> dict[str, Any]:
+    config: StabilityStudyConfig, results: Results, rows: Rows
+) -> StabilityResults:
     """Every measure per type and rate, and paired differences between types.
 
-    A difference that says nothing of attention, or nothing of it at large rates, has ``why``, and
-    counts with 1 for its p-value where Holm's adjustment is made, so that it makes nothing else
-    easier to show.
+    A difference that says nothing about attention at large rates has a reason, and counts with 1
+    for its p-value in Holm's adjustment, so that no other difference becomes easier to show.
 
     Args:
         config: The study.
-        results: Name of every run to what its ``results.json`` holds.
+        results: Name of every run to its ``results.json``.
         rows: Name of every run to its ``metrics.jsonl``.
     """
-    measured = {
-        member.config.name: _measured(config, results[member.config.name], rows)
-        for member in config.members()
-    }
+    runs = _Measured(config, results, rows)
     floors = [name for name in FLOORS if name in config.types]
-    to_floors = _against_floors(config, measured)
-    found = attending(to_floors)
+    to_floors = runs.differences_to_floors()
+    attending = attending_rates(to_floors)
     diverged = {
-        name: [rate for rate in config.learning_rates if _diverged(config, measured, name, rate)]
+        name: [rate for rate in config.learning_rates if runs.diverged(name, rate)]
         for name in config.types
     }
-    pairs = _among(PAIRS, config)
-    shared = {pair: shared_rates(found, diverged, pair, floors) for pair in pairs}
-    void = sorted({rate for floor in floors for rate in diverged[floor]})
+    shared = {pair: shared_rates(attending, diverged, pair, floors) for pair in runs.among(PAIRS)}
     return {
         "schema": 1,
         "kind": "stability",
@@ -93,30 +87,131 @@ def stability_results(
         },
         "types": {
             name: {
-                "rates": [_at_rate(config, measured, name, r) for r in config.learning_rates],
-                "sensitivity": _summary(_sensitivity(config, measured, name)),
+                "rates": [runs.at_rate(name, rate) for rate in config.learning_rates],
+                "sensitivity": mean_of_seeds(runs.sensitivity(name)),
             }
             for name in config.types
         },
-        "attending": found,
-        "differences": _differences(config, measured, shared) + to_floors,
+        "attending": attending,
+        "differences": runs.differences(shared) + to_floors,
         "verdict": verdict(
-            found,
+            attending,
             shared,
             config.learning_rates,
             lacking=[name for name in FLOORS if name not in floors],
-            void=void,
+            void=sorted({rate for floor in floors for rate in diverged[floor]}),
         ),
         "statement": statement(config),
         "complete": True,
     }
 
 
-def _measured(
-    config: StabilityStudyConfig,
-    result: Mapping[str, Any],
-    rows: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> Stability:
+class _Measured:
+    """The stability of every run, and differences between models."""
+
+    def __init__(self, config: StabilityStudyConfig, results: Results, rows: Rows) -> None:
+        self.config = config
+        self.rates = config.learning_rates
+        self.runs = {
+            member.config.name: _measure(config, results[member.config.name], rows)
+            for member in config.members()
+        }
+
+    def among(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """The pairs of which both models take part."""
+        return [pair for pair in pairs if set(pair) <= set(self.config.types)]
+
+    def at(self, name: str, rate: float) -> list[Stability]:
+        """The runs of a model at a rate, one per seed."""
+        return [self.runs[run_name(name, rate, seed)] for seed in self.config.seeds]
+
+    def diverged(self, name: str, rate: float) -> bool:
+        """Whether the run of any seed diverged."""
+        return any(run.diverged for run in self.at(name, rate))
+
+    def at_rate(self, name: str, rate: float) -> StabilityRate:
+        """All measures of a model at a rate."""
+        runs = self.at(name, rate)
+        return {
+            "learning_rate": rate,
+            "runs": [run_name(name, rate, seed) for seed in self.config.seeds],
+            "diverged": [run.diverged for run in runs],
+            "diverged_steps": [run.diverged_step for run in runs],
+            "median_gradient_norms": [run.median_gradient_norm for run in runs],
+            "loss": mean_of_seeds([run.loss for run in runs]),
+            "loss_spike_share": mean_of_seeds([run.loss_spike_share for run in runs]),
+            "gradient_spike_share": mean_of_seeds([run.gradient_spike_share for run in runs]),
+            "clipped_share": mean_of_seeds([run.clipped_share for run in runs]),
+        }
+
+    def sensitivity(self, name: str) -> list[float]:
+        """The sensitivity of a model to the learning rate, one value per seed."""
+        by_rate = zip(*(self.at(name, rate) for rate in self.rates), strict=True)
+        return [
+            rate_sensitivity({rate: r.loss for rate, r in zip(self.rates, runs, strict=True)})
+            for runs in by_rate
+        ]
+
+    def differences_to_floors(self) -> list[StabilityDifference]:
+        """The loss of every model minus that of every floor at every rate: one family."""
+
+        def why(pair: Pair, rate: float) -> Silent | None:
+            return Silent.DIVERGED if any(self.diverged(name, rate) for name in pair) else None
+
+        return _adjusted(self._at_rates(self.among(AGAINST_FLOORS), "loss", why))
+
+    def differences(self, shared: Mapping[Pair, Sequence[float]]) -> list[StabilityDifference]:
+        """Of every pair: at each rate, one family a measure; then over rates, one family of all."""
+
+        def why(pair: Pair, rate: float) -> Silent | None:
+            return None if rate in shared[pair] else Silent.NOT_BOTH
+
+        differences: list[StabilityDifference] = []
+        for metric in METRICS:
+            differences += _adjusted(self._at_rates(list(shared), metric, why))
+        overall = [
+            self._over_rates(pair, metric, rates)
+            for metric in METRICS
+            for pair, rates in shared.items()
+        ]
+        overall += [self._of_sensitivity(pair, rates) for pair, rates in shared.items()]
+        return differences + _adjusted(overall)
+
+    def _at_rates(
+        self, pairs: Sequence[Pair], metric: str, why: Callable[[Pair, float], Silent | None]
+    ) -> list[StabilityDifference]:
+        def values(rate: float, name: str) -> list[float]:
+            return [getattr(run, metric) for run in self.at(name, rate)]
+
+        return [
+            _difference(pair, metric, partial(values, rate), why(pair, rate), rate=rate)
+            for pair in pairs
+            for rate in self.rates
+        ]
+
+    def _over_rates(self, pair: Pair, metric: str, shared: Sequence[float]) -> StabilityDifference:
+        """The difference of means over the shared rates, or over all if there is none."""
+        rates = shared or self.rates
+
+        def means(name: str) -> list[float]:
+            by_rate = zip(*(self.at(name, rate) for rate in rates), strict=True)
+            return [fmean(getattr(run, metric) for run in runs) for runs in by_rate]
+
+        return _difference(pair, metric, means, why_silent(shared, self.rates), rates=rates)
+
+    def _of_sensitivity(self, pair: Pair, shared: Sequence[float]) -> StabilityDifference:
+        """The difference of the sensitivities, which are over all rates.
+
+        The loss of a model that diverges is a guess's: over all rates it would look insensitive.
+        """
+        everywhere = len(shared) == len(self.rates) and not any(
+            self.diverged(name, rate) for name in pair for rate in shared
+        )
+        why = why_silent(shared, self.rates) if everywhere else Silent.NOT_AT_ALL
+        return _difference(pair, "sensitivity", self.sensitivity, why, rates=self.rates)
+
+
+def _measure(config: StabilityStudyConfig, result: Mapping[str, Any], rows: Rows) -> Stability:
     trained = [row for row in rows[result["run"]] if "train_loss" in row]
     train = config.base.train
     return stability(
@@ -129,169 +224,47 @@ def _measured(
     )
 
 
-def _values(
-    config: StabilityStudyConfig, measured: Mapping[str, Stability], name: str, rate: float
-) -> list[Stability]:
-    return [measured[run_name(name, rate, seed)] for seed in config.seeds]
-
-
-def _at_rate(
-    config: StabilityStudyConfig, measured: Mapping[str, Stability], name: str, rate: float
-) -> dict[str, Any]:
-    of_seeds = _values(config, measured, name, rate)
-    return {
-        "learning_rate": rate,
-        "runs": [run_name(name, rate, seed) for seed in config.seeds],
-        "diverged": [run.diverged for run in of_seeds],
-        "diverged_steps": [run.diverged_step for run in of_seeds],
-        "median_gradient_norms": [run.median_gradient_norm for run in of_seeds],
-        **{metric: _summary([getattr(run, metric) for run in of_seeds]) for metric in METRICS},
-    }
-
-
-def _sensitivity(
-    config: StabilityStudyConfig, measured: Mapping[str, Stability], name: str
-) -> list[float]:
-    """One per seed."""
-    return [
-        rate_sensitivity(
-            {rate: measured[run_name(name, rate, seed)].loss for rate in config.learning_rates}
-        )
-        for seed in config.seeds
-    ]
-
-
-def _diverged(
-    config: StabilityStudyConfig, measured: Mapping[str, Stability], name: str, rate: float
-) -> bool:
-    """Whether the run of any seed did."""
-    return any(run.diverged for run in _values(config, measured, name, rate))
-
-
-def _against_floors(
-    config: StabilityStudyConfig, measured: Mapping[str, Stability]
-) -> list[dict[str, Any]]:
-    """The loss of every model minus that of every floor at every rate: one family."""
-    family = _at_rates(_among(AGAINST_FLOORS, config), "loss", config, measured)
-    for entry in family:
-        sides, rate = (entry["type"], entry["baseline"]), entry["learning_rate"]
-        lost = any(_diverged(config, measured, name, rate) for name in sides)
-        entry["why"] = DIVERGED if lost else ""
-    return _adjusted(family)
-
-
-def _differences(
-    config: StabilityStudyConfig,
-    measured: Mapping[str, Stability],
-    shared: Mapping[tuple[str, str], Sequence[float]],
-) -> list[dict[str, Any]]:
-    """Of every pair: at each rate, one family a measure; then over rates, one family of all."""
-    found: list[dict[str, Any]] = []
-    for metric in METRICS:
-        family = _at_rates(list(shared), metric, config, measured)
-        for entry in family:
-            both = entry["learning_rate"] in shared[entry["type"], entry["baseline"]]
-            entry["why"] = "" if both else NOT_BOTH
-        found += _adjusted(family)
-    overall = [
-        _over_rates(pair, metric, config, measured, rates)
-        for metric in METRICS
-        for pair, rates in shared.items()
-    ]
-    for pair, rates in shared.items():
-        sides = (_sensitivity(config, measured, name) for name in pair)
-        # Where a model diverges its loss is a guess's: at all rates, it would look insensitive.
-        everywhere = len(rates) == len(config.learning_rates) and not any(
-            _diverged(config, measured, name, rate) for name in pair for rate in rates
-        )
-        why = why_not_over(rates, config.learning_rates) if everywhere else NOT_AT_ALL
-        overall.append(
-            _difference(pair, "sensitivity", None, *sides)
-            | {"rates": list(config.learning_rates), "why": why}
-        )
-    return found + _adjusted(overall)
-
-
-def _over_rates(
-    pair: tuple[str, str],
-    metric: str,
-    config: StabilityStudyConfig,
-    measured: Mapping[str, Stability],
-    shared: Sequence[float],
-) -> dict[str, Any]:
-    """The difference of means over the rates at which both attend, or over all if there is none."""
-    rates = shared or config.learning_rates
-    means = (
-        [
-            fmean(getattr(measured[run_name(name, rate, seed)], metric) for rate in rates)
-            for seed in config.seeds
-        ]
-        for name in pair
-    )
-    return _difference(pair, metric, None, *means) | {
-        "rates": list(rates),
-        "why": why_not_over(shared, config.learning_rates),
-    }
-
-
-def _among(pairs: Sequence[tuple[str, str]], config: StabilityStudyConfig) -> list[tuple[str, str]]:
-    return [pair for pair in pairs if set(pair) <= set(config.types)]
-
-
-def _at_rates(
-    pairs: Sequence[tuple[str, str]],
-    metric: str,
-    config: StabilityStudyConfig,
-    measured: Mapping[str, Stability],
-) -> list[dict[str, Any]]:
-    """Every pair at every rate."""
-    family = []
-    for pair in pairs:
-        for rate in config.learning_rates:
-            sides = ([getattr(r, metric) for r in _values(config, measured, n, rate)] for n in pair)
-            family.append(_difference(pair, metric, rate, *sides))
-    return family
-
-
 def _difference(
-    pair: tuple[str, str],
+    pair: Pair,
     metric: str,
-    rate: float | None,
-    values: Sequence[float],
-    baseline: Sequence[float],
-) -> dict[str, Any]:
-    differences = [a - b for a, b in zip(values, baseline, strict=True)]
-    interval = paired_difference(values, baseline)
-    return {
-        "type": pair[0],
-        "baseline": pair[1],
+    values: Callable[[str], Sequence[float]],
+    why: Silent | None,
+    *,
+    rate: float | None = None,
+    rates: Sequence[float] = (),
+) -> StabilityDifference:
+    """The paired difference of two models; ``values`` gives one number per seed of a model."""
+    name, baseline = pair
+    here, there = values(name), values(baseline)
+    differences = [a - b for a, b in zip(here, there, strict=True)]
+    interval = paired_difference(here, there)
+    entry = {
+        "type": name,
+        "baseline": baseline,
         "metric": metric,
         "learning_rate": rate,
         "values": differences,
-        **interval.recorded(),
+        **recorded_interval(interval),
         "n": interval.n,
         "p_value": paired_t_test(differences),
+        **({"rates": list(rates)} if rates else {}),
+        "why": "" if why is None else why.value,
+        "p_holm": None,
     }
+    return cast(StabilityDifference, entry)
 
 
-def _adjusted(family: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With Holm's p-values; one seed has none, and what says nothing counts with 1."""
-    known = [entry for entry in family if entry["p_value"] is not None]
-    adjusted = holm([1.0 if entry["why"] else entry["p_value"] for entry in known])
-    for entry in family:
-        entry["p_holm"] = None
-    for entry, p in zip(known, adjusted, strict=True):
-        entry["p_holm"] = p
+def _adjusted(family: list[StabilityDifference]) -> list[StabilityDifference]:
+    """Add Holm's p-values; one seed has none, and a difference with a reason counts with 1."""
+    known = [(entry, p) for entry in family if (p := entry["p_value"]) is not None]
+    adjusted = holm([1.0 if entry["why"] else p for entry, p in known])
+    for (entry, _), p_holm in zip(known, adjusted, strict=True):
+        entry["p_holm"] = p_holm
     return family
 
 
-def _summary(values: list[float]) -> dict[str, Any]:
-    interval = mean_interval(values)
-    return {"values": values, **interval.recorded(), "n": interval.n}
-
-
 def statement(config: StabilityStudyConfig) -> str:
-    """What this study can and cannot show, in plain words."""
+    """State the limits of the study."""
     size = heads_below(member.config.model for member in config.members())
     return (
         f"{size}What counts as a spike was fixed before the first run. All models read the same "

@@ -1,54 +1,51 @@
-"""Whether a stability study is one of attention, in a sentence."""
+"""The verdict of a stability study: whether it says anything about attention at large rates."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from diffattn.lab.catalog.models import type_name
+from diffattn.lab.records.study_results import StabilityVerdict
 from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import MARGIN
-from diffattn.lab.studies.stability.attending import AT_LOWEST, AT_NONE, why_not_over
+from diffattn.lab.studies.stability.attending import Silent, why_silent
 
 _BELOW = f"to end {MARGIN:g} nats or more below the models without attention"
 _HOW = "(paired 95 % intervals)"
+Attending = Mapping[str, Sequence[float]]
+"""Model to the rates at which it attends."""
+Shared = Mapping[tuple[str, str], Sequence[float]]
+"""Pair to the rates at which both attend, or one does and the other diverged."""
 
 
 def verdict(
-    attending: Mapping[str, Sequence[float]] | None,
-    shared: Mapping[tuple[str, str], Sequence[float]],
+    attending: Attending | None,
+    shared: Shared,
     rates: Sequence[float],
     *,
     lacking: Sequence[str] = (),
     void: Sequence[float] = (),
-) -> dict[str, Any]:
-    """What the comparison with the models without attention says.
+) -> StabilityVerdict:
+    """Judge the comparison with the models without attention.
 
     It is informative if two models are compared at one rate above the lowest.
 
     Args:
-        attending: Of :func:`diffattn.lab.studies.stability.attending.attending`.
-        shared: Pair that is compared to the rates at which both attend, or one does and the other
-            diverged.
+        attending: Of :func:`diffattn.lab.studies.stability.attending.attending_rates`.
+        shared: Of every pair that is compared.
         rates: All of the study.
         lacking: Models without attention that were not run.
         void: Rates at which a run without attention diverged.
-
-    Returns:
-        ``informative``, ``sentence`` and ``margin``.
     """
-    reason = _reason(attending, shared, rates, lacking)
+    reason = _uninformative(attending, shared, rates, lacking)
     parts = [f"Uninformative: {reason}."] if reason else []
     if attending is not None:
-        parts += _said(attending, shared, rates, void)
+        parts += _describe(attending, shared, rates, void)
     return {"informative": not reason, "sentence": " ".join(parts), "margin": MARGIN}
 
 
-def _reason(
-    attending: Mapping[str, Sequence[float]] | None,
-    shared: Mapping[tuple[str, str], Sequence[float]],
-    rates: Sequence[float],
-    lacking: Sequence[str],
+def _uninformative(
+    attending: Attending | None, shared: Shared, rates: Sequence[float], lacking: Sequence[str]
 ) -> str:
-    """Why nothing is said of attention at large rates; empty if something is."""
+    """The reason why nothing is said about attention at large rates; empty if something is."""
     if attending is None:
         return (
             "no model without attention was run, so nothing shows that these models use their "
@@ -64,10 +61,10 @@ def _reason(
             f"{listing(map(type_name, lacking))} was not run, so nothing shows that these models "
             "use their context"
         )
-    whys = {why_not_over(at, rates) for at in shared.values()}
-    if "" in whys:
+    reasons = {why_silent(at, rates) for at in shared.values()}
+    if None in reasons:
         return ""
-    if AT_LOWEST in whys:
+    if Silent.AT_LOWEST in reasons:
         return (
             f"models that are shown {_BELOW} are compared at the lowest learning rate "
             f"({min(rates):g}) alone, so nothing is said of large ones"
@@ -75,40 +72,35 @@ def _reason(
     return f"at no learning rate are two models that are compared both shown {_BELOW}"
 
 
-def _said(
-    attending: Mapping[str, Sequence[float]],
-    shared: Mapping[tuple[str, str], Sequence[float]],
-    rates: Sequence[float],
-    void: Sequence[float],
+def _describe(
+    attending: Attending, shared: Shared, rates: Sequence[float], void: Sequence[float]
 ) -> Iterator[str]:
-    """Who attends at which rates, and which rates the mean of every pair is over."""
+    """List the models that attend, and the rates that the mean of every pair is over."""
     if void:
         yield f"Nothing is shown at {_rates(void)}: a run without attention diverged there."
     used = {name: at for name, at in attending.items() if at}
     if not used:
         return
-    does = listing(f"{type_name(name)} ({_rates(at)})" for name, at in used.items())
-    yield f"Shown {_BELOW} {_HOW}: {does}."
+    attend = listing(f"{type_name(name)} ({_rates(at)})" for name, at in used.items())
+    yield f"Shown {_BELOW} {_HOW}: {attend}."
     if never := [type_name(name) for name in attending if name not in used]:
         yield f"Not at any rate: {listing(never)}."
     groups: dict[tuple[float, ...], list[str]] = {}
     for pair, at in shared.items():
         groups.setdefault(tuple(at), []).append(" − ".join(map(type_name, pair)))
-    over = (f"{_over(at, rates)}: {listing(pairs)}" for at, pairs in groups.items())
     if groups:
+        means = "; ".join(f"{_over(at, rates)}: {listing(pairs)}" for at, pairs in groups.items())
         yield (
-            f"Means over rates, also where one of the two attends and the other diverged: "
-            f"{'; '.join(over)}."
+            f"Means over rates, also where one of the two attends and the other diverged: {means}."
         )
 
 
 def _over(shared: Sequence[float], rates: Sequence[float]) -> str:
-    """What a mean is over, and that it says nothing if so."""
-    why = why_not_over(shared, rates)
-    if why == AT_NONE:
+    why = why_silent(shared, rates)
+    if why is Silent.AT_NONE:
         return "over all rates, so saying nothing of attention"
-    of_lowest = ", the lowest alone, so saying nothing of large ones"
-    return f"over {_rates(shared)}{of_lowest if why else ''}"
+    lowest = ", the lowest alone, so saying nothing of large ones" if why else ""
+    return f"over {_rates(shared)}{lowest}"
 
 
 def _rates(rates: Sequence[float]) -> str:

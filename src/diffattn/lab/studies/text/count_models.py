@@ -1,20 +1,55 @@
-"""What models that count reach on the tokens of a run."""
+"""Models that count tokens, and the induction phase, which is measured against bigram counts."""
 
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from diffattn.files.io import read_json, write_json
 from diffattn.lab.data.count_models import COUNT_MODELS, CountModel, count_losses
 from diffattn.lab.data.tokens import TokenDataset
+from diffattn.lab.studies.study import OnMessage
+from diffattn.lab.studies.text.comparison import ComparisonConfig
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.loop.data_order import curve_windows, training_order
 from diffattn.lab.training.prepare import PreparedData
+
+_SCHEMA = 2
+PHASE_GAIN = 1.0
+"""Nats by which a model must beat bigram counts on repeated bigrams."""
+PHASE_RULE = (
+    f"loss on repeated bigrams at least {PHASE_GAIN:g} nat below that of bigram counts on the same "
+    "windows: what stood in the context is used"
+)
+
+
+def read_or_count(
+    config: ComparisonConfig, data: PreparedData, path: Path, on_message: OnMessage
+) -> dict[str, Any]:
+    """Read ``counts.json``, or write it: counted on what the runs of the first seed read.
+
+    Args:
+        config: The comparison.
+        data: Its tokens.
+        path: The file.
+        on_message: Given one line.
+    """
+    if not path.exists() or read_json(path)["schema"] != _SCHEMA:
+        on_message("counting what unigrams, bigrams and copies predict")
+        seed = config.seeds[0]
+        train = replace(config.base.train, seed=seed, data_seed=seed)
+        write_json(path, {"schema": _SCHEMA, "models": count_model_results(train, data)})
+    models: dict[str, Any] = read_json(path)["models"]
+    return models
 
 
 def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, dict[str, Any]]:
     """Losses of unigrams, bigrams and bigrams with copies, counted on what a run reads.
 
-    A window that the run reads again is counted once: reading it again tells nothing new.
+    A window that the run reads again is counted once.
 
     Args:
         config: Of the run: its steps, batch, window and data order.
@@ -32,16 +67,15 @@ def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, di
     )
     read = _windows(train, sorted(set(training_order(train, config).indices)))
     held_out = _windows(validation, list(range(len(validation))))
-    of_curves = held_out[list(curve_windows(validation, config).indices)]
+    curve = held_out[list(curve_windows(validation, config).indices)]
     results = {}
     for name, model in COUNT_MODELS.items():
         counted = model(read, train.packed.metadata["vocab_size"])
-        results[name] = _losses(counted, held_out) | {"curve": _losses(counted, of_curves)}
+        results[name] = _losses(counted, held_out) | {"curve": _losses(counted, curve)}
     return results
 
 
 def _losses(model: CountModel, windows: np.ndarray) -> dict[str, Any]:
-    """``loss`` and ``parts``."""
     losses = count_losses(model, windows)
     parts = {part: entry["loss"] for part, entry in losses.parts().items()}
     return {"loss": losses.loss, "parts": parts}
@@ -50,3 +84,26 @@ def _losses(model: CountModel, windows: np.ndarray) -> dict[str, Any]:
 def _windows(dataset: TokenDataset, indices: list[int]) -> np.ndarray:
     """Windows of a dataset, int64 ``[n, T]``."""
     return np.stack([dataset[index]["input_ids"].numpy() for index in indices])
+
+
+def phase_step(rows: Sequence[Mapping[str, Any]], threshold: float) -> int | None:
+    """Step of the first of two evaluations in a row below a loss on repeated bigrams.
+
+    Two, so that one lucky evaluation does not count.
+
+    Args:
+        rows: Of ``metrics.jsonl``, in order.
+        threshold: Nats per token.
+
+    Returns:
+        The step, or ``None`` if there are no two such evaluations.
+    """
+    measured = [
+        (row["step"], row["validation_parts"]["repeated_bigram"])
+        for row in rows
+        if "repeated_bigram" in row.get("validation_parts", {})
+    ]
+    for (step, first), (_, second) in itertools.pairwise(measured):
+        if max(first, second) < threshold:
+            return int(step)
+    return None

@@ -1,7 +1,7 @@
-"""From the records of finished runs to the comparison's results: pure functions."""
+"""From the records of finished runs to the numbers of a comparison."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from diffattn.lab.catalog.models import (
     BASELINE,
@@ -11,9 +11,18 @@ from diffattn.lab.catalog.models import (
     WIDER_FLOOR,
     own_side_effects,
 )
-from diffattn.lab.stats.intervals import Interval, mean_interval
+from diffattn.lab.records.text_results import (
+    At,
+    ComparisonResults,
+    GroupResult,
+    RatesResult,
+    SweepResult,
+    TextDifference,
+    VariantResult,
+)
 from diffattn.lab.stats.paired import paired_difference
-from diffattn.lab.studies.study import Member, Results
+from diffattn.lab.studies.means import mean_of_seeds, recorded_interval
+from diffattn.lab.studies.study import Results
 from diffattn.lab.studies.text.comparison import (
     ComparisonConfig,
     Sweep,
@@ -22,16 +31,13 @@ from diffattn.lab.studies.text.comparison import (
     trial_name,
     whole_name,
 )
-from diffattn.lab.studies.text.rows import compared_rows, compared_types
-from diffattn.models.accounting import (
-    attention_parameters,
-    flops_per_token,
-    parameter_count,
-)
+from diffattn.lab.studies.text.rows import row_tests, type_tests
+from diffattn.models.accounting import attention_parameters, flops_per_token, parameter_count
 
 SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
-"""What a type is compared with besides softmax: a lead over softmax that these have, too, is none
-of the second map."""
+"""Controls that a type is compared with. If they lead softmax attention too, a type's lead is no
+effect of its second map."""
+LOSS = "validation_loss"
 
 
 def comparison_results(
@@ -39,7 +45,7 @@ def comparison_results(
     sweeps: Mapping[str, Sweep],
     runs: Results,
     phases: Mapping[str, int | None],
-) -> dict[str, Any]:
+) -> ComparisonResults:
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
@@ -49,54 +55,33 @@ def comparison_results(
         phases: Name of a trial to the step at which it passed the induction phase.
     """
     rates = best_rates(config, sweeps)
-    trials = {member.config.name: member for member in config.trials(rates)}
-    diverged = _diverged(config, trials, runs)
-    variants = {
-        name: _variant(config, name, rates, trials, runs, phases)
-        for name in config.variants
-        if name not in diverged
-    }
-    differences = list(_differences(config, variants, runs, rates[BASELINE]))
+    trials = _Trials(config, rates, runs, phases)
+    diverged = trials.diverged()
+    variants = {name: trials.variant(name) for name in config.variants if name not in diverged}
+    differences = list(trials.differences(variants))
     if config.kind == "text":
-        tests = {"tests": compared_types(differences, variants)}
+        tests = {"tests": type_tests(differences, variants)}
     else:
-        tests = {"rows": compared_rows(differences, variants, diverged)}
-    lost = {"diverged": diverged} if diverged else {}
-    left_out = {name: n for name in trials if (n := runs[name].get("left_out_steps"))}
-    if left_out:
-        lost["left_out_steps"] = left_out
-    return {
+        tests = {"rows": row_tests(differences, variants, diverged)}
+    left_out = {name: n for name in trials.models if (n := runs[name].get("left_out_steps"))}
+    results = {
         "schema": 2,
         "protocol": {"name": "matched_comparison", "version": 2},
         "scale": config.scale,
         "seeds": list(config.seeds),
         "tokens": config.base.train.num_steps * config.base.train.batch_tokens,
-        "rates": _rates(config, sweeps, rates, runs),
+        "rates": _rates(config, sweeps, rates[BASELINE]),
         "variants": variants,
         "differences": differences,
         **tests,
-        **lost,
+        **({"diverged": diverged} if diverged else {}),
+        **({"left_out_steps": left_out} if left_out else {}),
         "complete": True,
     }
+    return cast(ComparisonResults, results)
 
 
-def _diverged(
-    config: ComparisonConfig, trials: Mapping[str, Any], runs: Results
-) -> dict[str, list[int]]:
-    """Variants of which a run ended without a loss: how many did, and how many there are."""
-    found = {}
-    for name in config.variants:
-        names = [run for at in ("best", "common") for run in _runs_of(config, name, at)]
-        losses = [runs[run]["validation_loss"] for run in names if run in trials]
-        if None in losses:
-            found[name] = [losses.count(None), len(losses)]
-    return found
-
-
-def _rates(
-    config: ComparisonConfig, sweeps: Mapping[str, Sweep], rates: Mapping[str, float], runs: Results
-) -> dict[str, Any]:
-    member = next(iter(config.sweep_members(config.learning_rates[:1])), None)
+def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float) -> RatesResult:
     variants = {}
     for name, sweep in sweeps.items():
         tries = {
@@ -114,132 +99,136 @@ def _rates(
             )
             if losses
         }
-        variants[name] = {"best": sweep.best, "inside": sweep.inside, **tries}
+        found = {"best": sweep.best, "inside": sweep.inside, **tries}
+        variants[name] = cast(SweepResult, found)
     return {
-        "common": rates[BASELINE],
+        "common": common,
         "sweep_seed": config.sweep_seed if sweeps else None,
-        "sweep_steps": member.config.train.num_steps if member and sweeps else None,
+        "sweep_steps": config.sweep_steps if sweeps else None,
         "variants": variants,
     }
 
 
-def _variant(
-    config: ComparisonConfig,
-    name: str,
-    rates: Mapping[str, float],
-    trials: Mapping[str, Member],
-    runs: Results,
-    phases: Mapping[str, int | None],
-) -> dict[str, Any]:
-    variant = VARIANTS[name]
-    model = trials[trial_name(name, config.seeds[0])].config.model
-    facts = {
-        "role": variant.role,
-        "what": variant.summary,
-        "attention_type": variant.attention_type,
-        "match": variant.match or config.match,
-        "parameters": parameter_count(model),
-        "train_flops_per_token": flops_per_token(model, config.base.train.seq_len, training=True),
-    }
-    if config.kind != "text":
-        facts["attention_parameters"] = model.num_hidden_layers * attention_parameters(model)
-    at = {"best": rates[name]}
-    if trial_name(name, config.seeds[0], common=True) in trials:
-        at["common"] = rates[BASELINE]
-    groups = {}
-    for key, rate in at.items():
-        names = _runs_of(config, name, key)
-        groups[key] = {
+class _Trials:
+    """The runs that count, by variant and learning rate."""
+
+    def __init__(
+        self,
+        config: ComparisonConfig,
+        rates: Mapping[str, float],
+        runs: Results,
+        phases: Mapping[str, int | None],
+    ) -> None:
+        self.config = config
+        self.rates = rates
+        self.runs = runs
+        self.phases = phases
+        self.models = {m.config.name: m.config.model for m in config.trials(rates)}
+
+    def names(self, variant: str, at: At) -> list[str]:
+        """Runs of a variant; those of two variants pair from the first seed on."""
+        seeds = self.config.seeds_of(variant)
+        return [trial_name(variant, seed, common=at == "common") for seed in seeds]
+
+    def diverged(self) -> dict[str, list[int]]:
+        """Variants with a run without a loss: how many have none, and how many runs there are."""
+        diverged = {}
+        for variant in self.config.variants:
+            names = [*self.names(variant, "best"), *self.names(variant, "common")]
+            losses = [self.runs[run][LOSS] for run in names if run in self.models]
+            if None in losses:
+                diverged[variant] = [losses.count(None), len(losses)]
+        return diverged
+
+    def values(self, names: Sequence[str], metric: str) -> list[float]:
+        """The loss of each run, or that of a part of the tokens."""
+        if metric == LOSS:
+            return [float(self.runs[run][LOSS]) for run in names]
+        return [float(self.runs[run]["validation_parts"][metric]["loss"]) for run in names]
+
+    def variant(self, name: str) -> VariantResult:
+        """The facts of a variant, and its losses."""
+        config, variant = self.config, VARIANTS[name]
+        model = self.models[trial_name(name, config.seeds[0])]
+        sequence = config.base.train.seq_len
+        facts = {
+            "role": variant.role,
+            "what": variant.summary,
+            "attention_type": variant.attention_type,
+            "match": variant.match or config.match,
+            "parameters": parameter_count(model),
+            "train_flops_per_token": flops_per_token(model, sequence, training=True),
+        }
+        if config.kind != "text":
+            layers = model.num_hidden_layers
+            facts["attention_parameters"] = layers * attention_parameters(model)
+        groups = {"best": self.group(name, "best", self.rates[name])}
+        if trial_name(name, config.seeds[0], common=True) in self.models:
+            groups["common"] = self.group(name, "common", self.rates[BASELINE])
+        return cast(VariantResult, facts | {"at": groups})
+
+    def group(self, variant: str, at: At, rate: float) -> GroupResult:
+        """The losses of a variant at one learning rate."""
+        names = self.names(variant, at)
+        parts = self.runs[names[0]]["validation_parts"]
+        return {
             "learning_rate": rate,
             "runs": names,
-            "validation_loss": _mean([runs[run]["validation_loss"] for run in names]),
-            "parts": {
-                part: _mean([runs[run]["validation_parts"][part]["loss"] for run in names])
-                for part in runs[names[0]]["validation_parts"]
-            },
-            "phase_steps": [phases[run] for run in names],
+            "validation_loss": mean_of_seeds([self.runs[run][LOSS] for run in names]),
+            "parts": {part: mean_of_seeds(self.values(names, part)) for part in parts},
+            "phase_steps": [self.phases[run] for run in names],
         }
-    return facts | {"at": groups}
 
+    def differences(self, variants: Mapping[str, VariantResult]) -> Iterator[TextDifference]:
+        """Every variant minus its baselines, and every type minus the controls.
 
-def _differences(
-    config: ComparisonConfig, variants: Mapping[str, Any], runs: Results, common: float
-) -> Iterator[dict[str, Any]]:
-    """Every variant minus what it is compared with, and every type minus the controls.
-
-    At the common rate too where one side has runs of their own at it, and the other side's are: not
-    of a type and itself without its difference, which has runs at the type's chosen rate alone.
-    Of a part of the tokens to softmax attention, and at the chosen rates to no attention and what a
-    comparison of types compares with.
-    """
-    for name in config.variants:
-        if name == BASELINE or name not in variants:
-            continue
-        against = [VARIANTS[name].compared_with, *VARIANTS[name].also]
-        if VARIANTS[name].role == "type":
-            against += (*SOFTMAX_CONTROLS, *own_side_effects(name))
-        with_parts = {FLOOR}
-        if config.kind == "text":
-            with_parts.add(VARIANTS[name].compared_with)
-        for baseline in against:
-            if baseline not in variants:
+        A difference is also taken at the common rate if both sides have runs there. A type and its
+        own ablations share the type's chosen rate and have no such runs. Losses of parts of the
+        tokens are compared with softmax attention, and at the chosen rates with no attention and
+        with the baselines of a comparison of types.
+        """
+        for name in variants:
+            if name == BASELINE:
                 continue
-            own = baseline in own_side_effects(name)
-            ats = ["best"] if own else list(variants[name]["at"])
-            if (
-                not own
-                and variants[name]["at"]["best"]["learning_rate"] == common
-                and "common" in variants[baseline]["at"]
-            ):
-                ats.append("common")
-            for at in ats:
-                metrics = ["validation_loss"]
-                if baseline == BASELINE or (at == "best" and baseline in with_parts):
-                    metrics += variants[name]["at"]["best"]["parts"]
-                for metric in metrics:
-                    yield _difference(config, variants, runs, name, baseline, at, metric)
+            variant, groups = VARIANTS[name], variants[name]["at"]
+            against = [variant.compared_with, *variant.also]
+            if variant.role == "type":
+                against += [*SOFTMAX_CONTROLS, *own_side_effects(name)]
+            with_parts = {FLOOR} | (
+                {variant.compared_with} if self.config.kind == "text" else set()
+            )
+            at_common = groups["best"]["learning_rate"] == self.rates[BASELINE]
+            for baseline in (other for other in against if other in variants):
+                ats: list[At] = ["best"]
+                if baseline not in own_side_effects(name):
+                    ats = list(groups)
+                    if at_common and "common" in variants[baseline]["at"]:
+                        ats.append("common")
+                for at in ats:
+                    metrics = [LOSS]
+                    if baseline == BASELINE or (at == "best" and baseline in with_parts):
+                        metrics += groups["best"]["parts"]
+                    for metric in metrics:
+                        yield self.difference(variants, name, baseline, at, metric)
 
-
-def _difference(
-    config: ComparisonConfig,
-    variants: Mapping[str, Any],
-    runs: Results,
-    name: str,
-    baseline: str,
-    at: str,
-    metric: str,
-) -> dict[str, Any]:
-    """Seed by seed, where both have it. At the common rate both sides are at it."""
-    sides = (
-        _runs_of(config, of, at if at in variants[of]["at"] else "best") for of in (name, baseline)
-    )
-    pairs = list(zip(*sides, strict=False))
-
-    def value(run: str) -> float:
-        if metric == "validation_loss":
-            return float(runs[run]["validation_loss"])
-        return float(runs[run]["validation_parts"][metric]["loss"])
-
-    values, others = ([value(pair[side]) for pair in pairs] for side in (0, 1))
-    return {
-        "variant": name,
-        "baseline": baseline,
-        "at": at,
-        "metric": metric,
-        "runs": [list(pair) for pair in pairs],
-        "values": [a - b for a, b in zip(values, others, strict=True)],
-        **_ends(paired_difference(values, others)),
-    }
-
-
-def _runs_of(config: ComparisonConfig, name: str, at: str) -> list[str]:
-    """Seeds are in one order everywhere, so that those of two variants pair from the first on."""
-    return [trial_name(name, seed, common=at == "common") for seed in config.seeds_of(name)]
-
-
-def _mean(values: list[float]) -> dict[str, Any]:
-    return {"values": values, **_ends(mean_interval(values))}
-
-
-def _ends(interval: Interval) -> dict[str, Any]:
-    return interval.recorded() | {"n": interval.n}
+    def difference(
+        self, variants: Mapping[str, VariantResult], name: str, baseline: str, at: At, metric: str
+    ) -> TextDifference:
+        """The paired difference over the seeds that both have, at the common rate both at it."""
+        sides = (
+            self.names(side, at if at in variants[side]["at"] else "best")
+            for side in (name, baseline)
+        )
+        pairs = list(zip(*sides, strict=False))
+        values, others = (self.values(side, metric) for side in zip(*pairs, strict=True))
+        interval = paired_difference(values, others)
+        return {
+            "variant": name,
+            "baseline": baseline,
+            "at": at,
+            "metric": metric,
+            "runs": [list(pair) for pair in pairs],
+            "values": [a - b for a, b in zip(values, others, strict=True)],
+            **recorded_interval(interval),
+            "n": interval.n,
+        }

@@ -1,7 +1,6 @@
-"""What a study tests together: the differences that its sentence speaks of."""
+"""The differences that a study on text tests together, with Holm's adjusted p-values."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from diffattn.lab.catalog.models import (
     BASELINE,
@@ -12,10 +11,9 @@ from diffattn.lab.catalog.models import (
     WIDE_NORM,
     WITHOUT_NORM,
     own_side_effects,
-    type_name,
 )
+from diffattn.lab.records.text_results import AdjustedTest, TextDifference, VariantResult
 from diffattn.lab.report.page import phase
-from diffattn.lab.report.page.wording import listing
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.paired import paired_t_test
 
@@ -23,17 +21,17 @@ LEVEL = 0.05
 """Adjusted p-values up to it count."""
 
 
-def compared_rows(
-    differences: Sequence[Mapping[str, Any]],
-    variants: Mapping[str, Any],
+def row_tests(
+    differences: Sequence[TextDifference],
+    variants: Mapping[str, VariantResult],
     diverged: Collection[str] = (),
-) -> list[dict[str, Any]]:
-    """The comparisons that a study of ablations is made for, with Holm's adjusted p-values.
+) -> list[AdjustedTest]:
+    """The comparisons that a study of ablations is made for.
 
-    Every type and every ablation minus what it is compared with, V2 minus softmax with 1.5
-    times the heads, and V1 and Shared DIFF minus one map with their norm, at one
-    rate. Of ranks each minus rank 8, that minus V1, and λ_init minus the schedule: types are tested
-    elsewhere. Other differences are for reading.
+    Every type and every ablation is tested against its baseline, V2 also against softmax with 1.5
+    times the heads, and V1 and Shared DIFF also against one map with their norm, at one rate. Each
+    rank is tested against rank 8, that against V1, and λ_init against the schedule. Types are
+    tested elsewhere. Other differences are for reading.
 
     Args:
         differences: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
@@ -41,161 +39,84 @@ def compared_rows(
         diverged: Variants of which a run diverged; they are in neither.
 
     Returns:
-        By row ``variant``, ``baseline``, ``at`` (which rates), ``p`` and ``p_holm`` (``None`` with
-        one seed), and ``shown``: whether ``p_holm`` is at most :data:`LEVEL`. A row of which one
-        side diverged, or has not passed the induction phase where others have, is not compared: it
-        stays in the family, with 1 for its p-value, so that it makes nothing else easier to show.
+        One test per row; its p-values are ``None`` with one seed. Some rows are not compared: one
+        side diverged, or has not passed the induction phase where others have. They stay in the
+        family with a p-value of 1, so that no other row becomes easier to show.
     """
     members = {*variants, *diverged}
-    found = [entry for entry in differences if _is_row(entry, variants, members)]
-    untested = {"at": "best", "p": None, "p_holm": 1.0, "shown": False}
-    without = [
-        {"variant": name, "baseline": other, **untested}
+    rows = [entry for entry in differences if _is_row(entry, variants, members)]
+    untested: list[AdjustedTest] = [
+        {"variant": name, "baseline": other, "at": "best", "p": None, "p_holm": 1.0, "shown": False}
         for name in (*variants, *diverged)
-        for other in _compared_with(name, members)
+        for other in _row_baselines(name, members)
         if {name, other} & set(diverged) and other in members
     ]
-    return [*_tested(found, variants, others=len(without)), *without]
+    return [*_adjusted(rows, variants, num_others=len(untested)), *untested]
 
 
-def compared_types(
-    differences: Sequence[Mapping[str, Any]], variants: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """What a comparison of types rests on, with Holm's adjusted p-values.
+def type_tests(
+    differences: Sequence[TextDifference], variants: Mapping[str, VariantResult]
+) -> list[AdjustedTest]:
+    """The comparisons that the verdict on attention types rests on.
 
-    Every type minus softmax attention and minus its imitations, at its chosen rate and at the
-    common one; a type minus itself without its difference, at its chosen rate, which both have;
-    the imitations and V1 without head norm minus softmax attention.
+    Every type is tested against softmax attention and its imitations, at its chosen rate and at the
+    common one; against itself without its difference at its chosen rate, which both have. The
+    imitations and V1 without head norm are tested against softmax attention.
 
     Args:
         differences: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
         variants: Of the same.
-
-    Returns:
-        As :func:`compared_rows`.
     """
-    return list(_tested([entry for entry in differences if _is_of_types(entry)], variants))
+    return list(_adjusted([entry for entry in differences if _is_of_types(entry)], variants))
 
 
-def _tested(
-    entries: Sequence[Mapping[str, Any]], variants: Mapping[str, Any], others: int = 0
-) -> Iterator[dict[str, Any]]:
-    """The tests of entries, all adjusted together, with others of p = 1."""
+def _adjusted(
+    entries: Sequence[TextDifference], variants: Mapping[str, VariantResult], num_others: int = 0
+) -> Iterator[AdjustedTest]:
+    """Adjust the tests of entries together with ``num_others`` of p = 1."""
     p_values = [paired_t_test(entry["values"]) for entry in entries]
-    adjusted = iter(
-        holm(
-            [
-                1.0 if phase.gap(variants, entry["variant"], entry["baseline"], entry["at"]) else p
-                for entry, p in zip(entries, p_values, strict=True)
-                if p is not None
-            ]
-            + [1.0] * others
-        )
-    )
+    family = [
+        1.0 if phase.gap(variants, entry["variant"], entry["baseline"], entry["at"]) else p
+        for entry, p in zip(entries, p_values, strict=True)
+        if p is not None
+    ]
+    adjusted = iter(holm([*family, *[1.0] * num_others]))
     for entry, p in zip(entries, p_values, strict=True):
         p_holm = None if p is None else next(adjusted)
-        names = {name: entry[name] for name in ("variant", "baseline", "at")}
-        shown = p_holm is not None and p_holm <= LEVEL
-        yield names | {"p": p, "p_holm": p_holm, "shown": shown}
+        yield {
+            "variant": entry["variant"],
+            "baseline": entry["baseline"],
+            "at": entry["at"],
+            "p": p,
+            "p_holm": p_holm,
+            "shown": p_holm is not None and p_holm <= LEVEL,
+        }
 
 
 def _is_row(
-    entry: Mapping[str, Any], variants: Mapping[str, Any], members: Collection[str]
+    entry: TextDifference, variants: Mapping[str, VariantResult], members: Collection[str]
 ) -> bool:
     name, other = entry["variant"], entry["baseline"]
-    if other not in _compared_with(name, members) or entry["metric"] != "validation_loss":
+    if other not in _row_baselines(name, members) or entry["metric"] != "validation_loss":
         return False
     # One map with a type's norm stands at softmax attention's rate: there the type does, too.
     is_common = other == WIDE_NORM and "common" in variants[name]["at"]
-    return bool(entry["at"] == ("common" if is_common else "best"))
+    return entry["at"] == ("common" if is_common else "best")
 
 
-def _compared_with(name: str, members: Collection[str]) -> tuple[str, ...]:
-    """What a row of a study of ablations holds a variant against."""
+def _row_baselines(name: str, members: Collection[str]) -> tuple[str, ...]:
+    """The variants that a row is tested against."""
     variant = VARIANTS[name]
-    if name in (BASELINE, FLOOR):
+    is_type = variant.role == "type"
+    if name in (BASELINE, FLOOR) or (RANK in members and is_type):
         return ()
-    if RANK in members and variant.role == "type":
-        return ()
-    return (variant.compared_with, *(variant.also if variant.role == "type" else ()))
+    return (variant.compared_with, *(variant.also if is_type else ()))
 
 
-def _is_of_types(entry: Mapping[str, Any]) -> bool:
+def _is_of_types(entry: TextDifference) -> bool:
+    name, other = entry["variant"], entry["baseline"]
     if entry["metric"] != "validation_loss":
         return False
-    if VARIANTS[entry["variant"]].role == "type":
-        own = own_side_effects(entry["variant"])
-        return entry["baseline"] in (BASELINE, *SIDE_EFFECTS, *own)
-    return entry["baseline"] == BASELINE and entry["variant"] in (*SIDE_EFFECTS, WITHOUT_NORM)
-
-
-def rows_said(results: Mapping[str, Any]) -> Iterator[str]:
-    """What the rows show, as clauses of a sentence: what is worse, what is better, how many not.
-
-    Args:
-        results: With ``rows``, ``variants``, ``differences`` and perhaps ``diverged``.
-    """
-    rows = results["rows"]
-    if _has_one_seed(results):
-        yield f"{len(rows)} rows with one seed each, so nothing is shown of any"
-        return
-    compared, apart = _compared_and_apart(results)
-    means = {
-        (entry["variant"], entry["baseline"], entry["at"]): entry["mean"]
-        for entry in results["differences"]
-        if entry["metric"] == "validation_loss"
-    }
-    for side, sign in (("worse", 1), ("better", -1)):
-        there = [
-            f"{_named(row)} by {abs(mean):.3f}"
-            for row in compared
-            if row["shown"]
-            and sign * (mean := means[row["variant"], row["baseline"], row["at"]]) > 0
-        ]
-        if there:
-            yield f"{side}: {listing(there)}"
-    if alike := sum(not row["shown"] for row in compared):
-        yield f"no difference is shown for {alike} of {len(rows)}"
-    if lost := sum(map(len, apart.values())):
-        yield f"{lost} {'is' if lost == 1 else 'are'} not compared"
-
-
-def rows_details(results: Mapping[str, Any]) -> list[str]:
-    """Which rows show no difference, and which are not compared and why, as sentences.
-
-    Args:
-        results: As of :func:`rows_said`.
-    """
-    if _has_one_seed(results):
-        return []
-    compared, apart = _compared_and_apart(results)
-    alike = [_named(row) for row in compared if not row["shown"]]
-    # Names have commas of their own.
-    said = [f"No difference is shown for: {'; '.join(alike)}."] if alike else []
-    return said + [f"Not compared, as {why}: {'; '.join(of)}." for why, of in apart.items()]
-
-
-def _has_one_seed(results: Mapping[str, Any]) -> bool:
-    return all(len(entry["values"]) == 1 for entry in results["differences"])
-
-
-def _compared_and_apart(
-    results: Mapping[str, Any],
-) -> tuple[list[Mapping[str, Any]], dict[str, list[str]]]:
-    """Rows, and by reason the names of those with a side that diverged, or that has not passed the
-    induction phase where others have: their losses say who copies by now."""
-    compared: list[Mapping[str, Any]] = []
-    apart: dict[str, list[str]] = {}
-    for row in results["rows"]:
-        pair = (row["variant"], row["baseline"])
-        why = phase.lost(results.get("diverged") or {}, *pair)
-        if why := why or phase.gap(results["variants"], *pair, row["at"]):
-            apart.setdefault(why, []).append(_named(row))
-        else:
-            compared.append(row)
-    return compared, apart
-
-
-def _named(row: Mapping[str, Any]) -> str:
-    where = " at the common learning rate" if row["at"] == "common" else ""
-    return f"{type_name(row['variant'])} against {type_name(row['baseline'])}{where}"
+    if VARIANTS[name].role == "type":
+        return other in (BASELINE, *SIDE_EFFECTS, *own_side_effects(name))
+    return other == BASELINE and name in (*SIDE_EFFECTS, WITHOUT_NORM)

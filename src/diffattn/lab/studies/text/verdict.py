@@ -1,110 +1,125 @@
-"""Whether a comparison says anything, and what."""
+"""The verdict of a comparison: whether it says anything about attention types, and its result."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from itertools import chain
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, WIDER_FLOOR, type_name
+from diffattn.lab.records.text_results import (
+    ComparisonResults,
+    GroupResult,
+    TextVerdict,
+    VariantResult,
+)
 from diffattn.lab.report.page import phase
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.studies.limits import MARGIN
-from diffattn.lab.studies.text.rows import rows_details, rows_said
-from diffattn.lab.studies.text.sentence import (
-    control_name,
-    details,
-    difference,
-    interval_in_words,
-    lead,
-    setting,
-    types_of,
-)
+from diffattn.lab.studies.text import row_wording, type_wording
+from diffattn.lab.studies.text.outcomes import difference, type_names
+from diffattn.lab.studies.text.rows import LEVEL
+from diffattn.lab.studies.text.type_wording import control_name, format_difference
 
 
-def verdict(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether the comparison is informative, and its result.
+def verdict(results: ComparisonResults) -> TextVerdict:
+    """Judge a comparison.
 
-    It is not if the softmax model does not beat the models without attention by :data:`MARGIN`
-    (with its whole interval), if a type does not beat one at all, or if one type has passed the
-    induction phase in most seeds and another has not: then what is compared is who leaves a
-    plateau first. Rows of an ablation are asked that one by one.
+    It is uninformative in three cases. The softmax model does not beat the models without attention
+    by :data:`MARGIN`, with its whole interval. A type does not beat one of them at all. Or one type
+    has passed the induction phase in most seeds and another has not: then the losses only rank who
+    leaves a plateau first. In a study of ablations the phase is looked at row by row.
 
     Args:
         results: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
-
-    Returns:
-        ``sentence`` and, of an informative comparison, ``details``: every difference that it sums
-        up, and how they were tested; of rows those that it only counts.
     """
-    reasons, of_rows = list(_reasons(results)), "rows" in results
-    said, in_full = (rows_said, rows_details) if of_rows else (lead, details)
-    sentence = (
-        f"Uninformative about attention types: {reasons[0]}."
-        if reasons
-        else f"{setting(results)}: {'; '.join(said(results))}."
-    )
+    reasons = list(_uninformative(results))
+    wording = row_wording if "rows" in results else type_wording
+    if reasons:
+        sentence = f"Uninformative about attention types: {reasons[0]}."
+    else:
+        sentence = f"{_setting(results)}: {'; '.join(wording.clauses(results))}."
     return {
         "informative": not reasons,
         "sentence": sentence,
-        "details": [] if reasons else in_full(results),
-        "reasons": reasons + list(_warnings(results)),
+        "details": [] if reasons else wording.details(results),
+        "reasons": [*reasons, *_warnings(results)],
         "margin": MARGIN,
     }
 
 
-def _reasons(results: Mapping[str, Any]) -> Iterator[str]:
-    """Why nothing can be said of the types."""
+def _setting(results: ComparisonResults) -> str:
+    """Model size, tokens and learning rates."""
+    variants = results["variants"]
+    used = {entry["at"]["best"]["learning_rate"] for entry in variants.values()}
+    is_shared = not results["rates"]["variants"] and len(used) == 1
+    rates = (
+        "all at one learning rate" if is_shared else "each type at the learning rate chosen for it"
+    )
+    groups = chain.from_iterable(entry["at"].values() for entry in variants.values())
+    steps = chain.from_iterable(group["phase_steps"] for group in groups)
+    phases = "" if any(s is not None for s in steps) else ", none of them past the induction phase"
+    tests = ""
+    if "rows" in results:
+        count = len(results["rows"])
+        tests = (
+            f" (nats per token, {count} comparisons, p at most {LEVEL:g} after Holm's adjustment)"
+        )
+    return (
+        f"At {variants[BASELINE]['parameters'] / 1e6:.1f} million parameters and "
+        f"{results['tokens']:,} tokens, {rates}{phases}{tests}"
+    )
+
+
+def _uninformative(results: ComparisonResults) -> Iterator[str]:
+    """Reasons why nothing can be said about the types."""
     if FLOOR not in results["variants"]:
         yield "no model without attention was trained beside them"
         return
     for name in (FLOOR, WIDER_FLOOR):
         yield from _not_above(results, name)
-    if "rows" in results:  # whose phases are looked at row by row
-        return
-    shares = {
-        name: phase.share_passed(results["variants"][name]["at"]["best"])
-        for name in (BASELINE, *types_of(results))
-    }
-    passed = {name: share for name, share in shares.items() if share is not None}
-    late = [type_name(name) for name, share in passed.items() if share < phase.MOST]
-    if late and len(late) < len(passed):
-        early = [type_name(name) for name, share in passed.items() if share >= phase.MOST]
+    if "rows" not in results:
+        yield from _phase_gaps(results["variants"], (BASELINE, *type_names(results)))
+
+
+def _phase_gaps(variants: Mapping[str, VariantResult], types: tuple[str, ...]) -> Iterator[str]:
+    shares = {name: phase.share_passed(entry["at"]["best"]) for name, entry in variants.items()}
+    known = {name: share for name in types if (share := shares[name]) is not None}
+    late = [type_name(name) for name, share in known.items() if share < phase.MOST]
+    early = [type_name(name) for name, share in known.items() if share >= phase.MOST]
+    if late and early:
         yield (
             f"{' and '.join(early)} passed the induction phase and {' and '.join(late)} did not: "
             "the losses rank who got there within these steps"
         )
-    every = (phase.share_passed(of["at"]["best"]) for of in results["variants"].values())
-    if late and len(late) == len(passed) and any((share or 0) >= phase.MOST for share in every):
+    elif late and any((share or 0) >= phase.MOST for share in shares.values()):
         yield "a control passed the induction phase, and neither softmax attention nor a type did"
 
 
-def _not_above(results: Mapping[str, Any], control: str) -> Iterator[str]:
-    """What attention does not gain over a control without it, where that takes part."""
+def _not_above(results: ComparisonResults, control: str) -> Iterator[str]:
+    """Reasons why attention gains too little over a control without it."""
     floor = difference(results, control, BASELINE)
     if floor is None:
         return
-    what = control_name(control)
     least = floor["mean"] if floor["low"] is None else floor["low"]
     if least < MARGIN:
         yield (
-            f"softmax attention does not beat {what} by {MARGIN} nats "
-            f"({interval_in_words(floor, flip=True)})"
+            f"softmax attention does not beat {control_name(control)} by {MARGIN} nats "
+            f"({format_difference(floor, flip=True)})"
         )
-    for name in types_of(results):
-        row = difference(results, name, control)
-        assert row is not None, "every type is compared with the control"
-        most = row["mean"] if row["high"] is None else row["high"]
-        if most >= 0:
-            yield f"{type_name(name)} does not beat {what} ({interval_in_words(row)})"
+    for name in type_names(results):
+        entry = difference(results, name, control)
+        assert entry is not None, "every type is compared with the control"
+        if (entry["mean"] if entry["high"] is None else entry["high"]) >= 0:
+            label = type_name(name)
+            yield f"{label} does not beat {control_name(control)} ({format_difference(entry)})"
 
 
-def _warnings(results: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader must know besides."""
+def _warnings(results: ComparisonResults) -> Iterator[str]:
     if left_out := results.get("left_out_steps"):
-        which = listing(f"{plural(n, 'step')} of {run}" for run, n in left_out.items())
-        yield f"batches were left out, and not of every model: {which}"
+        steps = listing(f"{plural(n, 'step')} of {run}" for run, n in left_out.items())
+        yield f"batches were left out, and not of every model: {steps}"
     for name, sweep in results["rates"]["variants"].items():
         if not sweep["inside"]:
             yield f"the chosen learning rate of {type_name(name)} lies at the edge of its sweep"
-    for name in types_of(results):
+    for name in type_names(results):
         at = results["variants"][name]["at"]
         if "common" in at and _mean_loss(at["common"]) < _mean_loss(at["best"]):
             yield (
@@ -113,5 +128,5 @@ def _warnings(results: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _mean_loss(group: Mapping[str, Any]) -> float:
-    return float(group["validation_loss"]["mean"])
+def _mean_loss(group: GroupResult) -> float:
+    return group["validation_loss"]["mean"]

@@ -1,0 +1,330 @@
+"""``results.json`` of every kind of study: written by the study, read by reports and claims."""
+
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
+
+from diffattn.files.io import read_json
+from diffattn.lab.records.fields import Probability
+from diffattn.lab.records.run import require_schema
+from diffattn.lab.records.text_results import Mean, MeanInterval, Results, SeedMean, TextResults
+
+
+class RecallTry(TypedDict):
+    """One run of a sweep on a recall task."""
+
+    run: str
+    learning_rate: float
+    solved_step: int | None
+    steps: int
+    validation_loss: float | None
+    test_accuracy: float
+
+
+class SolvedShare(MeanInterval):
+    """A share of solved runs."""
+
+    method: str
+
+
+class RecallMember(TypedDict):
+    """The trials of one type or control."""
+
+    like: NotRequired[str]
+    learning_rate: float
+    inside: NotRequired[bool | None]
+    sweep: NotRequired[list[RecallTry]]
+    parameter_difference: int
+    runs: list[str]
+    trials: int
+    solved: int
+    solved_share: SolvedShare
+    solved_steps: list[int | None]
+    steps: list[int]
+    test_accuracy: list[float]
+    test_by_query: list[float]
+    largest_write: float
+    test_by_depth: NotRequired[dict[str, float]]
+
+
+class RecallTest(TypedDict):
+    """Both tests of two members."""
+
+    types: list[str]
+    fisher_exact: Probability
+    more: str | None
+    log_rank: Probability
+    log_rank_exact: bool
+    sooner: str | None
+    fisher_exact_holm: Probability
+    log_rank_holm: Probability
+
+
+class Leak(TypedDict):
+    """Whether a model without attention answers better than a guess."""
+
+    limit: float
+    highest: float | None
+    leaks: bool | None
+
+
+class RecallPair(TypedDict, total=False):
+    """A significant difference between two types, and the controls that may explain it."""
+
+    more: str
+    less: str
+    first: str
+    later: str
+    p_holm: Probability
+    shared_by: list[str]
+    explained_by: list[str]
+    takes_both: bool
+
+
+class RecallClaim(TypedDict):
+    """Whether types differ, in how often or in how soon they solve a task."""
+
+    verdict: Literal["all", "differs", "inconclusive", "uninformative"]
+    pairs: list[RecallPair]
+    sentence: str
+    reasons: list[str]
+
+
+class RecallTaskResult(TypedDict):
+    """One task."""
+
+    num_steps: int
+    ceilings: dict[str, float]
+    types: dict[str, RecallMember]
+    controls: dict[str, RecallMember]
+    tests: list[RecallTest]
+    control_tests: list[RecallTest]
+    leak: Leak
+    can: RecallClaim
+    sooner: RecallClaim
+
+
+class RecallResults(Results):
+    """A study of recall."""
+
+    kind: Literal["recall"]
+    tasks: dict[str, RecallTaskResult]
+
+
+class StabilityRate(TypedDict):
+    """The runs of a model at one learning rate."""
+
+    learning_rate: float
+    runs: list[str]
+    diverged: list[bool]
+    diverged_steps: list[int | None]
+    median_gradient_norms: list[float | None]
+    loss: Mean
+    loss_spike_share: Mean
+    gradient_spike_share: Mean
+    clipped_share: Mean
+
+
+class StabilityType(TypedDict):
+    """One model over all learning rates."""
+
+    rates: list[StabilityRate]
+    sensitivity: Mean
+
+
+class StabilityDifference(Mean):
+    """The paired difference of two models at one learning rate, or of their means over rates."""
+
+    type: str
+    baseline: str
+    metric: str
+    learning_rate: float | None
+    rates: NotRequired[list[float]]
+    p_value: Probability | None
+    p_holm: Probability | None
+    why: str
+    """Why it says nothing about attention, or about large rates; empty if it does."""
+
+
+class StabilityVerdict(TypedDict):
+    """The outcome of a study of stability."""
+
+    informative: bool
+    sentence: str
+    margin: float
+
+
+class StabilityResults(Results):
+    """A study of stability."""
+
+    kind: Literal["stability"]
+    definition: dict[str, float]
+    types: dict[str, StabilityType]
+    attending: dict[str, list[float]] | None
+    differences: list[StabilityDifference]
+    verdict: StabilityVerdict
+
+
+class GradientRatio(SeedMean):
+    """The size of a gradient or an update over that of another model."""
+
+    arm: str
+    type: str
+    baseline: str
+    phase: str
+    measure: str
+    matrix: str
+
+
+class HeadSize(TypedDict):
+    """What the head norm of one layer reads, and its gain."""
+
+    arm: str
+    type: str
+    phase: str
+    layer: int
+    lambda_init: float
+    head_rms: SeedMean
+    to_factor: SeedMean
+    norm_gain: SeedMean
+
+
+class Judgement(TypedDict):
+    """One claim, judged by a rule that was fixed before."""
+
+    id: str
+    says: str
+    bound: float
+    phases: list[str]
+    why: str
+    values: list[float]
+    mean: float | None
+    low: float | None
+    high: float | None
+    level: float | None
+    verdict: Literal["agrees", "disagrees", "inconclusive", "uninformative"]
+
+
+class GradientFlowVerdict(TypedDict):
+    """The outcome of a study of gradient flow."""
+
+    informative: bool
+    sentence: str
+
+
+class GradientFlowResults(Results):
+    """A study of gradient flow."""
+
+    kind: Literal["gradient-flow"]
+    definition: dict[str, Any]
+    ratios: list[GradientRatio]
+    heads: list[HeadSize]
+    losses: dict[str, list[float]]
+    judgements: list[Judgement]
+    verdict: GradientFlowVerdict
+
+
+class ScalingPoint(TypedDict):
+    """The runs of a model at one size and one number of tokens."""
+
+    x: float
+    parameters: int
+    tokens: int
+    runs: list[str]
+    loss: SeedMean
+
+
+class FitResult(TypedDict):
+    """The power law of a model, or why there is none."""
+
+    form: str
+    points: int
+    parameters: dict[str, MeanInterval]
+    r2: float | None
+    max_error: float | None
+    refused: str | None
+
+
+class Equivalent(TypedDict):
+    """Where one model reaches the loss of another, or why this cannot be said."""
+
+    type: str
+    baseline: str
+    x: float
+    other_x: float | None
+    loss: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    level: float | None
+    extrapolated: bool
+    refused: str | None
+    point: NotRequired[int]
+    """Index of the point that it is read at."""
+
+
+class ScalingType(TypedDict):
+    """One model along an axis."""
+
+    points: list[ScalingPoint]
+    fit: FitResult
+
+
+class ScalingAxis(TypedDict):
+    """All models along parameters or tokens."""
+
+    form: str
+    unbent: list[str]
+    read_at: int
+    types: dict[str, ScalingType]
+    equivalents: list[Equivalent]
+
+
+class AxisVerdict(TypedDict):
+    """The outcome along one axis."""
+
+    informative: bool
+    sentence: str
+
+
+class ScalingVerdict(TypedDict):
+    """The outcome of a study of scaling."""
+
+    sentence: str
+    axes: dict[str, AxisVerdict]
+
+
+class ScalingResults(Results):
+    """A study of scaling."""
+
+    kind: Literal["scaling"]
+    extrapolate: bool
+    axes: dict[str, ScalingAxis]
+    verdict: ScalingVerdict
+
+
+RESULTS: dict[str, tuple[Any, int]] = {
+    **dict.fromkeys(("text", "ablations", "rank"), (TextResults, 2)),
+    "recall": (RecallResults, 1),
+    "stability": (StabilityResults, 1),
+    "gradient-flow": (GradientFlowResults, 1),
+    "scaling": (ScalingResults, 1),
+}
+"""Kind of study to the type of its results and their schema version."""
+
+
+def read_study_results(folder: Path) -> Any:
+    """Read ``results.json`` of a study folder; ``None`` while the study has not finished.
+
+    Returns:
+        A dictionary of the type that :data:`RESULTS` names for the folder's kind.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or the results are of another schema version.
+    """
+    path = Path(folder) / "results.json"
+    if not path.exists():
+        return None
+    kind = read_json(Path(folder) / "study.json").get("kind", "text")
+    value = read_json(path)
+    require_schema(value, path, RESULTS[kind][1])
+    return value

@@ -1,0 +1,163 @@
+"""Results of a study on text, and the fields that every kind of study shares."""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from diffattn.lab.records.fields import Probability
+
+At = Literal["best", "common"]
+"""Which learning rate: the one chosen for a variant, or the common one."""
+
+
+class Protocol(TypedDict):
+    """The rules of a study, and their version."""
+
+    name: str
+    version: int
+
+
+class MeanInterval(TypedDict):
+    """A mean and its interval; without ends where one value shows no spread."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    level: float
+
+
+class SeedMean(MeanInterval):
+    """A mean over seeds, with its values."""
+
+    values: list[float]
+
+
+class Mean(SeedMean):
+    """The same, with the number of values."""
+
+    n: int
+
+
+class Results(TypedDict):
+    """Fields of every kind of study."""
+
+    schema: int
+    protocol: Protocol
+    scale: str
+    statement: str
+    complete: bool
+
+
+class Try(TypedDict):
+    """One run of a sweep of learning rates."""
+
+    run: str
+    learning_rate: float
+    validation_loss: float | None
+
+
+class SweepResult(TypedDict):
+    """The learning rates that a variant has tried."""
+
+    best: float
+    inside: bool
+    tried: NotRequired[list[Try]]
+    whole: NotRequired[list[Try]]
+
+
+class RatesResult(TypedDict):
+    """The learning rates of a comparison."""
+
+    common: float
+    sweep_seed: int | None
+    sweep_steps: int | None
+    variants: dict[str, SweepResult]
+
+
+class GroupResult(TypedDict):
+    """The runs of a variant at one learning rate."""
+
+    learning_rate: float
+    runs: list[str]
+    validation_loss: Mean
+    parts: dict[str, Mean]
+    phase_steps: list[int | None]
+
+
+class VariantResult(TypedDict):
+    """One model of a comparison."""
+
+    role: str
+    what: str
+    attention_type: str
+    match: str
+    parameters: int
+    train_flops_per_token: int
+    attention_parameters: NotRequired[int]
+    at: dict[At, GroupResult]
+
+
+class TextDifference(Mean):
+    """The paired difference of two variants in one metric."""
+
+    variant: str
+    baseline: str
+    at: At
+    metric: str
+    runs: list[list[str]]
+
+
+class AdjustedTest(TypedDict):
+    """The test of one difference, adjusted for all tests of the study."""
+
+    variant: str
+    baseline: str
+    at: At
+    p: Probability | None
+    p_holm: Probability | None
+    shown: bool
+
+
+class PhaseRule(TypedDict):
+    """The loss on repeated bigrams below which a run has passed the induction phase."""
+
+    threshold: float
+    what: str
+
+
+class TextVerdict(TypedDict):
+    """The outcome of a comparison."""
+
+    informative: bool
+    sentence: str
+    details: list[str]
+    reasons: list[str]
+    margin: float
+
+
+class ComparisonResults(TypedDict):
+    """The numbers of a study on text that follow from its runs alone."""
+
+    schema: int
+    protocol: Protocol
+    scale: str
+    seeds: list[int]
+    tokens: int
+    rates: RatesResult
+    variants: dict[str, VariantResult]
+    differences: list[TextDifference]
+    tests: NotRequired[list[AdjustedTest]]
+    """Of a comparison of types."""
+    rows: NotRequired[list[AdjustedTest]]
+    """Of ablations and ranks."""
+    diverged: NotRequired[dict[str, list[int]]]
+    """Variant to its number of diverged runs and of all runs."""
+    left_out_steps: NotRequired[dict[str, int]]
+    complete: bool
+
+
+class TextResults(ComparisonResults):
+    """A study on text."""
+
+    count_models: NotRequired[dict[str, Any]]
+    phase: NotRequired[PhaseRule | None]
+    verdict: TextVerdict
+    statement: str

@@ -1,0 +1,268 @@
+"""What would count for and against the claims of Appendix G, fixed before the first run.
+
+The appendix says that the gradients of differential attention have the magnitude of those of
+softmax attention with h heads of 2d, up to a constant factor; that the head norm's Jacobian is
+Θ(1), as ‖x‖/√(2d) ≈ 1 − λ_init early in training; hence that AdamW's updates are alike.
+
+- *Level.* Per seed, the largest factor, either way, between the two models' gradients over W_Q,
+  W_K, W_V, W_O and the judged phases; a phase is the geometric mean over layers and its steps.
+  Beyond :data:`LEVEL` it is not "the same magnitude".
+- *Drift.* Per seed, the largest change of that ratio over the four matrices: from the shallowest to
+  the deepest and from the narrowest to the widest model at the first step, from λ_init = 0.5 to 0.8
+  there, and from the first step to the last judged phase. Beyond :data:`DRIFT` it is no constant.
+- *Null.* The level of two softmax models of different seeds. A phase is judged only where the upper
+  end of its interval lies below :data:`LEVEL`: elsewhere seeds alone differ as much.
+- *Instrument.* Softmax attention times ½ must show gradients of W_V and W_O within
+  :data:`HALF` of softmax attention's at the first step, or nothing is judged.
+- *Updates.* AdamW moves every weight by about the learning rate whatever its gradient's size, so
+  that updates are alike by construction. If the halved control's updates are alike too, this says
+  nothing of gradients: uninformative. What a step does take off the loss per unit of learning rate,
+  to first order, is no such matter of course, and is judged as *level* is.
+- *Large values.* Level and the norm's gain once more where values start with size 1, as they do
+  in a model as wide as the papers': a refutation at small width alone is one of small width.
+- *Norm.* Per seed, the largest factor over layers between ‖x‖/√(2d) and 1 − λ_init, and between the
+  norm's gain (1 − λ_init) w √(2d)/‖x‖ and 1, at the first step. Beyond :data:`LEVEL` it is not "≈".
+
+*Agrees* if the 95 % interval over at least three seeds lies below the bound, *disagrees* if above,
+*inconclusive* otherwise.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from statistics import fmean
+from typing import Literal
+
+from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
+from diffattn.lab.records.study_results import Judgement
+from diffattn.lab.report.sections.gradient_flow_tables import BASE, NULL
+from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.studies.gradient_flow.config import (
+    HALVED,
+    LARGE_LAMBDA,
+    LARGE_VALUES,
+    SMALL_LAMBDA,
+)
+from diffattn.lab.studies.gradient_flow.sizes import (
+    MATRICES,
+    SLOPE,
+    Pair,
+    Sizes,
+    factor,
+    largest,
+)
+
+LEVEL = 2.0
+"""Factor up to which magnitudes are the same."""
+DRIFT = 1.5
+"""Factor up to which a ratio is constant."""
+HALF = (0.4, 0.6)
+LEAST_SEEDS = 3
+_TO_WIDE, _TO_TWIN = ("diff", WIDE), ("diff", BASELINE)
+_LEVELS: tuple[tuple[str, str, Pair, str, tuple[str, ...], str], ...] = (
+    (
+        "level",
+        "DIFF V1's gradients have the size of softmax attention's (h heads of 2d)",
+        *(_TO_WIDE, "gradient", MATRICES, BASE),
+    ),
+    (
+        "level-twin",
+        "DIFF V1's gradients have the size of its twin's (2h heads of d)",
+        *(_TO_TWIN, "gradient", MATRICES, BASE),
+    ),
+    (
+        "level-no-norm",
+        "V1's without head norm and factor have it (h heads of 2d)",
+        *((WITHOUT_NORM, WIDE), "gradient", MATRICES, BASE),
+    ),
+    (
+        "level-large-values",
+        "V1's have it where values are as large as at the papers' width",
+        *(_TO_WIDE, "gradient", MATRICES, LARGE_VALUES),
+    ),
+)
+"""Identifier, claim, pair, measure, matrices and arm."""
+_UPDATES = (
+    ("updates", "AdamW's updates have the same size", *(_TO_WIDE, "update", MATRICES, BASE)),
+    ("slope", "An update takes as much off the loss", *(_TO_WIDE, SLOPE, ("all",), BASE)),
+)
+_NORMS = (
+    ("head-rms", "‖x‖/√(2d) is 1 − λ_init at the start", "to_factor", BASE),
+    ("norm-gain", "The head norm's Jacobian is Θ(1) at the start", "norm_gain", BASE),
+    (
+        "norm-gain-large-values",
+        "Its Jacobian is Θ(1) where values are as large as at the papers' width",
+        "norm_gain",
+        LARGE_VALUES,
+    ),
+)
+"""Identifier, claim, measure and arm."""
+Verdict = Literal["agrees", "disagrees", "inconclusive"]
+
+
+class Judge:
+    """Judges the claims of Appendix G by the rules above.
+
+    Args:
+        sizes: Of all runs.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.config = sizes.config
+        self.start, *_ = self.config.phases
+        self.phases = self.quiet_phases(BASE)
+
+    def judgements(self) -> Iterator[Judgement]:
+        """Every claim with its verdict."""
+        for key, says, pair, measure, matrices, arm in _LEVELS:
+            logs = self.largest_ratio(pair, measure, matrices, arm)
+            phases = self.phases if arm == BASE else self.quiet_phases(arm)
+            yield self._judged(key, says, logs, phases)
+        yield from self._drifts()
+        for key, says, pair, measure, matrices, arm in _UPDATES:
+            logs = self.largest_ratio(pair, measure, matrices, arm)
+            why = self._by_construction() if key == "updates" else ""
+            yield self._judged(key, says, logs, self.phases, why=why)
+        for key, says, measure, arm in _NORMS:
+            at_start = self.sizes.head_logs(arm, "diff", self.start)[measure]
+            factors = [max(map(abs, of_seed)) for of_seed in at_start]
+            yield self._judged(key, says, factors, [self.start])
+
+    def quiet_phases(self, arm: str) -> list[str]:
+        """The phases in which two softmax models of different seeds are alike."""
+        quiet = []
+        for phase in self.config.phases if len(self.config.seeds) > 1 else ():
+            logs = self._gradients(arm, NULL, phase)
+            high = None if (null := largest(logs)) is None else mean_interval(null).high
+            if high is not None and high < math.log(LEVEL):
+                quiet.append(phase)
+        return quiet
+
+    def largest_ratio(
+        self, pair: Pair, measure: str, matrices: Sequence[str], arm: str
+    ) -> list[float] | None:
+        """The largest ratio of a pair over the judged phases and the matrices, one per seed."""
+        phases = self.quiet_phases(arm)
+        ratio = self.sizes.ratio
+        return largest([ratio(arm, pair, p, measure, m) for p in phases for m in matrices])
+
+    def _gradients(self, arm: str, name: str, phase: str) -> list[list[float] | None]:
+        """Of every matrix the ratio of gradients to softmax attention with h heads of 2d."""
+        return [self.sizes.ratio(arm, (name, WIDE), phase, "gradient", m) for m in MATRICES]
+
+    def _drifts(self) -> Iterator[Judgement]:
+        arms, start = list(self.config.arms), self.start
+        depths, widths = (
+            [arm for arm in arms if arm.startswith(prefix)] for prefix in ("depth-", "width-")
+        )
+        for key, over, first, last in (
+            ("depth", "depth", (depths[0], "diff"), (depths[-1], "diff")),
+            ("width", "width", (widths[0], "diff"), (widths[-1], "diff")),
+            ("lambda-init", "λ_init", (BASE, SMALL_LAMBDA), (BASE, LARGE_LAMBDA)),
+        ):
+            logs = self._change((*first, start), (*last, start))
+            says = f"The ratio is the same over {over}"
+            yield self._judged(f"drift-{key}", says, logs, [start], bound=DRIFT)
+        later = [phase for phase in self.phases if phase != start]
+        logs = self._change((BASE, "diff", start), (BASE, "diff", later[-1])) if later else None
+        why = "" if later else "no later phase is judged"
+        says = "The ratio is the same over training"
+        yield self._judged("drift-time", says, logs, self.phases, bound=DRIFT, why=why)
+
+    def _change(self, a: tuple[str, str, str], b: tuple[str, str, str]) -> list[float] | None:
+        """The largest change of a ratio of gradients between two arms, models and phases."""
+        sides = zip(self._gradients(*a), self._gradients(*b), strict=True)
+        changes = [
+            None if x is None or y is None else [p - q for p, q in zip(x, y, strict=True)]
+            for x, y in sides
+        ]
+        return largest(changes)
+
+    def _by_construction(self) -> str:
+        """The reason why equal updates say nothing about gradients; empty if they do."""
+        halved = self.largest_ratio((HALVED, BASELINE), "update", MATRICES, BASE)
+        alike = halved is not None and math.exp(fmean(halved)) < LEVEL
+        return "so are those of the control whose gradients are halved" if alike else ""
+
+    @cached_property
+    def _fault(self) -> str:
+        """The reason why nothing can be judged; empty if it can."""
+        for matrix in ("v", "o"):
+            logs = self.sizes.ratio(BASE, (HALVED, BASELINE), self.start, "gradient", matrix)
+            if logs is None or not HALF[0] <= math.exp(fmean(logs)) <= HALF[1]:
+                return "the control with halved gradients does not show half of them"
+        if len(self.config.seeds) < 2:
+            return "one seed, so no two seeds to compare"
+        return "" if self.phases else "two seeds of the same model differ by as much in every phase"
+
+    def _judged(
+        self,
+        key: str,
+        says: str,
+        logs: list[float] | None,
+        phases: list[str],
+        *,
+        bound: float = LEVEL,
+        why: str = "",
+    ) -> Judgement:
+        why = self._fault or why
+        if logs is None:
+            return {
+                "id": key,
+                "says": says,
+                "bound": bound,
+                "phases": phases,
+                "why": why or "a size is not known",
+                "values": [],
+                "mean": None,
+                "low": None,
+                "high": None,
+                "level": None,
+                "verdict": "uninformative",
+            }
+        factors = factor(logs)
+        verdict = judge_factors(factors["values"], factors["low"], factors["high"], bound)
+        return {
+            "id": key,
+            "says": says,
+            "bound": bound,
+            "phases": phases,
+            "why": why,
+            **factors,
+            "verdict": "uninformative" if why else verdict,
+        }
+
+
+def judge_factors(
+    values: Sequence[float], low: float | None, high: float | None, bound: float
+) -> Verdict:
+    """Judge factors, from 1 up, that the claim says are below a bound.
+
+    Args:
+        values: One per seed.
+        low: Lower end of their interval.
+        high: Upper end.
+        bound: :data:`LEVEL` or :data:`DRIFT`.
+    """
+    if len(values) < LEAST_SEEDS or low is None or high is None:
+        return "inconclusive"
+    return "agrees" if high < bound else "disagrees" if low > bound else "inconclusive"
+
+
+def describe_judgements(judgements: Sequence[Judgement]) -> str:
+    """Every claim with its verdict and its numbers."""
+    if not judgements:
+        return "Nothing is judged: there are no judgements."
+    parts = [f"{row['says']}: {row['verdict']} ({_format_numbers(row)})" for row in judgements]
+    return ". ".join(parts) + "."
+
+
+def _format_numbers(row: Judgement) -> str:
+    if row["mean"] is None:
+        return row["why"]
+    numbers = f"factor {row['mean']:.2f}"
+    if row["low"] is not None:
+        numbers += f", {row['low']:.2f} to {row['high']:.2f}"
+    numbers += f", bound {row['bound']:g}"
+    return f"{numbers}; {row['why']}" if row["why"] else numbers
