@@ -54,7 +54,6 @@ WINGS = {
         "evaluation",
         "benchmarks",
         "claims",
-        "papers",
         "viewer",
     },
     "lab.studies": {"text", "recall", "stability", "scaling", "gradient_flow"},

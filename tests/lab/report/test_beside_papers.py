@@ -24,9 +24,8 @@ from diffattn.lab.report.claims.records import (
     read_folders,
 )
 from diffattn.lab.report.claims.tables import claims_document, claims_table
-from diffattn.lab.report.claims.verdicts import CLAIMS, judged_claims
-from diffattn.lab.report.paper import published_tables
-from diffattn.lab.report.papers.sections import PAPER_RESULTS
+from diffattn.lab.report.claims.verdicts import CLAIMS, TESTS, judged_claims
+from diffattn.lab.report.paper import paper_results, published_tables
 from lab.report.page_reader import figures, outline_of, own_part
 from record_files import replace_in_record
 
@@ -44,16 +43,16 @@ def committed(tmp_path_factory):
     return page_of(committed_folders(ROOT), out, ROOT)
 
 
-def test_every_claim_stands_in_one_section():
-    named = Counter(claim for section in PAPER_RESULTS for claim in section.claims)
-    assert named == Counter(claim.id for claim in CLAIMS)
+def test_every_stated_claim_has_a_test_and_stands_in_one_section():
+    named = Counter(claim.id for result in paper_results() for claim in result.claims)
+    assert named == Counter(TESTS.keys())
 
 
 def test_the_page_of_the_committed_records(committed):
     outline = outline_of(committed)
     assert len(set(outline.ids)) == len(outline.ids)
     anchors = {link[1:] for link in outline.loads if link.startswith("#")}
-    assert {section.id for section in PAPER_RESULTS} | {"glance", "provenance"} <= anchors
+    assert {section.id for section in paper_results()} | {"glance", "provenance"} <= anchors
     assert anchors <= set(outline.ids)
     assert str(ROOT) not in committed
     assert "was left out" not in committed
@@ -309,7 +308,7 @@ def test_orders_have_the_margins_of_figure_11():
 
 def test_every_published_table_is_on_the_page(committed):
     text = " ".join(outline_of(committed).text)
-    shown = {name for section in PAPER_RESULTS for name in section.tables}
+    shown = {name for section in paper_results() for name in section.tables}
     drawn = {"segments", "needles_64k_transformer", "needles_64k_diff"}
     assert shown | drawn == set(published_tables())
     for name in shown:

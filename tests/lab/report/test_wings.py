@@ -13,7 +13,7 @@ import diffattn.lab.report
 REPORT = Path(diffattn.lab.report.__file__).parent
 WINGS = {
     "study", "sections", "evaluation", "benchmarks",
-    "claims", "papers", "viewer", "analysis",
+    "claims", "viewer", "analysis",
 }  # fmt: skip
 FILES = sorted(path.relative_to(REPORT).as_posix() for path in REPORT.rglob("*.py"))
 

@@ -28,8 +28,8 @@ from diffattn.lab.report.page.elements import (
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.tables import Cell, table
 from diffattn.lab.report.page.wording import listing, plural
-from diffattn.lab.report.papers.charts import published_charts, published_table
-from diffattn.lab.report.papers.sections import PAPER_RESULTS, PaperResult
+from diffattn.lab.report.paper import PaperResult, paper_results
+from diffattn.lab.report.paper_charts import published_charts, published_table
 from diffattn.lab.report.sections.gradient_flow import over_width, read_gradient_flow_study
 from diffattn.lab.report.sections.gradient_flow_tables import judgement_table
 from diffattn.lab.report.sections.recall import read_recall_study
@@ -139,8 +139,8 @@ def papers_document(
         few = _FEW_SEEDS if scale in ("smoke", "laptop") else ""
         note = Text(_STAGES.format(scale=scale) + few)
         sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))
-    for result in PAPER_RESULTS:
-        rows = [judged[name] for name in result.claims]
+    for result in paper_results():
+        rows = [judged[claim.id] for claim in result.claims]
         content = _compare(result, rows, records.places, ours.get(result.id, ()))
         sections.append(Section(result.id, result.title, content))
     return Document(
@@ -192,11 +192,11 @@ def _glance(judged: Mapping[str, JudgedClaim]) -> Section:
         [
             Cell(text=result.title, kind="head", href=f"#{result.id}"),
             Cell(text=result.says),
-            Cell(lines=tuple((judged[name].verdict, name) for name in result.claims))
+            Cell(lines=tuple((judged[claim.id].verdict, claim.id) for claim in result.claims))
             if result.claims
             else Cell(note="no claim is tested"),
         ]
-        for result in PAPER_RESULTS
+        for result in paper_results()
     ]
     caption = "Every table and figure of the papers, and every claim that tests it."
     headers = ("Table or figure", "The paper", "Verdicts here")
@@ -248,7 +248,7 @@ def _read_studies(records: RecordFolders) -> dict[str, Any]:
 def _study_elements(studies: Mapping[str, Any]) -> dict[str, list[Element]]:
     """Charts and tables of the records, by the result of a paper that they belong to."""
     finished = {kind: study for kind, study in studies.items() if study.results is not None}
-    elements: dict[str, list[Element]] = {result.id: [] for result in PAPER_RESULTS}
+    elements: dict[str, list[Element]] = {result.id: [] for result in paper_results()}
     if (scaling := finished.get("scaling")) is not None:
         for axis, section in (("parameters", "size"), ("tokens", "tokens")):
             elements[section].append(loss_chart(scaling.results["axes"][axis], axis))

@@ -1,4 +1,4 @@
-"""Published numbers that a report shows beside measured ones."""
+"""Published numbers and claims that a report shows beside measured ones."""
 
 import json
 from collections.abc import Sequence
@@ -91,6 +91,45 @@ def published_tables() -> dict[str, PublishedTable]:
     return {name: PublishedTable(**of) for name, of in _published("tables.json").items()}
 
 
+class StatedClaim(NamedTuple):
+    """A claim of a paper in words."""
+
+    id: str
+    """Short name, unique."""
+    source: str
+    """Paper and table, figure or section."""
+    says: str
+    """The statement of the paper, with its number as printed."""
+    effect: str
+    """The quantity that tests it, in words, with its unit."""
+
+
+class PaperResult(NamedTuple):
+    """One table or figure of a paper."""
+
+    id: str
+    """Unique in the page."""
+    title: str
+    source: str
+    """Paper and table, figure or section."""
+    says: str
+    """The result of the paper in a sentence or two, with its scale."""
+    claims: Sequence[StatedClaim]
+    tables: Sequence[str] = ()
+    """Of :func:`published_tables`."""
+    remark: str = ""
+    """A fact that a reader needs to weigh it."""
+
+
+@cache
+def paper_results() -> list[PaperResult]:
+    """The tables and figures of the papers in their order, each with the claims drawn from it."""
+    return [
+        PaperResult(**result | {"claims": [StatedClaim(**claim) for claim in result["claims"]]})
+        for result in _published("papers.json")
+    ]
+
+
 def table_6() -> dict[str, float]:
     """Validation losses of 1.4B models after 10B tokens, under the names of studies.
 
@@ -100,7 +139,6 @@ def table_6() -> dict[str, float]:
     return {name: row[1] for name, row in zip(table.names, table.rows, strict=True)}
 
 
-def _published(name: str) -> dict[str, Any]:
+def _published(name: str) -> Any:
     path = resources.files("diffattn.lab.report") / "published" / name
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return value
+    return json.loads(path.read_text(encoding="utf-8"))

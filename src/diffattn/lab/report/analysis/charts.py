@@ -173,7 +173,8 @@ def _distance_chart(
         )
         for label, curve in curves.items()
     ]
-    look = layout("distance in tokens; first: the first token", title)
+    axis = {"type": "category"}  # else plotly takes "1" for a number and drops "first"
+    look = layout("distance in tokens; first: the first token", title, xaxis=axis)
     label = f"{title} by distance"
     return _chart(f"distance-{key}", traces, look, f"{label}. {caption}", label)
 

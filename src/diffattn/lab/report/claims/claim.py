@@ -1,4 +1,4 @@
-"""A claim of a paper, and the effect that tests it."""
+"""A claim of a paper, its test, and the effect that is measured."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,6 @@ from diffattn.lab.report.page.wording import type_name
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_t_test
 
-V1, SHARED, V2 = "arXiv:2410.05258v2", "arXiv:2501.17900", "DIFF V2 note, January 2026"
 NO_CONTROL = "the record holds no control"
 """Why a lead is uninformative that nothing explains away."""
 _LARGEST_EXPONENT = 700.0
@@ -52,18 +51,10 @@ Measure = Callable[[ClaimRecords], Measured | None]
 """Reads the effect from the records; ``None`` if they lack it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
-    """One claim, how it is tested, and where its record lies."""
+@dataclass(frozen=True, kw_only=True)
+class ClaimTest:
+    """How a claim is tested, and where its record lies."""
 
-    id: str
-    """Short name, unique."""
-    says: str
-    """The statement of the paper, with its number as printed."""
-    source: str
-    """Paper and table, figure or section."""
-    effect: str
-    """The quantity measured, in words, with its unit."""
     expects: Literal["below", "above"] = "below"
     """On which side of ``bound`` the effect lies if the claim holds."""
     bound: float = 0.0
@@ -73,6 +64,16 @@ class Claim:
     protocol: str = ""
     """The protocol whose results the record holds; empty for other records."""
     measure: Measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(ClaimTest):
+    """One claim of a paper: the words of :class:`diffattn.lab.report.paper.StatedClaim`."""
+
+    id: str
+    source: str
+    says: str
+    effect: str
 
 
 def measure_row(row: Mapping[str, Any], bound: float, **more: Any) -> Measured:

@@ -6,7 +6,7 @@ from typing import Any
 
 from diffattn.lab.records.results import BenchCase
 from diffattn.lab.report.claims import commands
-from diffattn.lab.report.claims.claim import SHARED, V1, V2, Claim, Measure, Measured
+from diffattn.lab.report.claims.claim import ClaimTest, Measure, Measured
 from diffattn.lab.report.claims.records import BENCHMARKS, ClaimRecords
 
 _Ratio = tuple[float, float, float]
@@ -96,39 +96,25 @@ def _ratios(
             yield case, min(ratios)
 
 
-TIME_CLAIMS = (
-    Claim(
-        id="training-cost",
-        source=f"{V1}, Table 7",
-        says="Training throughput is 6 to 12 % lower (H100): by the tokens per second printed a "
-        "step takes 1.06 to 1.12 times as long.",
-        effect="time of DIFF V1's forward and backward pass over the Transformer's, both our "
-        "layers, by `auto`",
-        bound=7_491 / 6_718,
-        commands=commands.bench("models"),
+def _time_test(suite: str, options: str, bound: float, measure: Measure) -> ClaimTest:
+    return ClaimTest(
+        bound=bound,
+        commands=commands.bench(suite, *filter(None, [options])),
         record=BENCHMARKS,
-        measure=time_ratio("diff", mode="forward_backward"),
+        measure=measure,
+    )
+
+
+TIME_TESTS = {
+    "training-cost": _time_test(
+        "models", "", 7_491 / 6_718, time_ratio("diff", mode="forward_backward")
     ),
-    Claim(
-        id="forward-cost",
-        source=f"{V1}, Table 7",
-        says="Prefill throughput is 5 to 10 % lower (H100): by the tokens per second printed it "
-        "takes 1.05 to 1.10 times as long.",
-        effect="time of DIFF V1's forward pass over the Transformer's, both our layers, by `auto`",
-        bound=48_762 / 44_521,
-        commands=commands.bench("models"),
-        record=BENCHMARKS,
-        measure=time_ratio("diff", mode="forward"),
-    ),
-    Claim(
-        id="shared-latency",
-        source=f"{SHARED}, left open there",
-        says="Fewer parameters make Shared DIFF faster than V1 (asked, not answered).",
-        effect="time of Shared DIFF's forward pass over DIFF V1's",
-        bound=1.0,
-        commands=commands.bench("models"),
-        record=BENCHMARKS,
-        measure=time_ratio(
+    "forward-cost": _time_test("models", "", 48_762 / 44_521, time_ratio("diff", mode="forward")),
+    "shared-latency": _time_test(
+        "models",
+        "",
+        1.0,
+        time_ratio(
             "shared_diff",
             mode="forward",
             against="diff",
@@ -136,14 +122,10 @@ TIME_CLAIMS = (
             also=("generation", "prefill"),
         ),
     ),
-    Claim(
-        id="v2-decode",
-        source=V2,
-        says="V2 decodes as fast as the Transformer: the same keys and values are read.",
-        effect="time of DIFF V2's decoding step over the Transformer's by the same technique",
-        bound=1.1,
-        commands=commands.bench("decode", "--attention v2"),
-        record=BENCHMARKS,
-        measure=time_ratio("", mode="decode", suite="decode", attention="v2"),
+    "v2-decode": _time_test(
+        "decode",
+        "--attention v2",
+        1.1,
+        time_ratio("", mode="decode", suite="decode", attention="v2"),
     ),
-)
+}

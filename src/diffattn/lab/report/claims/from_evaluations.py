@@ -10,8 +10,7 @@ from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
-    V1,
-    Claim,
+    ClaimTest,
     Measure,
     Measured,
     as_ratio,
@@ -183,40 +182,40 @@ def _explain(scores: _Scores, kind: str, differences: Sequence[float], sign: int
     return name_controls(control for control, low in lows.items() if low is None or low <= 0)
 
 
-def _score_claim(
-    id: str,
-    source: str,
-    says: str,
-    effect: str,
+def _score_test(
+    protocol: str,
+    metric: str,
     by: Commands,
-    metric: tuple[str, str],
     *,
     expects: Literal["below", "above"] = "above",
     **options: Any,
-) -> Claim:
-    protocol, name = metric
-    return Claim(
-        id=id,
-        source=f"{V1}, {source}",
-        says=says,
-        effect=f"DIFF V1's {effect} minus the Transformer's, over seeds of the models",
+) -> ClaimTest:
+    return ClaimTest(
         expects=expects,
         commands=by,
         record=EVALUATIONS,
         protocol=protocol.removesuffix("_judge"),
-        measure=evaluated(protocol, name, "diff", better=expects, **options),
+        measure=evaluated(protocol, metric, "diff", better=expects, **options),
     )
 
 
-def _outlier_claim(id: str, metric: str, says: str) -> Claim:
-    return Claim(
-        id=id,
-        source=f"{V1}, Table 5",
-        says=says,
-        effect=f"DIFF V1's {metric} over the Transformer's, geometric mean over seeds of the "
-        "models",
+def _hallucination_test(parts: tuple[str, ...], *small: str) -> ClaimTest:
+    data = "hallucination.data=ARTICLES"
+    by = commands.evaluation(
+        "table4", "hallucination", small=(data, *small), whole=(data,), then=commands.JUDGE
+    )
+    return _score_test("hallucination_judge", "accuracy", by, parts=parts)
+
+
+def _outlier_test(metric: str) -> ClaimTest:
+    return ClaimTest(
         bound=1.0,
-        commands=_TABLE5,
+        commands=commands.evaluation(
+            "table5",
+            "outliers",
+            small=("outliers.window_tokens=256",),
+            whole=("outliers.texts=BOOKS",),
+        ),
         record=EVALUATIONS,
         protocol="outliers",
         measure=evaluated_ratio("outliers", metric, "diff"),
@@ -229,128 +228,67 @@ _TABLE3 = commands.evaluation(
     small=("attention_segments.length=256", "attention_segments.num_needles=2"),
     whole=("attention_segments.haystack=BOOKS",),
 )
-_TABLE5 = commands.evaluation(
-    "table5", "outliers", small=("outliers.window_tokens=256",), whole=("outliers.texts=BOOKS",)
-)
 
-
-def _hallucination_claim(id: str, says: str, small: tuple[str, ...], *parts: str) -> Claim:
-    data = "hallucination.data=ARTICLES"
-    return _score_claim(
-        f"hallucination-{id}",
-        "Table 4",
-        says,
-        "share of texts that a judge accepts ('diffattn judge')",
-        commands.evaluation(
-            "table4", "hallucination", small=(data, *small), whole=(data,), then=commands.JUDGE
-        ),
-        ("hallucination_judge", "accuracy"),
-        parts=parts,
-    )
-
-
-SCORE_CLAIMS = (
-    _score_claim(
-        "lm-tasks",
-        "Table 8",
-        "Mean zero-shot accuracy on 7 tasks 56.2 against 55.4 % (3B, 350B tokens).",
-        "mean accuracy",
+SCORE_TESTS = {
+    "lm-tasks": _score_test(
+        "lm_tasks",
+        "average",
         commands.evaluation(
             "table8", "lm_tasks", small=("lm_tasks.data=LM_EVAL",), whole=("lm_tasks.data=LM_EVAL",)
         ),
-        ("lm_tasks", "average"),
     ),
-    _score_claim(
-        "needles",
-        "Table 2",
-        "Of 6 needles 2 asked for, recall 0.85 against 0.55 (3B, 4K).",
-        "mean recall",
+    "needles": _score_test(
+        "needle",
+        "recall",
         commands.evaluation(
             "table2",
             "needle",
             small=("needle.lengths=[256]", "needle.tasks=[[1,1],[2,1]]"),
             whole=("needle.haystack=BOOKS",),
         ),
-        ("needle", "recall"),
         printed=("task", "N=6, R=2"),
     ),
-    _score_claim(
-        "answer-attention",
-        "Table 3",
-        "Attention on the answer 0.27 to 0.40 against 0.03 to 0.09.",
-        "share of attention on the answer",
+    "answer-attention": _score_test("attention_segments", "answer", _TABLE3),
+    "noise-attention": _score_test(
+        "attention_segments",
+        "noise",
         _TABLE3,
-        ("attention_segments", "answer"),
-    ),
-    _score_claim(
-        "noise-attention",
-        "Table 3",
-        "Attention on noise 0.01 to 0.02 against 0.49 to 0.54.",
-        "share of absolute attention on noise (signed parts could cancel)",
-        _TABLE3,
-        ("attention_segments", "noise"),
         expects="below",
         where={"weights": "absolute", "normalised": "global"},
     ),
-    _score_claim(
-        "many-shot",
-        "section 3.4, Fig. 6",
-        "Many-shot classification 5.2 to 21.6 points better (64K).",
-        "mean accuracy",
+    "many-shot": _score_test(
+        "many_shot",
+        "accuracy",
         commands.evaluation(
             "fig6",
             "many_shot",
             small=("many_shot.data=ICL", "many_shot.shots=[6]"),
             whole=("many_shot.data=ICL",),
         ),
-        ("many_shot", "accuracy"),
     ),
-    _score_claim(
-        "order",
-        "section 3.4, Fig. 7, 11",
-        "Best minus worst accuracy over 10 orders 4 against 19 points (TREC).",
-        "margin over orders",
+    "order": _score_test(
+        "order_robustness",
+        "margin_greedy_trie",
         commands.evaluation(
             "fig11",
             "order",
             small=("order_robustness.data=ICL", "order_robustness.per_class=1"),
             whole=("order_robustness.data=ICL",),
         ),
-        ("order_robustness", "margin_greedy_trie"),
         expects="below",
     ),
-    _hallucination_claim(
-        "summaries",
-        "Summaries without hallucination 0.53, 0.41, 0.61 against 0.44, 0.32, 0.42.",
-        (),
-        *("xsum", "cnn_dm", "multi_news"),
+    "hallucination-summaries": _hallucination_test(("xsum", "cnn_dm", "multi_news")),
+    "hallucination-answers": _hallucination_test(
+        ("qasper", "hotpotqa", "2wikimqa"), "hallucination.dataset=qasper"
     ),
-    _hallucination_claim(
-        "answers",
-        "Answers without hallucination 0.39, 0.46, 0.36 against 0.28, 0.36, 0.29.",
-        ("hallucination.dataset=qasper",),
-        *("qasper", "hotpotqa", "2wikimqa"),
-    ),
-    _outlier_claim(
-        "outliers",
-        "largest attention logit",
-        "Largest attention logit 38.8 against 318.0 (0.4M tokens).",
-    ),
-    _outlier_claim(
-        "outliers-hidden",
-        "largest hidden state",
-        "Largest hidden state 1688 against 3609 (0.4M tokens).",
-    ),
-    _score_claim(
-        "quantised-logits",
-        "Fig. 8",
-        "With logits of 4 bits HellaSwag falls from 66.2 to 58.8, the Transformer's from 63.4 to "
-        "33.9 %.",
-        "change of accuracy by 4-bit logits",
+    "outliers": _outlier_test("largest attention logit"),
+    "outliers-hidden": _outlier_test("largest hidden state"),
+    "quantised-logits": _score_test(
+        "quantized_logits",
+        "change of hellaswag acc_norm",
         commands.evaluation(
             "fig8", "quantized_logits", small=("quantized_logits.window_tokens=128",)
         ),
-        ("quantized_logits", "change of hellaswag acc_norm"),
         where={"bits": 4},
     ),
-)
+}

@@ -3,7 +3,7 @@
 import math
 
 from diffattn.lab.report.claims import commands
-from diffattn.lab.report.claims.claim import V1, Claim, Measure, Measured
+from diffattn.lab.report.claims.claim import ClaimTest, Measure, Measured
 from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.stats.paired import paired_t_test
 
@@ -42,12 +42,8 @@ def gradient_factor(judgement: str, bound: float) -> Measure:
     return measure
 
 
-def _gradient_claim(id: str, judgement: str, bound: float, says: str, effect: str) -> Claim:
-    return Claim(
-        id=id,
-        source=f"{V1}, Appendix G",
-        says=says,
-        effect=f"{effect}, as a factor from 1 up",
+def _gradient_test(judgement: str, bound: float) -> ClaimTest:
+    return ClaimTest(
         bound=bound,
         commands=commands.GRADIENT_FLOW,
         record=PLACES["gradient-flow"],
@@ -55,39 +51,10 @@ def _gradient_claim(id: str, judgement: str, bound: float, says: str, effect: st
     )
 
 
-GRADIENT_CLAIMS = (
+GRADIENT_TESTS = {
     # At small width alone the factor is 13, because of the head norm: values are small there.
-    _gradient_claim(
-        "gradients",
-        "level-large-values",
-        SAME_MAGNITUDE,
-        "Gradients have the magnitude of those of softmax attention with h heads of 2d, up to a "
-        "constant, so hyperparameters carry over.",
-        "gradients of W_Q, W_K, W_V or W_O of V1 against softmax attention's, the worst, values "
-        "of size 1 as in a model 2,500 wide",
-    ),
-    _gradient_claim(
-        "gradients-constant",
-        "drift-width",
-        CONSTANT,
-        "The ratio of the gradients is a constant.",
-        "change of that ratio from width 64 to 256 at the first step, the worst matrix",
-    ),
-    _gradient_claim(
-        "updates",
-        "updates",
-        SAME_MAGNITUDE,
-        "AdamW's updates have the same size, as the gradients have.",
-        "size of AdamW's updates of W_Q, W_K, W_V or W_O of V1 against softmax attention's, the "
-        "worst",
-    ),
-    _gradient_claim(
-        "head-norm-scale",
-        "norm-gain-large-values",
-        SAME_MAGNITUDE,
-        "Early in training a head has size ‖x‖/√(2d) ≈ 1 − λ_init, so that its norm's Jacobian is "
-        "Θ(1).",
-        "the head norm's gain at the first step against 1, the worst layer, values of size 1 as "
-        "in a model 2,500 wide",
-    ),
-)
+    "gradients": _gradient_test("level-large-values", SAME_MAGNITUDE),
+    "gradients-constant": _gradient_test("drift-width", CONSTANT),
+    "updates": _gradient_test("updates", SAME_MAGNITUDE),
+    "head-norm-scale": _gradient_test("norm-gain-large-values", SAME_MAGNITUDE),
+}

@@ -8,10 +8,7 @@ from diffattn.lab.catalog.models import UNIFORM_SECOND
 from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
-    SHARED,
-    V1,
-    V2,
-    Claim,
+    ClaimTest,
     Measure,
     Measured,
     measure_row,
@@ -31,7 +28,7 @@ def recall_share(task: str, kind: str) -> Measure:
     """Measure the share of seeds that learn a task minus the baseline's; Fisher's exact test."""
 
     def measure(records: ClaimRecords) -> Measured | None:
-        entry, test = _recall_test(records, task, kind)
+        entry, test = _read_test(records, task, kind)
         if entry is None or test is None:
             return None
         a, b = (entry["types"][name] for name in (kind, BASELINE))
@@ -58,7 +55,7 @@ def recall_steps(task: str, kind: str) -> Measure:
     """
 
     def measure(records: ClaimRecords) -> Measured | None:
-        entry, test = _recall_test(records, task, kind)
+        entry, test = _read_test(records, task, kind)
         if entry is None or test is None:
             return None
         sides = (entry["types"][name]["solved_steps"] for name in (kind, BASELINE))
@@ -87,7 +84,7 @@ def _steps_later(step: int | None, other: int | None, last: int) -> float:
     return float(step - other)
 
 
-def _recall_test(
+def _read_test(
     records: ClaimRecords, task: str, kind: str
 ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
     """The task, and the test of a kind of model against the baseline; ``None`` if missing."""
@@ -205,14 +202,8 @@ def _p_of_ratio(row: Mapping[str, Any], freedom: int) -> float | None:
     return 2 * float(stdtr(freedom, -abs(math.log(row["ratio"])) / error))
 
 
-def _scaling_claim(
-    id: str, source: str, axis: _Axis, kind: str, says: str, effect: str, point: str
-) -> Claim:
-    return Claim(
-        id=id,
-        source=source,
-        says=says,
-        effect=f"{effect} over the Transformer's at equal loss, by fits{point}",
+def _scaling_test(axis: _Axis, kind: str) -> ClaimTest:
+    return ClaimTest(
         bound=1.0,
         commands=commands.SCALING,
         record=PLACES["scaling"],
@@ -220,83 +211,27 @@ def _scaling_claim(
     )
 
 
-_SIZE = ", at the middle size"
-_BUDGET = " to whole runs, at the middle budget"
-_RATES = "V2 minus V1, mean over the rates at which both attend"
+def _recall_test(expects: Literal["below", "above"], measure: Measure) -> ClaimTest:
+    return ClaimTest(
+        expects=expects, commands=commands.RECALL, record=PLACES["recall"], measure=measure
+    )
 
-STUDY_CLAIMS = (
-    _scaling_claim(
-        "size",
-        f"{V1}, section 3.2, Fig. 3a",
-        "parameters",
-        "diff",
-        "6.8B parameters do what 11B of the Transformer do: 62.2 %.",
-        "DIFF V1's parameters",
-        _SIZE,
-    ),
-    _scaling_claim(
-        "tokens",
-        f"{V1}, section 3.2, Fig. 3b",
-        "tokens",
-        "diff",
-        "160B tokens do what 251B of the Transformer do: 63.7 %.",
-        "DIFF V1's tokens",
-        _BUDGET,
-    ),
-    _scaling_claim(
-        "shared-parameters",
-        f"{SHARED}, as summarised",
-        "parameters",
-        "shared_diff",
-        "Shared DIFF needs 24 to 40 % fewer parameters (a reading of scaling fits at equal loss).",
-        "Shared DIFF's parameters",
-        _SIZE,
-    ),
-    _scaling_claim(
-        "shared-tokens",
-        f"{SHARED}, as summarised",
-        "tokens",
-        "shared_diff",
-        "Shared DIFF needs 11 to 30 % fewer training tokens.",
-        "Shared DIFF's tokens",
-        _BUDGET,
-    ),
-    Claim(
-        id="recall-can",
-        source=f"{V1}, Table 2 (our small version)",
-        says="DIFF retrieves among noise what the Transformer does not: 0.85 against 0.55.",
-        effect="share of DIFF V1's seeds that learn noisy recall, minus the Transformer's",
-        expects="above",
-        commands=commands.RECALL,
-        record=PLACES["recall"],
-        measure=recall_share("noisy_recall", "diff"),
-    ),
-    Claim(
-        id="recall-sooner",
-        source="ours, after Table 2",
-        says="DIFF learns to retrieve among noise sooner (not printed: ours).",
-        effect="DIFF V1's steps until noisy recall is learned, minus the Transformer's (median by "
-        "seed, p of an unpaired log-rank test)",
-        commands=commands.RECALL,
-        record=PLACES["recall"],
-        measure=recall_steps("noisy_recall", "diff"),
-    ),
-    Claim(
-        id="v2-gradient-spikes",
-        source=V2,
-        says="V2 has fewer gradient spikes than V1 at large learning rates.",
-        effect=f"share of steps with a gradient spike, {_RATES}",
+
+def _spike_test(metric: str) -> ClaimTest:
+    return ClaimTest(
         commands=commands.STABILITY,
         record=PLACES["stability"],
-        measure=stability_difference("gradient_spike_share", "diff_v2", "diff"),
-    ),
-    Claim(
-        id="v2-loss-spikes",
-        source=V2,
-        says="V2's loss does not spike where V1's does (7B, large learning rate).",
-        effect=f"share of steps with a loss spike, {_RATES}",
-        commands=commands.STABILITY,
-        record=PLACES["stability"],
-        measure=stability_difference("loss_spike_share", "diff_v2", "diff"),
-    ),
-)
+        measure=stability_difference(metric, "diff_v2", "diff"),
+    )
+
+
+STUDY_TESTS = {
+    "size": _scaling_test("parameters", "diff"),
+    "tokens": _scaling_test("tokens", "diff"),
+    "shared-parameters": _scaling_test("parameters", "shared_diff"),
+    "shared-tokens": _scaling_test("tokens", "shared_diff"),
+    "recall-can": _recall_test("above", recall_share("noisy_recall", "diff")),
+    "recall-sooner": _recall_test("below", recall_steps("noisy_recall", "diff")),
+    "v2-gradient-spikes": _spike_test("gradient_spike_share"),
+    "v2-loss-spikes": _spike_test("loss_spike_share"),
+}

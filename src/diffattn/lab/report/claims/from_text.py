@@ -1,6 +1,7 @@
 """Claims about losses, measured by studies of text."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import nan
 from typing import Any, Literal
 
@@ -8,16 +9,12 @@ from diffattn.lab.catalog.models import SIDE_EFFECTS, TYPES, own_side_effects
 from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
-    SHARED,
-    V1,
-    V2,
-    Claim,
+    ClaimTest,
     Measure,
     Measured,
     measure_row,
     name_controls,
 )
-from diffattn.lab.report.claims.commands import Commands
 from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.report.page.phase import gap, lost
 from diffattn.lab.stats.intervals import mean_interval
@@ -162,143 +159,41 @@ def _leads(
     return row["high"] is not None and row["high"] < 0
 
 
-def _loss_claim(
-    id: str,
-    source: str,
-    says: str,
-    effect: str,
-    models: tuple[str, str],
+def _loss_test(
+    variant: str,
+    baseline: str,
     *,
     expects: Literal["below", "above"] = "below",
     bound: float = 0.0,
     part: str | None = None,
     study: _Study = "text",
-    by: Commands | None = None,
-) -> Claim:
-    return Claim(
-        id=id,
-        says=says,
-        source=source,
-        effect=f"{effect}, nats per token",
+) -> ClaimTest:
+    return ClaimTest(
         expects=expects,
         bound=bound,
-        commands=by or _COMMANDS[study],
+        commands=_COMMANDS[study],
         record=PLACES[study],
-        measure=loss_difference(*models, part=part, bound=bound, study=study),
+        measure=loss_difference(variant, baseline, part=part, bound=bound, study=study),
     )
 
 
-_LOSS = "validation loss minus the Transformer's, equal parameters"
-
-LOSS_CLAIMS = (
-    _loss_claim(
-        "loss",
-        f"{V1}, Table 6, Fig. 3a",
-        "At equal size DIFF's loss is lower: 3.062 against 3.087 (1.4B, 10B tokens).",
-        f"DIFF V1's {_LOSS}",
-        ("diff", "softmax"),
+LOSS_TESTS = {
+    "loss": _loss_test("diff", "softmax"),
+    "long-context": _loss_test("diff", "softmax", part="quarter_4"),
+    "context-recall": _loss_test("diff", "softmax", part="repeated_bigram"),
+    "head-norm": _loss_test("diff_no_norm", "diff", expects="above"),
+    "head-norm-alone": _loss_test(
+        "softmax_wide_norm", "softmax_wide", expects="above", bound=-MARGIN, study="ablations"
     ),
-    _loss_claim(
-        "long-context",
-        f"{V1}, section 3.3, Fig. 4",
-        "The average loss up to 64K tokens is lower at every position (no numbers printed).",
-        "DIFF V1's loss on the last quarter of the context minus the Transformer's",
-        ("diff", "softmax"),
-        part="quarter_4",
+    "lambda-init-0.8": _loss_test("diff_lambda_08", "diff", bound=MARGIN, study="ablations"),
+    "lambda-init-0.5": _loss_test("diff_lambda_05", "diff", bound=MARGIN, study="ablations"),
+    "shared-loss": _loss_test("shared_diff", "softmax"),
+    "shared-rank": _loss_test("shared_diff_r2", "shared_diff_r16", bound=MARGIN, study="rank"),
+    "v2-loss": _loss_test("diff_v2", "softmax"),
+    "v2-norm": replace(
+        _loss_test("diff_v2_norm", "diff_v2", expects="above", bound=-MARGIN),
+        commands=commands.TEXT._replace(laptop=None),  # no ablations at that scale
     ),
-    _loss_claim(
-        "context-recall",
-        f"{V1}, Table 6",
-        "Loss on n-grams repeated in the context 0.880 against 0.898.",
-        "DIFF V1's loss on repeated bigrams minus the Transformer's",
-        ("diff", "softmax"),
-        part="repeated_bigram",
-    ),
-    _loss_claim(
-        "head-norm",
-        f"{V1}, Table 6",
-        "Without the head norm V1's loss is 3.122 instead of 3.062.",
-        "V1's validation loss without head norm minus with it",
-        ("diff_no_norm", "diff"),
-        expects="above",
-    ),
-    _loss_claim(
-        "head-norm-alone",
-        f"{V1}, Table 6",
-        "The head norm alone gives the Transformer nothing: 3.086 with, 3.088 without (8 heads of "
-        "256).",
-        f"validation loss of softmax with half the heads, with head norm minus without, at least "
-        f"−{MARGIN:g}",
-        ("softmax_wide_norm", "softmax_wide"),
-        expects="above",
-        bound=-MARGIN,
-        study="ablations",
-    ),
-    *(
-        _loss_claim(
-            f"lambda-init-{value}",
-            f"{V1}, Table 6",
-            f"With λ_init = {value} in every layer V1's loss is {loss} instead of 3.062.",
-            f"V1's validation loss with that constant minus with the schedule, below {MARGIN:g}",
-            (name, "diff"),
-            bound=MARGIN,
-            study="ablations",
-        )
-        for value, loss, name in (
-            ("0.8", "3.065", "diff_lambda_08"),
-            ("0.5", "3.066", "diff_lambda_05"),
-        )
-    ),
-    _loss_claim(
-        "shared-loss",
-        f"{SHARED}, as summarised",
-        "Shared DIFF's loss is lower than the Transformer's at equal size.",
-        f"Shared DIFF's {_LOSS}",
-        ("shared_diff", "softmax"),
-    ),
-    _loss_claim(
-        "shared-rank",
-        f"{SHARED}, left open there",
-        "A small rank is enough for Shared DIFF (asked, not answered: no rank is printed).",
-        "Shared DIFF's validation loss at rank 2 minus at rank 16, equal parameters, below "
-        f"{MARGIN:g}",
-        ("shared_diff_r2", "shared_diff_r16"),
-        bound=MARGIN,
-        study="rank",
-    ),
-    _loss_claim(
-        "v2-loss",
-        V2,
-        "V2's loss is 0.02 to 0.03 lower than the Transformer's (1T tokens).",
-        f"DIFF V2's {_LOSS}",
-        ("diff_v2", "softmax"),
-    ),
-    _loss_claim(
-        "v2-norm",
-        V2,
-        "V2 needs no head norm.",
-        f"V2's validation loss with head norm minus without, at least −{MARGIN:g}",
-        ("diff_v2_norm", "diff_v2"),
-        expects="above",
-        bound=-MARGIN,
-        by=commands.TEXT._replace(laptop=None),  # no ablations at that scale
-    ),
-    _loss_claim(
-        "v2-lambda",
-        V2,
-        "V2 needs its λ (ablated there, no numbers printed).",
-        "V2's validation loss without λ minus as it is",
-        ("diff_v2_no_lambda", "diff_v2"),
-        expects="above",
-        study="ablations",
-    ),
-    _loss_claim(
-        "v2-pairing",
-        V2,
-        "V2's pairs must share keys and values (unstable otherwise, no numbers printed).",
-        "V2's validation loss with pairs across groups of heads minus as it is",
-        ("diff_v2_across", "diff_v2"),
-        expects="above",
-        study="ablations",
-    ),
-)
+    "v2-lambda": _loss_test("diff_v2_no_lambda", "diff_v2", expects="above", study="ablations"),
+    "v2-pairing": _loss_test("diff_v2_across", "diff_v2", expects="above", study="ablations"),
+}

@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diffattn.lab.report.claims.claim import Claim, Measured
-from diffattn.lab.report.claims.from_benchmarks import TIME_CLAIMS
-from diffattn.lab.report.claims.from_evaluations import SCORE_CLAIMS
-from diffattn.lab.report.claims.from_gradients import GRADIENT_CLAIMS
-from diffattn.lab.report.claims.from_studies import STUDY_CLAIMS
-from diffattn.lab.report.claims.from_text import LOSS_CLAIMS
+from diffattn.lab.report.claims.from_benchmarks import TIME_TESTS
+from diffattn.lab.report.claims.from_evaluations import SCORE_TESTS
+from diffattn.lab.report.claims.from_gradients import GRADIENT_TESTS
+from diffattn.lab.report.claims.from_studies import STUDY_TESTS
+from diffattn.lab.report.claims.from_text import LOSS_TESTS
 from diffattn.lab.report.claims.records import ClaimRecords
+from diffattn.lab.report.paper import paper_results
 from diffattn.lab.stats.multiple import holm
 
-CLAIMS: tuple[Claim, ...] = (
-    *LOSS_CLAIMS,
-    *STUDY_CLAIMS,
-    *SCORE_CLAIMS,
-    *GRADIENT_CLAIMS,
-    *TIME_CLAIMS,
+TESTS = LOSS_TESTS | STUDY_TESTS | SCORE_TESTS | GRADIENT_TESTS | TIME_TESTS
+CLAIMS = tuple(
+    Claim(**stated._asdict(), **vars(TESTS[stated.id]))
+    for result in paper_results()
+    for stated in result.claims
 )
-"""Every claim, by the kind of its record."""
+"""In the order of the papers."""
 LEVEL = 0.05
 """Adjusted p-values up to it count."""
 FEWEST_SEEDS = 3

@@ -20,8 +20,18 @@ from diffattn.lab.report.page.elements import (
     Text,
 )
 from diffattn.lab.report.page.tables import Cell, Table, run_cell, table
-from diffattn.lab.report.page.wording import MISSING, count, listing, number, plural, span
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    count,
+    listing,
+    number,
+    p_value,
+    plural,
+    span,
+)
 
+_MANY = 6
+"""Models up to which the title names them."""
 _BETTER = {True: "higher", False: "lower", None: MISSING}
 _CLAIMS = (
     "Verdicts by the rule of docs/findings/claims.md: over seeds of the models, with Holm's "
@@ -68,8 +78,9 @@ def evaluation_document(
         sections.append(_protocol_section(f"protocol-{index}", of, own_differences))
     provenance: list[Element] = [_models_table(results), Fold("Runs", [_runs_table(folder)])]
     sections.append(Section("provenance", "Provenance", provenance))
+    names = listing(labels) if len(labels) <= _MANY else plural(len(labels), "model")
     return Document(
-        title=f"Evaluation of {listing(labels)}",
+        title=f"Evaluation of {names}",
         lead=[
             Text(
                 f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. "
@@ -146,7 +157,7 @@ def _differences_table(differences: Sequence[PairedDifference]) -> list[Table]:
             f"{pair.model} − {pair.baseline}" + (", over seeds" if pair.over == "seeds" else ""),
             number(pair.difference, signed=True),
             span(pair.low, pair.high),
-            number(pair.p_value, 3),
+            p_value(pair.p_value),
             pair.test,
             count(pair.n),
             count(pair.num_unpaired + pair.num_other_text),

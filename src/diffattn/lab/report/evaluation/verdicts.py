@@ -6,7 +6,7 @@ from diffattn.lab.records.evaluations import PairedDifference
 from diffattn.lab.report.evaluation.tables import place_text
 from diffattn.lab.report.page.elements import Bullets, Element, Fold, Section, Terms, Text
 from diffattn.lab.report.page.tables import Cell, Table, table
-from diffattn.lab.report.page.wording import MISSING, count, number, span
+from diffattn.lab.report.page.wording import MISSING, count, number, p_value, span
 
 _ONE_SEED = (
     "One model of each kind was compared. The intervals are over items: they say whether these "
@@ -32,7 +32,6 @@ _HEADERS = (
     "n",
     "Model / baseline",
     "Chance / best guess",
-    "Published",
 )
 _MEANINGS = {
     "higher, lower": "The adjusted p-value is at most 0.05.",
@@ -59,7 +58,8 @@ def verdict_section(
     by_seed = {pair.variant for pair in primary if pair.over == "seeds"}
     first = [pair for pair in primary if pair.over == "seeds" or pair.variant not in by_seed]
     is_informative = any(pair.verdict in ("higher", "lower") for pair in first)
-    rows = [_row(pair, published.get(protocols[pair.variant], MISSING)) for pair in primary]
+    variants = dict.fromkeys(pair.variant for pair in primary)
+    printed = {variant: published.get(protocols[variant], "") for variant in variants}
     guesses = [f"{pair.variant}: the best guess is {pair.guess}." for pair in primary if pair.guess]
     terms = _MEANINGS | ({"guessing": " ".join(dict.fromkeys(guesses))} if guesses else {})
     content: list[Element] = [
@@ -68,7 +68,8 @@ def verdict_section(
             role="verdict" if is_informative else "verdict uninformative",
         ),
         Text(_SEVERAL_SEEDS if by_seed else _ONE_SEED),
-        table(_CAPTION, _HEADERS, rows),
+        table(_CAPTION, _HEADERS, map(_row, primary)),
+        Bullets([f"{name}: {text}" for name, text in printed.items() if text], "The papers print:"),
         Fold("What the verdicts mean", [Terms(terms)]),
     ]
     return [Section("verdicts", "What it shows", content)]
@@ -85,7 +86,7 @@ def _sentence(pair: PairedDifference) -> str:
     )
 
 
-def _row(pair: PairedDifference, published: str) -> list[Cell | str]:
+def _row(pair: PairedDifference) -> list[Cell | str]:
     over = ", over seeds" if pair.over == "seeds" else ""
     return [
         pair.variant,
@@ -93,11 +94,10 @@ def _row(pair: PairedDifference, published: str) -> list[Cell | str]:
         pair.verdict,
         number(pair.difference, 3, signed=True),
         span(pair.low, pair.high, 3),
-        number(pair.p_holm, 3),
+        p_value(pair.p_holm),
         f"{count(pair.n)} seeds" if pair.over == "seeds" else count(pair.n),
         _both(pair.value, pair.baseline_value),
         _both(pair.chance, pair.guess_ceiling),
-        published,
     ]
 
 
@@ -117,7 +117,7 @@ def parts_table(differences: Sequence[PairedDifference]) -> list[Table]:
             number(pair.baseline_value, 3),
             number(pair.difference, 3, signed=True),
             span(pair.low, pair.high, 3),
-            number(pair.p_value, 3),
+            p_value(pair.p_value),
             count(pair.n),
             number(pair.guess_ceiling, 3),
         ]

@@ -1,1 +1,0 @@
-"""The page that sets the papers' tables and figures beside what was measured."""
