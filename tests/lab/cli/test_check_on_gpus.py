@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from diffattn.lab.benchmark import backends_here
 from diffattn.lab.cli import check
 from diffattn.ops import attention as api
 from diffattn.ops.inputs import kernel_support
@@ -28,7 +29,7 @@ def one_gpu(monkeypatch):
         monkeypatch.setattr(kernel_support, "_CAPABILITIES", {0: capability})
         monkeypatch.setattr(kernel_support, "TESTED", tested)
         monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
-        monkeypatch.setattr(check, "_backends", list)
+        monkeypatch.setattr(backends_here, "check_backends", list)
 
     pytest.importorskip("triton", reason="without it nothing is chosen")
     return build
@@ -78,11 +79,11 @@ def test_an_opt_in_is_not_called_tested(one_gpu, cli, monkeypatch):
 def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):
     """On the CPU, shorter and narrower, but of too many pairs to be compared whole."""
     small = {"num_queries": 513, "head_dim": 16, "value_dim": 32}
-    monkeypatch.setattr(check, "TRAINING_SHAPE", check.TRAINING_SHAPE | small)
-    right = check._at_training_shape("chunked", "cpu", True)
+    monkeypatch.setattr(backends_here, "TRAINING_SHAPE", backends_here.TRAINING_SHAPE | small)
+    right = backends_here.at_training_shape("chunked", "cpu", True)
     assert right["passed"]
     assert right["compared"].endswith(" rows of 8 heads")
-    assert check._at_training_shape("triton_decode", "cpu", False) is None  # of 513 queries
+    assert backends_here.at_training_shape("triton_decode", "cpu", False) is None  # of 513 queries
     real = api.diff_attention
 
     def off(q, k, v, lam, **options):
@@ -90,7 +91,7 @@ def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):
         return real(q, k, v, lam, **options)
 
     monkeypatch.setattr(api, "diff_attention", off)
-    wrong = check._at_training_shape("chunked", "cpu", True)
+    wrong = backends_here.at_training_shape("chunked", "cpu", True)
     assert not wrong["passed"]
     assert wrong["worst"] == "gradient of k"
     row = {"backend": "chunked", "device": "cuda", "runs": True, "error": 1e-6, "gradient": True}

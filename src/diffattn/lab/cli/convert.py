@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,32 +11,46 @@ import typer
 from diffattn.lab.cli.options import VerifyOption
 
 _KEYS = (
-    "rope_theta", "rope_parameters", "rms_norm_eps", "max_position_embeddings", "head_norm",
-    "head_norm_eps", "lambda_init", "shared_rank", "pad_token_id", "bos_token_id", "eos_token_id",
-)  # fmt: skip
+    "rope_theta",
+    "rope_parameters",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "head_norm",
+    "head_norm_eps",
+    "lambda_init",
+    "shared_rank",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+)
+_Source = Annotated[str, typer.Argument(help="model folder, run directory or .safetensors file")]
+_To = Annotated[
+    str,
+    typer.Option(
+        help="diffattn, diffllama or original; of a softmax model diff_v2, diff or shared_diff"
+    ),
+]
+_Out = Annotated[Path, typer.Option(help="new model folder; it appears when all is done")]
+_From = Annotated[
+    str | None, typer.Option("--from", help="layout of SOURCE [what its config.json or names say]")
+]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="a setting, e.g. rope_theta=10000 (repeatable)"
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="print what was done as JSON")]
 
 
 def convert(
-    source: Annotated[str, typer.Argument(help="model folder, run directory or .safetensors file")],
-    to: Annotated[
-        str,
-        typer.Option(
-            help="diffattn, diffllama or original; of a softmax model diff_v2, diff or shared_diff"
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="new model folder; it appears when all is done")],
-    from_: Annotated[
-        str | None,
-        typer.Option("--from", help="layout of SOURCE [what its config.json or names say]"),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="a setting, e.g. rope_theta=10000 (repeatable)"
-        ),
-    ] = None,
+    source: _Source,
+    to: _To,
+    out: _Out,
+    from_: _From = None,
+    set_: _Set = None,
     verify: VerifyOption = True,
-    json_: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
+    json_: _Json = False,
 ) -> None:
     """Write a model in another layout, or a softmax model as a differential one.
 
@@ -48,8 +63,6 @@ def convert(
     softmax models do not: their output changes unless --set head_norm=false. For adapters (peft):
     target_modules q_proj and o_proj, modules_to_save lambda_proj.
     """
-    from diffattn.errors import ConfigError
-    from diffattn.files.destination import require_folder_destination
     from diffattn.lab.records.settings import read_settings
     from diffattn.models.config.known_names import check_known
     from diffattn.models.conversion.layouts import LAYOUTS, TARGETS
@@ -58,27 +71,27 @@ def convert(
     if from_ is not None:
         check_known("convert", "--from", from_, LAYOUTS)
     changes = read_settings(set_ or [], dict.fromkeys(_KEYS, Any))
-    require_folder_destination(out)
-    if out.exists() and Path(source).exists() and out.samefile(source):
-        raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")
-
+    _require_new_folder(source, out)
     from diffattn.lab.cli.screen.progress import ByteProgress
     from diffattn.models.conversion.convert import convert as run
 
     with ByteProgress("writing") as progress:
-        done = run(
-            source,
-            to,
-            out,
-            layout=from_,
-            changes=changes,
-            verify=verify,
-            on_message=progress.on_message,
-            on_progress=progress.on_progress,
-        )
-    if json_:
-        typer.echo(json.dumps(asdict(done), indent=2))
-        return
+        write = partial(run, on_message=progress.on_message, on_progress=progress.on_progress)
+        done = write(source, to, out, layout=from_, changes=changes, verify=verify)
+    typer.echo(json.dumps(asdict(done), indent=2) if json_ else _summary(done, to, out))
+
+
+def _require_new_folder(source: str, out: Path) -> None:
+    from diffattn.errors import ConfigError
+    from diffattn.files.destination import require_folder_destination
+
+    require_folder_destination(out)
+    if out.exists() and Path(source).exists() and out.samefile(source):
+        raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")
+
+
+def _summary(done: Any, to: str, out: Path) -> str:
+    """The conversion and the comparison of logits, in two lines."""
     check = done.verification
     compared = (
         f"Logits on {check.tokens} random tokens differ by {check.difference:.2g} of up to "
@@ -91,4 +104,4 @@ def convert(
             f"{compared}: a head norm cannot keep a softmax model's output. "
             "--set head_norm=false keeps it."
         )
-    typer.echo(f"{done.layout} to {to}: {done.tensors} tensors in {out}\n{verdict}")
+    return f"{done.layout} to {to}: {done.tensors} tensors in {out}\n{verdict}"

@@ -2,44 +2,48 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+_Source = Annotated[
+    str,
+    typer.Argument(
+        help="python (this Python's library and documentation), stdlib (its library alone), a "
+        "text file, folder or JSONL file, or hub:NAME[@REVISION][:CONFIG]"
+    ),
+]
+_Out = Annotated[Path, typer.Option(help="folder of the token files")]
+_Tokenizer = Annotated[str | None, typer.Option(help="name or folder of a tokenizer [trains one]")]
+_VocabSize = Annotated[
+    int, typer.Option(help="entries of the tokenizer, at most; the model's vocabulary")
+]
+_ValidationFraction = Annotated[float, typer.Option(help="share of documents held out")]
+_Workers = Annotated[
+    int, typer.Option(min=1, help="processes that encode; the files do not depend on it")
+]
+_TextField = Annotated[str, typer.Option(help="field of JSONL or hub rows")]
+_Json = Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")]
+
 
 def pack(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="python (this Python's library and documentation), stdlib (its library alone), a "
-            "text file, folder or JSONL file, or hub:NAME[@REVISION][:CONFIG]"
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="folder of the token files")],
-    tokenizer: Annotated[
-        str | None, typer.Option(help="name or folder of a tokenizer [trains one]")
-    ] = None,
-    vocab_size: Annotated[
-        int, typer.Option(help="entries of the tokenizer, at most; the model's vocabulary")
-    ] = 8_192,
-    validation_fraction: Annotated[float, typer.Option(help="share of documents held out")] = 0.05,
-    workers: Annotated[
-        int, typer.Option(help="processes that encode; the files do not depend on it")
-    ] = 1,
-    text_field: Annotated[str, typer.Option(help="field of JSONL or hub rows")] = "text",
-    json_: Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")] = False,
+    source: _Source,
+    out: _Out,
+    tokenizer: _Tokenizer = None,
+    vocab_size: _VocabSize = 8_192,
+    validation_fraction: _ValidationFraction = 0.05,
+    workers: _Workers = 1,
+    text_field: _TextField = "text",
+    json_: _Json = False,
 ) -> None:
     """Turn text into memory-mapped token files, split by document.
 
     The same command again goes on where it was interrupted, with any number of workers.
     """
-    from diffattn.errors import ConfigError
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen.progress import ByteProgress
     from diffattn.lab.training.config import DataConfig
 
-    if workers < 1:
-        raise ConfigError(f"--workers: must be 1 or more, got {workers}.")
     require_folder_destination(out)
     config = DataConfig(
         source=source,
@@ -58,11 +62,11 @@ def pack(
             on_message=progress.on_message,
             on_progress=progress.on_progress,
         )
-    facts = data.facts()
-    if json_:
-        typer.echo(json.dumps(facts, indent=2))
-        return
-    typer.echo(
-        f"{facts['train_tokens']:,} training tokens, {facts['validation_tokens']:,} validation "
-        f"tokens, {data.bytes_per_token:.2f} bytes per token, in {out}"
+    typer.echo(json.dumps(data.facts(), indent=2) if json_ else _summary(data))
+
+
+def _summary(data: Any) -> str:
+    return (
+        f"{data.train.num_tokens:,} training tokens, {data.validation.num_tokens:,} validation "
+        f"tokens, {data.bytes_per_token:.2f} bytes per token, in {data.folder}"
     )

@@ -5,77 +5,90 @@ from typing import Annotated
 
 import typer
 
+_Folders = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[FOLDER]...",
+        help="written by 'diffattn reproduce', 'evaluate' or 'analyze'; beside others also "
+        "files of 'diffattn bench' [all that this checkout has committed]",
+    ),
+]
+_Out = Annotated[
+    Path | None, typer.Option(help="file to write [FOLDER/report.html; of several report.html]")
+]
+_Bench = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="PATH",
+        help="record or folder of 'diffattn bench' (repeatable) [the committed ones; for "
+        "another study than text none]",
+    ),
+]
+_Markdown = Annotated[
+    bool, typer.Option("--markdown", help="print the results table as Markdown instead")
+]
+
 
 def report(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[FOLDER]...",
-            help="written by 'diffattn reproduce', 'evaluate' or 'analyze'; beside others also "
-            "files of 'diffattn bench' [all that this checkout has committed]",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="file to write [FOLDER/report.html; of several report.html]"),
-    ] = None,
-    bench: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="record or folder of 'diffattn bench' (repeatable) [the committed ones; for "
-            "another study than text none]",
-        ),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="print the results table as Markdown instead")
-    ] = False,
+    folders: _Folders = None, out: _Out = None, bench: _Bench = None, markdown: _Markdown = False
 ) -> None:
     """Build a page from records: of one study or evaluation, or, from several or none, the papers'
     tables and figures beside what was measured."""
-    from diffattn.errors import CheckpointError, ConfigError
-    from diffattn.files.destination import require_replaceable
-    from diffattn.lab.report.analysis.page import build_analysis_report, is_analysis_folder
-    from diffattn.lab.report.build import build_evaluation_report, markdown_results
-    from diffattn.lab.report.evaluation.files import is_evaluation_folder
-    from diffattn.lab.report.page.render import GENERATOR, beginning
-
-    def replaceable(page: Path) -> Path:
-        require_replaceable(page, beginning(GENERATOR), f"a page of '{GENERATOR}'")
-        return page
+    from diffattn.errors import ConfigError
+    from diffattn.lab.report.build import markdown_results
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
-    if folders is None or len(folders) != 1:
-        if markdown or bench is not None:
-            raise ConfigError("report: --markdown and --bench need one study, got several or none.")
-        _beside_papers(folders or [], replaceable(out or Path("report.html")))
-        return
-    (study,) = folders
-    if out is not None:  # else the page that lies in the folder
-        replaceable(out)
-    if is_analysis_folder(study):
-        if markdown or bench is not None:
-            raise ConfigError("report: --markdown and --bench are for studies, got an analysis.")
-        typer.echo(build_analysis_report(study, out))
-        return
-    if is_evaluation_folder(study):
-        if markdown or bench is not None:
-            raise ConfigError("report: --markdown and --bench are for studies, got an evaluation.")
-        typer.echo(build_evaluation_report(study, out))
-        return
-    if not (study / "study.json").exists():
-        is_run = (study / "run.json").exists()
-        got = "a training run, of which 'diffattn analyze' makes a page" if is_run else "none"
-        raise CheckpointError(
-            f"{study}: must hold study.json, evaluation.json or analysis.json, got {got}."
-        )
-    if markdown:
-        typer.echo(markdown_results(study), nl=False)
-        return
+    is_one = folders is not None and len(folders) == 1
+    if out is not None or not is_one:  # else the page that lies in the folder
+        _require_replaceable(out or Path("report.html"))
+    kind = _kind(folders[0]) if folders and is_one else "several or none"
+    if kind != "study" and (markdown or bench is not None):
+        raise ConfigError(f"report: --markdown and --bench need one study, got {kind}.")
+    if folders is None or not is_one:
+        _beside_papers(folders or [], out or Path("report.html"))
+    elif markdown:
+        typer.echo(markdown_results(folders[0]), nl=False)
+    else:
+        _page(kind, folders[0], out, bench)
+
+
+def _require_replaceable(page: Path) -> None:
+    from diffattn.files.destination import require_replaceable
+    from diffattn.lab.report.page.render import GENERATOR, beginning
+
+    require_replaceable(page, beginning(GENERATOR), f"a page of '{GENERATOR}'")
+
+
+def _kind(folder: Path) -> str:
+    """The kind of records in a folder, with its article but for a study."""
+    from diffattn.errors import CheckpointError
+    from diffattn.lab.report.analysis.page import is_analysis_folder
+    from diffattn.lab.report.evaluation.files import is_evaluation_folder
+
+    if is_analysis_folder(folder):
+        return "an analysis"
+    if is_evaluation_folder(folder):
+        return "an evaluation"
+    if (folder / "study.json").exists():
+        return "study"
+    is_run = (folder / "run.json").exists()
+    got = "a training run, of which 'diffattn analyze' makes a page" if is_run else "none"
+    raise CheckpointError(
+        f"{folder}: must hold study.json, evaluation.json or analysis.json, got {got}."
+    )
+
+
+def _page(kind: str, folder: Path, out: Path | None, bench: list[Path] | None) -> None:
+    from diffattn.lab.report.analysis.page import build_analysis_report
+    from diffattn.lab.report.build import build_evaluation_report
     from diffattn.lab.studies.page import build_study_page
 
-    typer.echo(build_study_page(study, out, benchmarks=bench))
+    if kind == "study":
+        typer.echo(build_study_page(folder, out, benchmarks=bench))
+    else:
+        build = build_analysis_report if kind == "an analysis" else build_evaluation_report
+        typer.echo(build(folder, out))
 
 
 def _beside_papers(folders: list[Path], out: Path) -> None:

@@ -6,12 +6,12 @@ import pytest
 
 import diffattn.lab.training.planning.plan as plan_module
 from diffattn.errors import ConfigError
-from diffattn.lab.cli.plan import _amount, _rows, _time
 from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.planning.devices import DEVICES, device
 from diffattn.lab.training.planning.plan import device_phases, kv_cache_bytes_per_token, make_plan
 from diffattn.lab.training.planning.step_memory import StepMemory, largest
+from diffattn.lab.training.planning.table import plan_rows
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.presets import preset
@@ -85,12 +85,12 @@ def test_a_kernel_without_a_record_is_planned_with_what_runs_in_its_place(monkey
         return capability == (10, 0)
 
     monkeypatch.setattr(kernel_support, "passed_tests", passed_tests)
-    made = {name: make_plan(run(), device(name)).as_dict() for name in ("h100", "b200")}
+    made = {name: make_plan(run(), device(name)) for name in ("h100", "b200")}
     assert asked == [(9, 0), (10, 0)]
-    assert made["h100"]["backend_untested"] == "composed"
-    assert made["b200"]["backend_untested"] is None
-    assert made["b200"]["composed_operations"] is None
-    shown = [_rows(of, priced=False)[0][""] for of in made.values()]
+    assert made["h100"].backend_untested == "composed"
+    assert made["b200"].backend_untested is None
+    assert made["b200"].composed_operations is None
+    shown = [plan_rows(of)[0][""] for of in made.values()]
     assert shown == [
         "planned, diff attention by triton (with DIFFATTN_UNVERIFIED_KERNELS=1; else composed)",
         "planned, diff attention by triton",
@@ -118,25 +118,31 @@ def test_the_time_of_composed_attention_is_shown(monkeypatch):
         step = dataclasses.replace(made_up_step(None, None, sequences=1, accumulates=False),
                                    backend=backend, backend_untested=untested)  # fmt: skip
         monkeypatch.setattr(plan_module, "step_memory", lambda *args, step=step, **options: step)
-        made = make_plan(run(), device("h100")).as_dict()
-        rows = {row["plan"]: row[""] for row in _rows(made, priced=False)}
+        made = make_plan(run(), device("h100"))
+        rows = {row["plan"]: row[""] for row in plan_rows(made)}
         shown[backend, untested] = rows.get("time by composed")
         if untested is None:
             continue
-        factor = made["composed_operations"]
-        assert shown[backend, untested].startswith(f"{_time(factor * made['days'])}: ")
+        factor = made.composed_operations
         assert f"{factor:.2f} times the operations" in shown[backend, untested]
     assert shown["composed", None] == shown["triton", "composed"]
     assert shown["triton", None] is None
     softmax = dataclasses.replace(run(), model=twin(run().model, "softmax").config)
-    made = make_plan(softmax, device("h100")).as_dict()
-    assert "time by composed" not in {row["plan"] for row in _rows(made, priced=False)}
+    made = make_plan(softmax, device("h100"))
+    assert "time by composed" not in {row["plan"] for row in plan_rows(made)}
 
 
-def test_short_times_and_small_costs_are_not_rounded_away():
-    said = [_time(days) for days in (3.684, 0.5, 0.0056)]
-    assert said == ["3.68 days", "12.0 hours", "8.1 minutes"]
-    assert [_amount(value) for value in (5647.3, 0.134, 0.335)] == ["5,647", "0.13", "0.34"]
+@pytest.mark.parametrize(
+    ("days", "hours", "shown"),
+    [
+        (3.684, 5647.3, "3.68 days, 5,647 device hours"),
+        (0.5, 0.134, "12.0 hours, 0.13 device hours"),
+        (0.0056, 0.335, "8.1 minutes, 0.34 device hours"),
+    ],
+)
+def test_short_times_and_small_costs_are_not_rounded_away(days, hours, shown):
+    plan = dataclasses.replace(make_plan(run(), device("h100")), days=days, device_hours=hours)
+    assert {"plan": "time", "": shown} in plan_rows(plan)
 
 
 def test_one_device_shards_nothing():
@@ -148,11 +154,11 @@ def test_one_device_shards_nothing():
 
 def test_replicas_of_shards_are_planned():
     config = dataclasses.replace(run(), engine=EngineConfig(parallel="fsdp", replicas=2))
-    made = make_plan(config, device("h100"), devices=8).as_dict()
-    whole = make_plan(run(parallel="fsdp"), device("h100"), devices=4).as_dict()
-    assert (made["replicas"], whole["replicas"]) == (2, 1)
-    assert made["memory"]["weights"] == whole["memory"]["weights"]
-    assert _rows(made, priced=False)[1][""] == "8 x NVIDIA H100 SXM, fsdp in 2 replicas"
+    made = make_plan(config, device("h100"), devices=8)
+    whole = make_plan(run(parallel="fsdp"), device("h100"), devices=4)
+    assert (made.replicas, whole.replicas) == (2, 1)
+    assert made.memory["weights"] == whole.memory["weights"]
+    assert plan_rows(made)[1][""] == "8 x NVIDIA H100 SXM, fsdp in 2 replicas"
     for devices, message in ((4, None), (1, "must divide the 1 devices"), (2, "got one")):
         if message is not None:
             with pytest.raises(ConfigError, match=rf"^plan: engine\..*{message}"):

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, Subset
 from diffattn.lab.data.tokens import PackedTokens, TokenDataset
 from diffattn.lab.data.upsampling import UpsampledTokens
 from diffattn.lab.training.callbacks import OnMessage
-from diffattn.lab.training.config import RunConfig, TrainConfig, WindowConfig
+from diffattn.lab.training.config import RunConfig, TrainConfig
 
 
 def training_windows(
@@ -95,16 +95,3 @@ def curve_windows(dataset: TokenDataset, config: TrainConfig) -> Subset[Any]:
     over the validation split, at least one."""
     count = max(1, min(config.evaluation_tokens // config.seq_len, len(dataset)))
     return Subset(dataset, [i * len(dataset) // count for i in range(count)])
-
-
-def repetition(windows: WindowConfig, read: int, held: int) -> str | None:
-    """A line where training reads its text more than once, unless documents are up-sampled.
-
-    Args:
-        windows: How documents become sequences.
-        read: Tokens of all steps.
-        held: Tokens of the training split.
-    """
-    if read <= held or windows.upsample_longer_than is not None:
-        return None
-    return f"{held:,} training tokens are read {read / held:,.1f} times"

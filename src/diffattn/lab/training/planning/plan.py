@@ -1,4 +1,4 @@
-"""What a run needs on given devices: parameters, operations, memory by part, time and cost."""
+"""Plan a run on given devices: parameters, operations, memory by part, time and cost."""
 
 from dataclasses import asdict, dataclass
 from math import isqrt
@@ -24,7 +24,7 @@ from diffattn.ops.inputs import kernel_support
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What :func:`make_plan` says; bytes are of one device."""
+    """The needs of a run on given devices; bytes are those of one device."""
 
     name: str
     attention_type: str
@@ -32,15 +32,14 @@ class Plan:
     devices: int
     parallel: str
     replicas: int
-    """Copies of the model: of whole ones as many as devices, of shards fewer."""
+    """Copies of the model: as many as devices, or fewer if a copy is sharded."""
     activation_checkpointing: bool
     backend: str
     backend_untested: str | None
-    """What ``"auto"`` takes in its place, unless told otherwise, while no record says that the
-    kernels passed their tests on such a GPU. ``None``: nothing."""
+    """The choice of ``"auto"`` in its place, while no record says that the kernels passed their
+    tests on such a GPU. ``None``: the same backend."""
     composed_operations: float | None
-    """Operations of the composed backend over those counted below, where it runs or takes the
-    kernels' place. ``None``: it does neither."""
+    """Operations of the composed backend over those counted below. ``None``: it does not run."""
     parameters: int
     non_embedding_parameters: int
     forward_flops_per_token: int
@@ -56,7 +55,7 @@ class Plan:
     device_memory_bytes: int | None
     fits: bool | None
     largest_micro_batch: int | None
-    """That fits, of those that divide a device's share of the batch; 0: none does."""
+    """The largest divisor of a device's share of the batch that fits; 0: no divisor fits."""
     kv_cache: dict[str, int]
     """Sequences, tokens of each, and bytes in bfloat16: generating, not training."""
     utilisation: float
@@ -81,10 +80,7 @@ def make_plan(
     cache_sequences: int = 1,
     cache_tokens: int | None = None,
 ) -> Plan:
-    """Plan a run.
-
-    Memory is that of eager PyTorch, without fragmentation and communication libraries. See
-    :func:`device_phases` for several devices.
+    """Plan a run; memory is that of eager PyTorch without fragmentation.
 
     Args:
         config: The run, with how it is executed.
@@ -100,15 +96,15 @@ def make_plan(
         BackendError: The configured backend cannot run there.
     """
     model, train = config.model, config.train
-    _check_numbers(devices, utilisation, price, cache_sequences, cache_tokens)
+    check_positive("--utilisation", utilisation, most=1.0)
+    check_positive("--price", price)
+    _check_counts({"gpus": devices, "cache-batch": cache_sequences, "cache-length": cache_tokens})
     shards = config.engine.shards(devices, "plan")
     share = share_of_batch(train, devices)
     micro = _micro_batch(train, share)
     planner = _Memory(config, device, devices, shards, share)
     step, memory = planner.step(micro), planner.parts(micro)
     forward = flops_per_token(model, train.seq_len)
-    untested = planner.backend_untested(step)
-    composed = "composed" in (step.backend, untested)
     return Plan(
         name=config.name,
         attention_type=model.attention_type,
@@ -117,12 +113,11 @@ def make_plan(
         parallel=config.engine.parallel if devices > 1 else "none",
         replicas=devices // shards,
         activation_checkpointing=config.engine.activation_checkpointing,
-        backend=step.backend,
-        backend_untested=untested,
-        composed_operations=flops_per_token(model, train.seq_len, composed=True) / forward
-        if composed
-        else None,
-        **_model_facts(model, forward),
+        **planner.backends(step),
+        parameters=parameter_count(model),
+        non_embedding_parameters=parameter_count(model, embeddings=False),
+        forward_flops_per_token=forward,
+        backward_flops_per_token=2 * forward,
         tokens=train.num_steps * train.batch_tokens,
         batch_tokens=train.batch_tokens,
         micro_batch_sequences=micro,
@@ -135,29 +130,10 @@ def make_plan(
     )
 
 
-def _model_facts(model: DiffTransformerConfig, forward: int) -> dict[str, Any]:
-    return {
-        "parameters": parameter_count(model),
-        "non_embedding_parameters": parameter_count(model, embeddings=False),
-        "forward_flops_per_token": forward,
-        "backward_flops_per_token": 2 * forward,
-    }
-
-
-def _check_numbers(
-    devices: int,
-    utilisation: float,
-    price: float | None,
-    cache_sequences: int,
-    cache_tokens: int | None,
-) -> None:
-    check_positive("--utilisation", utilisation, most=1.0)
-    check_positive("--price", price)
-    for option, value in (
-        ("--gpus", devices), ("--cache-batch", cache_sequences), ("--cache-length", cache_tokens),
-    ):  # fmt: skip
+def _check_counts(counts: dict[str, int | None]) -> None:
+    for option, value in counts.items():
         if value is not None and not 1 <= value <= 10**9:
-            raise ConfigError(f"plan: {option} must be from 1 to 1,000,000,000, got {value}.")
+            raise ConfigError(f"plan: --{option} must be from 1 to 1,000,000,000, got {value}.")
 
 
 def _micro_batch(train: TrainConfig, share: int) -> int:
@@ -289,10 +265,23 @@ class _Memory:
             )
         return self._steps[micro]
 
-    def backend_untested(self, step: StepMemory) -> str | None:
+    def backends(self, step: StepMemory) -> dict[str, Any]:
+        """The fields of :class:`Plan` about the backend of attention."""
         capability = self._device.capability
         is_tested = capability is not None and kernel_support.passed_tests(capability)
-        return None if is_tested or step.backend_untested == step.backend else step.backend_untested
+        is_same = is_tested or step.backend_untested == step.backend
+        untested = None if is_same else step.backend_untested
+        composed = None
+        if "composed" in (step.backend, untested):
+            model, tokens = self._config.model, self._config.train.seq_len
+            composed = flops_per_token(model, tokens, composed=True) / flops_per_token(
+                model, tokens
+            )
+        return {
+            "backend": step.backend,
+            "backend_untested": untested,
+            "composed_operations": composed,
+        }
 
     def parts(self, micro: int) -> dict[str, int]:
         return largest(device_phases(self.step(micro), devices=self._devices, shards=self._shards))

@@ -1,0 +1,121 @@
+"""Which backends run on this machine, and whether they are right."""
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from diffattn.errors import BackendError
+from diffattn.lab.benchmark.checking import check_diff, error_line
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops import attention
+from diffattn.ops.inputs import backends, kernel_support
+
+TRAINING_SHAPE: dict[str, Any] = {
+    "batch": 1,
+    "num_queries": 2048,
+    "num_heads": 8,
+    "num_kv_heads": 8,
+    "head_dim": 128,
+    "value_dim": 256,
+    "lam_axes": "bth",
+}
+"""Computed by every backend in bfloat16 on a GPU: one sequence of a layer of 2,048 channels."""
+_SMALL_SHAPES = ((2, 16, 4, 2, 64), (2, 64, 2, 2, 64), (2, 64, 2, 128), (4,))
+"""Of q, k, v and λ."""
+
+
+def list_gpus() -> list[dict[str, str]]:
+    """Every GPU here, and whether ``auto`` chooses kernels on it."""
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        capability = kernel_support.compute_capability(device)
+        if capability is not None:
+            gpus.append(
+                {
+                    "device": str(device),
+                    "name": torch.cuda.get_device_name(device),
+                    "capability": kernel_support.dotted(capability),
+                    "auto": kernel_support.auto_says(capability),
+                }
+            )
+    return gpus
+
+
+def check_backends() -> list[dict[str, Any]]:
+    """Try every backend on every device here, with its gradient if it has one.
+
+    The error of a small input in float32 is relative to the reference in float64; on a GPU the
+    training shape is compared too.
+    """
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    exact = _compute(torch.float64, "cpu", "reference", True)
+    return [
+        _check_backend(row.name, device, device not in row.no_gradient_on, exact)
+        for row in backends.table("diff_attention")
+        for device in devices
+    ]
+
+
+def _check_backend(
+    name: str, device: str, differentiable: bool, exact: list[torch.Tensor]
+) -> dict[str, Any]:
+    error, training, why_not, failed = None, None, "", False
+    try:
+        measured = _compute(torch.float32, device, name, differentiable)
+        error = max(
+            float((a - b).abs().max() / b.abs().max())
+            for a, b in zip(measured, exact[: len(measured)], strict=True)
+        )
+    except BackendError as refusal:
+        # The sentence in the middle: the row names the backend, the table the others.
+        why_not = str(refusal).split(f"{name!r} ", 1)[-1].split(". Usable here")[0]
+    except Exception as failure:  # a compiler's or a driver's: what this command is for
+        why_not, failed = error_line(failure), True
+    try:
+        if device != "cpu" and not failed:
+            training = at_training_shape(name, device, differentiable)
+    except Exception as failure:
+        why_not, failed = error_line(failure), True
+    is_wrong = error is not None and not error < 1e-4
+    return {
+        "backend": name,
+        "device": device,
+        "runs": error is not None or training is not None,
+        "error": error,
+        "training": training,
+        "gradient": differentiable,
+        "why_not": "" if training is not None else why_not,
+        "wrong": failed or is_wrong or (training is not None and not training["passed"]),
+    }
+
+
+def _compute(
+    dtype: torch.dtype, device: str, backend: str, differentiable: bool
+) -> list[torch.Tensor]:
+    """Output and gradients of a small input."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, lam = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        .to(device, torch.float32 if dtype != torch.float64 and shape == (4,) else dtype)
+        .requires_grad_()
+        for shape in _SMALL_SHAPES
+    )
+    with torch.set_grad_enabled(differentiable):
+        out = attention.diff_attention(q, k, v, lam, backend=backend)
+    gradients: tuple[torch.Tensor, ...] = ()
+    if differentiable:
+        gradients = torch.autograd.grad(out.square().sum(), (q, k, v, lam))
+    return [x.detach().double().cpu() for x in (out, *gradients)]
+
+
+def at_training_shape(name: str, device: str, gradients: bool) -> dict[str, Any] | None:
+    """bfloat16 against the reference in float64, by rows; ``None`` where it does not run."""
+    case = OpCase(name="training", **TRAINING_SHAPE)
+    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device=device)
+    call = partial(attention.diff_attention, inputs.q, inputs.k, inputs.v, inputs.lam, backend=name)
+    try:
+        return check_diff(call, inputs, gradients)
+    except BackendError:
+        return None  # the small input says why

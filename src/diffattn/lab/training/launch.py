@@ -1,0 +1,101 @@
+"""From a user's request to a finished run: configure it, pack its data, train."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.records.claim import is_claimed
+from diffattn.lab.training.callbacks import OnMessage, OnProgress
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.distributed import (
+    from_first,
+    is_first,
+    is_first_of_node,
+    joined,
+    together,
+)
+from diffattn.lab.training.initial import initial_config, initial_weights
+from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
+from diffattn.lab.training.request import TrainRequest
+from diffattn.lab.training.run import require_enough, require_runnable, train
+from diffattn.lab.training.settings import apply_settings
+
+
+def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, PreparedData | None]:
+    """The recipe's configuration with the request applied, and the packing that it names.
+
+    Raises:
+        ConfigError: The request contradicts the recipe, the data or the initial weights.
+        CheckpointError: A folder holds no packing or no model, or a damaged one.
+    """
+    packed = None if request.data is None else open_data(request.data, verify=False)
+    if packed is not None:  # the model's vocabulary follows the data's
+        config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
+        config = replace(config, data=packed.config)
+    fields: dict[str, Any] = {}
+    if request.same_model and request.init_from is not None:
+        fields = initial_config(request.init_from).settings()
+    given = [f"model.{name}={json.dumps(value)}" for name, value in fields.items()]
+    config = apply_settings(config, [*given, *request.changes], attention=request.attention)
+    if packed is not None and config.data != packed.config:
+        raise ConfigError("train: --data fixes the data settings, got --set data.* too.")
+    if request.init_from is not None:
+        verify = request.verify and is_first_of_node()
+        init = initial_weights(request.init_from, config.model, verify=verify)
+        config = replace(config, init=init)
+    return config, packed
+
+
+def data_notes(config: RunConfig, data: PreparedData, request: TrainRequest) -> list[str]:
+    """Consequences of the data that the user may not have meant, a line each."""
+    lines, vocab = [], config.model.vocab_size
+    if request.data is not None and not request.same_model:
+        of_recipe = request.recipe_vocab_size
+        if vocab == data.config.vocab_size != of_recipe:
+            lines.append(f"model.vocab_size is the data's {vocab:,}, the recipe's is {of_recipe:,}")
+    read, held = config.train.num_steps * config.train.batch_tokens, data.train.num_tokens
+    # Up-sampled documents are drawn, and the run says how often.
+    if read > held and config.windows.upsample_longer_than is None:
+        lines.append(f"{held:,} training tokens are read {read / held:,.1f} times")
+    return lines
+
+
+def launch_run(
+    config: RunConfig,
+    request: TrainRequest,
+    packed: PreparedData | None,
+    *,
+    on_progress: OnProgress,
+    on_message: OnMessage,
+) -> dict[str, Any]:
+    """Pack the data where it is not yet packed, and train; see :func:`train`.
+
+    Args:
+        config: Of :func:`configure`.
+        request: The same request.
+        packed: Of :func:`configure`.
+        on_progress: Called after every step.
+        on_message: Given one line for everything worth a note.
+    """
+    require_runnable(config)
+    folder = request.out / "data"
+
+    def claim_and_pack() -> None:
+        if request.resume and not ((request.out / "run.json").exists() or folder.exists()):
+            raise ConfigError(f"train: --resume needs a run in {request.out}, got none.")
+        is_claimed(request.out, "run.json", "a run", besides="data")  # before data is packed there
+        if packed is None:
+            require = partial(require_enough, config)
+            prepare_data(config.data, folder, require=require, on_message=on_message)
+
+    with joined():
+        with together():  # to hash much takes longer than processes wait to be joined
+            if request.data is not None and request.verify and is_first_of_node():
+                open_data(request.data)
+        from_first(claim_and_pack)
+        data = packed or open_data(folder, verify=False)  # just written, or checked
+        for line in data_notes(config, data, request) if is_first() else []:
+            on_message(line)
+        return train(config, data, request.out, on_progress=on_progress, on_message=on_message)

@@ -1,0 +1,49 @@
+"""One training run as a user asks for it. Loads without torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffattn.errors import ConfigError
+from diffattn.files.destination import require_folder_destination
+from diffattn.lab.training.settings import read_changes
+from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.config.attention_types import attention_facts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRequest:
+    """Everything besides the recipe. All names are checked at once.
+
+    Raises:
+        ConfigError: A setting, an attention type or a combination of options cannot be.
+    """
+
+    out: Path
+    """Run directory."""
+    changes: tuple[str, ...] = ()
+    """``KEY=VALUE`` changes to the recipe."""
+    attention: str | None = None
+    """Train the twin of this attention type. Default: the recipe's model."""
+    data: Path | None = None
+    """A packing. Default: pack the recipe's corpus into the run directory."""
+    init_from: Path | None = None
+    """A run directory or model folder, whose weights training starts from."""
+    same_model: bool = False
+    """Train the model of ``init_from`` in place of the recipe's."""
+    verify: bool = True
+    """Compare the files of ``data`` and ``init_from`` with their hashes."""
+    resume: bool = False
+    """Insist on a run that can be continued."""
+    recipe_vocab_size: int
+    """Named in a note if the data has another one."""
+
+    def __post_init__(self) -> None:
+        read_changes(self.changes)
+        if self.attention is not None:
+            attention_facts("twin", self.attention)
+        require_folder_destination(self.out)
+        if self.same_model and (self.init_from is None or self.attention is not None):
+            got = "no --init-from" if self.init_from is None else "--attention too"
+            raise ConfigError(f"train: --same-model takes the model of --init-from, got {got}.")
+        if self.init_from is not None:
+            checkpoint_folder(str(self.init_from))
