@@ -23,7 +23,7 @@ from diffattn.errors import BackendError
 from tools.machine_code import count_loops, count_reloads
 
 if TYPE_CHECKING:  # its module imports triton, without which the command says what is missing
-    from diffattn.ops.triton.aot_cases import AotCase
+    from tools.aot_cases import AotCase
 
 SHARED_BYTES = {80: 166_912, 86: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 """Shared memory one program may have, per compute capability; 86 stands for 8.9 as well."""
@@ -228,7 +228,7 @@ def assert_no_waste(report: AotReport) -> None:
 
 def registered_cases(capability: int) -> list["AotCase"]:
     """The compile cases of the package, for chips of this capability."""
-    from diffattn.ops.triton import aot_cases
+    from tools import aot_cases
 
     return aot_cases.aot_cases(capability)
 

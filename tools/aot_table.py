@@ -18,7 +18,7 @@ from diffattn.ops.inputs.kernel_support import HEAD_DIMS
 from tools.aot import SHARED_BYTES, AotReport, assert_within_limits, compile_case
 
 if TYPE_CHECKING:
-    from diffattn.ops.triton.aot_cases import AotCase
+    from tools.aot_cases import AotCase
 
 _MASKS: tuple[dict[str, bool], ...] = ({}, {"CAUSAL": False, "RANGES": True}, {"PADDING": True})
 """Compile-time switches: causal; packed, where a window and cached lengths are intervals too; and
@@ -90,7 +90,7 @@ def table_cases(capability: int) -> Iterator["AotCase"]:
     Args:
         capability: Ten times the compute capability.
     """
-    from diffattn.ops.triton.aot_cases import aot_case, kernels
+    from tools.aot_cases import aot_case, kernels
 
     for flags in _MASKS:
         for head_dim in sorted(HEAD_DIMS, key=lambda width: width not in (64, 128)):

@@ -49,24 +49,20 @@ def paged_decode(
         v_pages: ``[pages, page size, Hkv, Dv]``, likewise.
         lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
         block_table: int32 ``[B, table pages]``. Entries of keys from L on are not read. A page
-            outside of the pool is refused on CPU outside compiled code; elsewhere looking would
-            wait for the device, and the nearest page of the pool is read.
-        kv_lengths: int32 ``[B]``, L, at most table pages times page size; refused and cut
-            likewise.
+            outside the pool is an error on CPU; elsewhere the nearest page of the pool is read.
+        kv_lengths: int32 ``[B]``, L, at most table pages times page size; checked likewise.
         scale: s, dimensionless, finite. Default ``D ** -0.5``.
         causal: Hide key j from query i when ``j > i + L - T``.
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
         backend: A name from ``backends.names("paged_decode")``, or ``"auto"``. ``triton`` takes at
-            most 16 queries, any page size (powers of two from 16 on are meant) and no gradient,
-            and needs the keys and values of the pages it reads finite.
+            most 16 queries and no gradient, and needs finite pages.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
         query that sees no key gets 0.
 
     Raises:
-        ShapeError: An argument is no tensor, or not of the documented shape, dtype, device or
-            range.
+        ShapeError: An argument is not of the documented shape, dtype, device or range.
         BackendError: The named backend cannot run these inputs here.
     """
     where = "paged_decode"

@@ -9,13 +9,13 @@ pytest.importorskip("triton")
 
 from diffattn.ops.inputs.kernel_support import HEAD_DIMS
 from diffattn.ops.triton import (
-    aot_cases,
     backward,
     configs,
     decode,
     forward,
     launch,
 )
+from tools import aot_cases
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from diffattn.ops.triton.aot_cases import AotCase
+from tools.aot_cases import AotCase
 
 
 @triton.jit

@@ -60,9 +60,8 @@ def flex_diff_attention(
     .. math:: O = (\mathrm{softmax}(f(s Q_1 K_1^\top)) - \lambda\,
               \mathrm{softmax}(f(s Q_2 K_2^\top))) V
 
-    Both maps get the same mask and the same f. Call it under ``torch.compile`` for a fused
-    kernel; elsewhere PyTorch runs it unfused and holds the scores of one map. On CPU it has no
-    gradient with respect to q, k and v.
+    Both maps get the same mask and the same f. Fused under ``torch.compile``; elsewhere the scores
+    of one map are held. On CPU it has no gradient with respect to q, k and v.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -83,8 +82,8 @@ def flex_diff_attention(
         ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
 
     Raises:
-        ShapeError: An argument is no tensor or no function, or not of the documented shape,
-            dtype, device or range; both masks are given, or the block mask has other lengths.
+        ShapeError: An argument is not of the documented kind, shape, dtype, device or range, or
+            both masks are given.
         BackendError: FlexAttention cannot run these inputs here.
     """
     from torch.nn.attention.flex_attention import create_block_mask

@@ -69,7 +69,7 @@ def diff_attention_gradients(
         dQ_i = s\,dS_i K_i,\quad dK_i = s\,dS_i^\top Q_i,\quad
         dV = (A_1 - \lambda A_2)^\top dO,\quad d\lambda = -\mathrm{rowsum}(dO \circ O_2)
 
-    Heads that share a key or a value, maps that share a key, and tokens that share λ add up.
+    Gradients of what heads, maps or tokens share add up.
 
     Source: arXiv:2410.05258v2, Appendix G.
 
@@ -78,44 +78,37 @@ def diff_attention_gradients(
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``.
-        grad_out: ``[B, T, H, Dv]``, gradient of the output.
+        grad_out: Gradient of the output, ``[B, T, H, Dv]``.
         scale: s. Default ``D ** -0.5``.
         mask: Which keys a query sees.
 
     Returns:
-        Gradients of ``q``, ``k``, ``v``, ``lam`` in their shapes, float32 (float64 for float64
-        ``q``): everything after the two maps is computed and kept at that width.
+        Gradients of ``q``, ``k``, ``v``, ``lam`` in their shapes, float32 (float64 for float64).
     """
-    num_heads, num_kv_heads = q.shape[2], k.shape[2]
+    num_heads, groups = q.shape[2], (k.shape[2], -1)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     k, v = mask.without_unseen(q.shape[1], k, v)
-    map_1, map_2, signed = reference.maps(q, k, lam, scale=scale, mask=mask)  # [B, H, T, S]
+    *maps, signed = reference.maps(q, k, lam, scale=scale, mask=mask)  # [B, H, T, S]
     wide = signed.dtype
-    per_pair = lam.to(wide).expand(q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]
     grad = grad_out.to(wide).transpose(1, 2)  # [B, H, T, Dv]
     values = repeat_heads(v, num_heads).to(wide).transpose(1, 2)  # [B, H, S, Dv]
     keys = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
     keys = keys.to(wide).permute(0, 2, 3, 1, 4)  # [B, H, 2 or 1, S, D]
     queries = q.to(wide).permute(0, 2, 3, 1, 4)  # [B, H, 2, T, D]
-
     per_weight = grad @ values.mT  # dP: [B, H, T, S]
-    mean_1 = (grad * (map_1 @ values)).sum(-1, keepdim=True)  # D1: [B, H, T, 1]
-    mean_2 = (grad * (map_2 @ values)).sum(-1, keepdim=True)
+    means = [(grad * (weights @ values)).sum(-1, keepdim=True) for weights in maps]  # D1, D2
+    factor = -lam.to(wide).expand(q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]
+    weighted = (maps[0], factor * maps[1])
     scores = torch.stack(
-        [map_1 * (per_weight - mean_1), -per_pair * map_2 * (per_weight - mean_2)], dim=2
+        [w * (per_weight - mean) for w, mean in zip(weighted, means, strict=True)], dim=2
     )  # dS: [B, H, 2, T, S]
-
     grad_q = scale * (scores @ keys)  # [B, H, 2, T, D]
     grad_k = scale * (scores.mT @ queries)  # [B, H, 2, S, D]
-    grad_k = grad_k.unflatten(1, (num_kv_heads, -1)).sum(2).permute(0, 3, 1, 2, 4)
-    grad_v = (signed.mT @ grad).unflatten(1, (num_kv_heads, -1)).sum(2).transpose(1, 2)
-    grad_lam = -mean_2[..., 0].transpose(1, 2)  # [B, T, H]
-    return (
-        grad_q.permute(0, 3, 1, 2, 4),
-        grad_k if k.ndim == 5 else grad_k.sum(3),
-        grad_v,
-        grad_lam.sum_to_size(lam.shape),
-    )
+    grad_k = grad_k.unflatten(1, groups).sum(2).permute(0, 3, 1, 2, 4)
+    grad_v = (signed.mT @ grad).unflatten(1, groups).sum(2).transpose(1, 2)
+    grad_lam = -means[1][..., 0].transpose(1, 2)  # [B, T, H]
+    grad_k = grad_k if k.ndim == 5 else grad_k.sum(3)
+    return grad_q.permute(0, 3, 1, 2, 4), grad_k, grad_v, grad_lam.sum_to_size(lam.shape)
 
 
 def diff_attention_weight_gradients(

@@ -174,22 +174,12 @@ def _consume(
         b_last = b_last * 0 + num_keys
     b_last = gl.minimum(b_last, num_keys)
 
-    # Block 0 comes first by itself: there is no product with V yet.
     mbarrier.wait(q_ready.index(MAP), 0)
     b_q = q_bufs.index(MAP).reshape([BLOCK_QUERIES, HEAD_DIM])
-    mbarrier.wait(k_ready.index(0), 0)
-    b_k = k_bufs.index(0).reshape([BLOCK_KEYS, HEAD_DIM]).permute((1, 0))
-    b_s = gl.zeros([BLOCK_QUERIES, BLOCK_KEYS], gl.float32, layout=s_layout)
-    b_s = warpgroup_mma(b_q, b_k, b_s, use_acc=False, is_async=True)
-    b_s = warpgroup_mma_wait(num_outstanding=0, deps=(b_s,))
-    mbarrier.arrive(k_empty.index(0), count=1)
-    b_max = gl.full([BLOCK_QUERIES], float("-inf"), gl.float32, layout=s_rows)
-    b_sum = gl.zeros([BLOCK_QUERIES], gl.float32, layout=s_rows)
     b_acc = gl.zeros([BLOCK_QUERIES, VALUE_DIM], gl.float32, layout=o_layout)
-    b_p, b_max, b_sum, _ = _weights(
-        b_s, b_max, b_sum, b_last, 0, scale_log2,
-        True, BLOCK_KEYS, dtype, s_layout, p_layout,
-    )  # fmt: skip
+    b_p, b_max, b_sum = _first_block(
+        b_q, b_last, k_bufs, k_ready, k_empty, scale_log2, BLOCK_KEYS, dtype, s_layout, p_layout
+    )
     begin = gl.maximum(num_full, 1)
     b_p, b_acc, b_max, b_sum = _fold(
         b_q, b_p, b_acc, b_max, b_sum, b_last, 1, num_full, scale_log2,
@@ -214,23 +204,67 @@ def _consume(
         s_queries = first_query + gl.arange(0, BLOCK_QUERIES, layout=s_rows)
         gl.store(p_lse + MAP * num_queries + s_queries, b_lse, mask=s_queries < num_queries)
     b_acc = b_acc * gl.convert_layout(1.0 / b_sum, o_rows)[:, None]
+    _store(
+        b_acc, o2_buf, handed_over, p_out, p_o2, p_lam, stride_lt, stride_o, first_query,
+        num_queries, MAP, INFERENCE, BLOCK_QUERIES, VALUE_DIM, dtype, o_layout,
+    )  # fmt: skip
 
-    queries = first_query + gl.arange(0, BLOCK_QUERIES, layout=o_rows)
-    values = gl.arange(0, VALUE_DIM, layout=gl.SliceLayout(0, o_layout))
+
+@gluon.jit
+def _first_block(
+    b_q, b_last, k_bufs, k_ready, k_empty, scale_log2,
+    BLOCK_KEYS: gl.constexpr, DTYPE: gl.constexpr, S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Weights, maximum and sum of block 0, which comes first by itself: no product with V yet."""
+    block_queries: gl.constexpr = b_q.shape[0]
+    head_dim: gl.constexpr = b_q.shape[1]
+    mbarrier.wait(k_ready.index(0), 0)
+    b_k = k_bufs.index(0).reshape([BLOCK_KEYS, head_dim]).permute((1, 0))
+    b_s = gl.zeros([block_queries, BLOCK_KEYS], gl.float32, layout=S_LAYOUT)
+    b_s = warpgroup_mma(b_q, b_k, b_s, use_acc=False, is_async=True)
+    b_s = warpgroup_mma_wait(num_outstanding=0, deps=(b_s,))
+    mbarrier.arrive(k_empty.index(0), count=1)
+    s_rows: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
+    b_max = gl.full([block_queries], float("-inf"), gl.float32, layout=s_rows)
+    b_sum = gl.zeros([block_queries], gl.float32, layout=s_rows)
+    b_p, b_max, b_sum, _ = _weights(
+        b_s, b_max, b_sum, b_last, 0, scale_log2, True, BLOCK_KEYS, DTYPE, S_LAYOUT, P_LAYOUT
+    )
+    return b_p, b_max, b_sum
+
+
+@gluon.jit
+def _store(
+    b_acc, o2_buf, handed_over, p_out, p_o2, p_lam, stride_lt, stride_o, first_query, num_queries,
+    MAP: gl.constexpr, INFERENCE: gl.constexpr, BLOCK_QUERIES: gl.constexpr,
+    VALUE_DIM: gl.constexpr, DTYPE: gl.constexpr, O_LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Map 2 hands O2 over, map 1 subtracts it and writes O."""
+    queries = first_query + gl.arange(0, BLOCK_QUERIES, layout=gl.SliceLayout(1, O_LAYOUT))
+    values = gl.arange(0, VALUE_DIM, layout=gl.SliceLayout(0, O_LAYOUT))
     offsets = queries.to(gl.int64)[:, None] * stride_o + values[None, :]
     m_queries = queries < num_queries
     if MAP == 1:
         o2_buf.store(b_acc)
         # Every thread has stored before one of them says so.
         _sync_warpgroup()
-        mbarrier.arrive(handed_over, count=1)
+        mbarrier.arrive(handed_over.index(0), count=1)
         if not INFERENCE:
-            gl.store(p_o2 + offsets, b_acc.to(dtype), mask=m_queries[:, None])
+            gl.store(p_o2 + offsets, b_acc.to(DTYPE), mask=m_queries[:, None])
     else:
         b_lam = gl.load(p_lam + queries.to(gl.int64) * stride_lt, mask=m_queries, other=0.0)
-        mbarrier.wait(handed_over, 0)
-        b_out = b_acc - b_lam[:, None] * o2_buf.load(o_layout)
-        gl.store(p_out + offsets, b_out.to(dtype), mask=m_queries[:, None])
+        mbarrier.wait(handed_over.index(0), 0)
+        b_out = b_acc - b_lam[:, None] * o2_buf.load(O_LAYOUT)
+        gl.store(p_out + offsets, b_out.to(DTYPE), mask=m_queries[:, None])
+
+
+@gluon.jit
+def _allocate_barriers(num: gl.constexpr, count: gl.constexpr):
+    """``num`` barriers in shared memory that ``count`` arrivals complete."""
+    barriers = gl.allocate_shared_memory(gl.int64, [num, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(num):
+        mbarrier.init(barriers.index(i), count=count)
+    return barriers
 
 
 @gluon.jit
@@ -251,9 +285,7 @@ def _diff_attention_fwd_hopper_kernel(
     first_query = (gl.num_programs(0) - 1 - gl.program_id(0)) * BLOCK_QUERIES
     i_h = gl.program_id(1)
     i_b = gl.program_id(2)
-    i_kv = i_h // GROUP
     head = i_b.to(gl.int64) * num_heads + i_h
-    stride_o = num_heads * VALUE_DIM
     out_offset = (i_b.to(gl.int64) * num_queries * num_heads + i_h) * VALUE_DIM
     p_out += out_offset
     p_o2 += out_offset
@@ -269,7 +301,24 @@ def _diff_attention_fwd_hopper_kernel(
     num_blocks = gl.maximum(gl.cdiv(gl.maximum(seen, 0), BLOCK_KEYS), 1)
     num_full = gl.maximum(seen_by_all, 0) // BLOCK_KEYS
 
-    barrier_layout: gl.constexpr = mbarrier.MBarrierLayout()
+    _run_warps(
+        q_desc, k_desc, v_desc, p_out, p_o2, p_lse, p_lam, stride_lt, num_heads * VALUE_DIM,
+        i_b, i_h, i_h // GROUP, first_query, num_queries, num_keys, num_full, num_blocks,
+        scale_log2, HEAD_DIM, VALUE_DIM, CAUSAL, SHARED_KEYS, INFERENCE, BLOCK_QUERIES, BLOCK_KEYS,
+        STAGES, CONSUMER_REGISTERS, PRODUCER_REGISTERS,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _run_warps(
+    q_desc, k_desc, v_desc, p_out, p_o2, p_lse, p_lam, stride_lt, stride_o,
+    i_b, i_h, i_kv, first_query, num_queries, num_keys, num_full, num_blocks, scale_log2,
+    HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, CAUSAL: gl.constexpr,
+    SHARED_KEYS: gl.constexpr, INFERENCE: gl.constexpr, BLOCK_QUERIES: gl.constexpr,
+    BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+    PRODUCER_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Allocate buffers and barriers, then run a warpgroup for each map and a warp that copies."""
     q_bufs = _allocate(q_desc, 2)
     k1_bufs = _allocate(k_desc, STAGES)
     k2_bufs = _allocate(k_desc, STAGES)
@@ -278,24 +327,14 @@ def _diff_attention_fwd_hopper_kernel(
         [BLOCK_QUERIES, VALUE_DIM], gl.float32
     )
     o2_buf = gl.allocate_shared_memory(gl.float32, [BLOCK_QUERIES, VALUE_DIM], o2_layout)
-    q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], barrier_layout)
-    k1_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier_layout)
-    k2_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier_layout)
-    v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier_layout)
-    k1_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier_layout)
-    k2_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier_layout)
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier_layout)
-    handed_over = gl.allocate_shared_memory(gl.int64, [1], barrier_layout)
-    for i in gl.static_range(2):
-        mbarrier.init(q_ready.index(i), count=1)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(k1_ready.index(i), count=1)
-        mbarrier.init(k2_ready.index(i), count=1)
-        mbarrier.init(v_ready.index(i), count=1)
-        mbarrier.init(k1_empty.index(i), count=1)
-        mbarrier.init(k2_empty.index(i), count=1)
-        mbarrier.init(v_empty.index(i), count=2)
-    mbarrier.init(handed_over, count=1)
+    q_ready = _allocate_barriers(2, 1)
+    k1_ready = _allocate_barriers(STAGES, 1)
+    k2_ready = _allocate_barriers(STAGES, 1)
+    v_ready = _allocate_barriers(STAGES, 1)
+    k1_empty = _allocate_barriers(STAGES, 1)
+    k2_empty = _allocate_barriers(STAGES, 1)
+    v_empty = _allocate_barriers(STAGES, 2)
+    handed_over = _allocate_barriers(1, 1)
     # The copy engine, which arrives at the barriers, must see them initialised.
     fence_async_shared()
 

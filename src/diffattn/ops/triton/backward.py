@@ -16,14 +16,14 @@ from diffattn.ops.triton.configs import PREPROCESS, backward_configs
 from diffattn.ops.triton.launch import (
     LOG2_E,
     KeyMask,
+    block_width,
     dense_rows,
     gradients_by_keys,
     strides_of,
     widths,
 )
 from diffattn.ops.triton.tiles import (
-    key_bounds,
-    keys_of_queries,
+    keys_of_block,
     load_numbers,
     load_real,
     load_tile,
@@ -145,7 +145,6 @@ def _diff_attention_bwd_dq_kernel(
         p_before += i_batch * (num_keys + 1)
 
     b_queries = i_query + tl.arange(0, BLOCK_M)
-    m_queries = b_queries < num_queries
     b_q1, b_q2 = load_tiles(
         p_q, i_query, stride_qt, stride_qm, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True,
         NUM_MAPS == 2,
@@ -156,13 +155,11 @@ def _diff_attention_bwd_dq_kernel(
     b_dq1 = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     b_dq2 = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
-    b_first, b_last = keys_of_queries(
-        p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
-    )
-    bounds = key_bounds(
+    b_first, b_last, start, full, edge, stop = keys_of_block(
         p_first, p_last, p_before, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING,
         BLOCK_M, BLOCK_N,
     )  # fmt: skip
+    bounds = (start, full, edge, stop)
     for i_part in tl.static_range(0 if RANGES else 1, 3):
         b_dq1, b_dq2 = _fold_keys(
             b_dq1, b_dq2, b_q1, b_q2, b_do, b_lse1, b_lse2, b_delta1, b_delta2, p_k, p_v,
@@ -171,15 +168,26 @@ def _diff_attention_bwd_dq_kernel(
             NUM_MAPS, SHARED_KEYS, RANGES, PADDING, i_part != 1,
         )  # fmt: skip
 
-    if NUM_MAPS == 2:
-        b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
-    stride_dq = num_heads * NUM_MAPS * HEAD_DIM
+    _store_dq(
+        p_dq, p_lam, i_query, b_dq1, b_dq2, num_heads * NUM_MAPS * HEAD_DIM, stride_lt,
+        num_queries, scale, HEAD_DIM, BLOCK_M, BLOCK_D, NUM_MAPS,
+    )  # fmt: skip
+
+
+@triton.jit
+def _store_dq(
+    p_dq, p_lam, i_query, b_dq1, b_dq2, stride_dq, stride_lt, num_queries, scale,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, NUM_MAPS: tl.constexpr,
+):  # fmt: skip
+    """Write dQ times s, that of map 2 times -λ too."""
     store_tile(p_dq, i_query, b_dq1 * scale, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
     if NUM_MAPS == 2:
+        b_queries = i_query + tl.arange(0, BLOCK_M)
+        m_queries = b_queries < num_queries
+        b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
         b_dq2 = b_dq2 * (-scale * b_lam)[:, None]
-        store_tile(
-            p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D
-        )
+        p_dq2 = p_dq + HEAD_DIM
+        store_tile(p_dq2, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
 
 
 def backward(
@@ -202,30 +210,21 @@ def backward(
 
     Source: arXiv:2410.05258v2, Appendix G.
 
-    ``grad`` is that of the output, ``[B, T, H, Dv]``; ``o``, ``o2`` and ``lse`` are what
-    :func:`diffattn.ops.triton.forward.forward` returned, with its other arguments;
-    the mask also says which queries see a key. Results have shapes and dtypes of their tensors;
-    without λ its gradient is ``[B, T, H, 0]``.
+    ``grad`` is that of the output; the others are arguments and results of
+    :func:`diffattn.ops.triton.forward.forward`, the mask with its part for gradients. Gradients
+    have the shapes and dtypes of their tensors; without λ its gradient is ``[B, T, H, 0]``.
     """
     batch, num_queries, num_heads, num_maps, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
     grad, q, k, v = (dense_rows(x) for x in (grad, q, k, v))
-    o, o2, lse = o.contiguous(), o2.contiguous(), lse.contiguous()
+    lse = lse.contiguous()
     wide_lam = None if lam is None else lam.expand(batch, num_queries, num_heads)
-    delta = torch.empty_like(lse)
-    rows = (batch, num_queries, num_heads, *([] if lam is not None else [0]))
-    dlam = torch.empty(rows, dtype=torch.float32, device=q.device)
-    fixed = widths(head_dim, value_dim) | mask.flags
-    fixed |= {"NUM_MAPS": num_maps, "SHARED_KEYS": k.ndim == 4}
+    shared_keys = k.ndim == 4
+    fixed = {"NUM_MAPS": num_maps, "SHARED_KEYS": shared_keys}
+    fixed |= widths(head_dim, value_dim) | mask.flags
     strides = (*strides_of(q, k, v, wide_lam), *grad.stride()[:3])
     sizes = (num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale, scale * LOG2_E)
-
-    grid = (triton.cdiv(num_queries, PREPROCESS.block_m), num_heads, batch)
-    _diff_attention_bwd_preprocess_kernel[grid](
-        grad, o, o2, wide_lam, delta, dlam, *grad.stride()[:3], *strides[11:14], num_queries,
-        num_heads, VALUE_DIM=value_dim, BLOCK_DV=fixed["BLOCK_DV"], BLOCK_M=PREPROCESS.block_m,
-        NUM_MAPS=num_maps, **PREPROCESS.compiler_options,
-    )  # fmt: skip
+    delta, dlam = _row_sums(grad, o.contiguous(), o2.contiguous(), wide_lam, lse, strides[11:14])
 
     def go_by_keys(
         grid: tuple[int, ...], targets: dict[str, Tensor], splits: int, options: dict[str, int]
@@ -237,13 +236,8 @@ def backward(
             **options,
         )  # fmt: skip
 
-    configs = backward_configs(
-        "" if num_maps == 2 else "softmax_",
-        q,
-        value_dim,
-        shared_keys=k.ndim == 4,
-        padding=mask.padding is not None,
-    )
+    op, padding = "" if num_maps == 2 else "softmax_", mask.padding is not None
+    configs = backward_configs(op, q, value_dim, shared_keys=shared_keys, padding=padding)
     gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
     if "dq" in configs:
         config, dq = configs["dq"], torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -254,9 +248,26 @@ def backward(
         )  # fmt: skip
     else:
         dq = gradients["DQ"].mul_(scale).to(q.dtype)
-    return (
-        dq,
-        gradients["DK"],
-        gradients["DV"],
-        dlam if lam is None else dlam.sum_to_size(lam.shape),
-    )
+    dlam = dlam if lam is None else dlam.sum_to_size(lam.shape)
+    return dq, gradients["DK"], gradients["DV"], dlam
+
+
+def _row_sums(
+    grad: Tensor,
+    o: Tensor,
+    o2: Tensor,
+    lam: Tensor | None,
+    lse: Tensor,
+    lam_strides: tuple[int, ...],
+) -> tuple[Tensor, Tensor]:
+    """D1 and D2 in the shape of ``lse``, and dλ ``[B, T, H]``, or ``[B, T, H, 0]`` without λ."""
+    batch, num_queries, num_heads, value_dim = grad.shape
+    rows = (batch, num_queries, num_heads) + ((0,) if lam is None else ())
+    delta, dlam = torch.empty_like(lse), lse.new_empty(rows)
+    grid = (triton.cdiv(num_queries, PREPROCESS.block_m), num_heads, batch)
+    _diff_attention_bwd_preprocess_kernel[grid](
+        grad, o, o2, lam, delta, dlam, *grad.stride()[:3], *lam_strides, num_queries, num_heads,
+        VALUE_DIM=value_dim, BLOCK_DV=block_width(value_dim), BLOCK_M=PREPROCESS.block_m,
+        NUM_MAPS=lse.shape[2], **PREPROCESS.compiler_options,
+    )  # fmt: skip
+    return delta, dlam

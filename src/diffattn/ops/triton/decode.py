@@ -23,7 +23,7 @@ from torch import Tensor
 
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 from diffattn.ops.triton.configs import FP_FUSION
-from diffattn.ops.triton.launch import LOG2_E
+from diffattn.ops.triton.launch import LOG2_E, dense_rows, strides_of
 
 _KEYS_PER_SPLIT = 128
 """A part of the keys shorter than this costs more to merge than it saves."""
@@ -39,9 +39,7 @@ of a text, and gain nothing: addresses are aligned by the strides of K and V."""
 
 
 @triton.jit
-def _seen_keys(
-    i_t, length, num_queries, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr
-):  # fmt: skip
+def _seen_keys(i_t, length, num_queries, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr):
     """The keys ``first <= j < last`` that query ``i_t`` sees, as the mask's ``key_ranges`` says.
 
     Worked out here because the small kernels that would fill a table take longer than this one.
@@ -91,52 +89,85 @@ def _diff_attention_decode_kernel(
     paged.
     """
     i_bh = tl.program_id(0)
-    i_row_block = tl.program_id(1)
     i_split = tl.program_id(2)
     i_b = (i_bh // num_kv_heads).to(tl.int64)
     i_kv = (i_bh % num_kv_heads).to(tl.int64)
     num_rows = NUM_MAPS * num_queries * GROUP
-
-    rows = i_row_block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    i_row = tl.program_id(1) * BLOCK_ROWS
+    rows = i_row + tl.arange(0, BLOCK_ROWS)
     m_rows = rows < num_rows
-    i_map = rows % NUM_MAPS
     i_t = tl.where(m_rows, rows // NUM_MAPS // GROUP, 0)
-    i_h = i_kv * GROUP + rows // NUM_MAPS % GROUP
-    channels = tl.arange(0, BLOCK_K)
-    channel_map = channels // HEAD_DIM
-    key_width: tl.constexpr = HEAD_DIM if SHARED_KEYS else 2 * HEAD_DIM
-    m_channels = channels < key_width
-    values = tl.arange(0, BLOCK_V)
-    m_values = values < VALUE_DIM
-
-    q_offsets = i_b * stride_qb + i_t.to(tl.int64) * stride_qt + i_h * stride_qh + i_map * stride_qm
-    m_q = m_rows[:, None] & m_channels[None, :]
-    if not SHARED_KEYS:
-        m_q = m_q & (i_map[:, None] == channel_map[None, :])
-    b_q = tl.load(
-        p_q + q_offsets[:, None] + (channels % HEAD_DIM)[None, :], mask=m_q, other=0.0
-    )  # [BLOCK_ROWS, BLOCK_K]
+    b_q = _load_queries(
+        p_q + i_b * stride_qb, rows, m_rows, i_t, i_kv, stride_qt, stride_qh, stride_qm,
+        NUM_MAPS, GROUP, HEAD_DIM, SHARED_KEYS, BLOCK_K,
+    )  # [BLOCK_ROWS, BLOCK_K]  # fmt: skip
 
     length = num_keys
     if HAS_LENGTHS:
         length = tl.minimum(tl.load(p_lengths + i_b), num_keys)
     first, last = _seen_keys(i_t, length, num_queries, window, CAUSAL, WINDOWED)  # [BLOCK_ROWS]
     # Both ends never fall along the queries, so the block's first and last query bound them all.
-    t_low = i_row_block * BLOCK_ROWS // NUM_MAPS // GROUP
-    t_high = (tl.minimum(i_row_block * BLOCK_ROWS + BLOCK_ROWS, num_rows) - 1) // NUM_MAPS // GROUP
+    t_low = i_row // NUM_MAPS // GROUP
+    t_high = (tl.minimum(i_row + BLOCK_ROWS, num_rows) - 1) // NUM_MAPS // GROUP
     begin, _ = _seen_keys(t_low, length, num_queries, window, CAUSAL, WINDOWED)
     _, end = _seen_keys(t_high, length, num_queries, window, CAUSAL, WINDOWED)
     part = tl.cdiv(tl.maximum(end - begin, 0), num_splits)
     part = tl.cdiv(part, BLOCK_KEYS) * BLOCK_KEYS
     begin += i_split * part
     end = tl.minimum(end, begin + part)
+    b_acc, b_max, b_sum = _fold_keys(
+        b_q, first, last, begin, end, i_b, p_k + i_kv * stride_kh, p_v + i_kv * stride_vh, p_table,
+        p_padding, stride_kb, stride_ks, stride_km, stride_vb, stride_vs, stride_tb, stride_pb,
+        num_pages, scale_log2, HEAD_DIM, VALUE_DIM, SHARED_KEYS, HAS_PADDING, PAGE_SIZE,
+        BLOCK_KEYS, BLOCK_K, BLOCK_V, PRECISION,
+    )  # fmt: skip
 
-    p_k += i_kv * stride_kh
-    p_v += i_kv * stride_vh
-    k_channels = channels % HEAD_DIM + channel_map.to(tl.int64) * stride_km
-    b_acc = tl.zeros([BLOCK_ROWS, BLOCK_V], dtype=tl.float32)
-    b_max = tl.full([BLOCK_ROWS], float("-inf"), dtype=tl.float32)
-    b_sum = tl.zeros([BLOCK_ROWS], dtype=tl.float32)
+    # Partials are [B * Hkv, splits, rows (, Dv)], float32. Every program writes its own.
+    out_rows = (i_bh.to(tl.int64) * num_splits + i_split) * num_rows + rows
+    tl.store(p_max + out_rows, b_max, mask=m_rows)
+    tl.store(p_sum + out_rows, b_sum, mask=m_rows)
+    values = tl.arange(0, BLOCK_V)
+    m_acc = m_rows[:, None] & (values < VALUE_DIM)[None, :]
+    tl.store(p_acc + out_rows[:, None] * VALUE_DIM + values[None, :], b_acc, mask=m_acc)
+
+
+@triton.jit
+def _load_queries(
+    p_q, rows, m_rows, i_t, i_kv, stride_qt, stride_qh, stride_qm,
+    NUM_MAPS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    SHARED_KEYS: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The rows' queries ``[BLOCK_ROWS, BLOCK_K]``, zero in the channels of the other map's keys."""
+    i_map = rows % NUM_MAPS
+    i_h = i_kv * GROUP + rows // NUM_MAPS % GROUP
+    channels = tl.arange(0, BLOCK_K)
+    offsets = i_t.to(tl.int64) * stride_qt + i_h * stride_qh + i_map * stride_qm
+    key_width: tl.constexpr = HEAD_DIM if SHARED_KEYS else 2 * HEAD_DIM
+    m_q = m_rows[:, None] & (channels < key_width)[None, :]
+    if not SHARED_KEYS:
+        m_q = m_q & (i_map[:, None] == (channels // HEAD_DIM)[None, :])
+    return tl.load(p_q + offsets[:, None] + (channels % HEAD_DIM)[None, :], mask=m_q, other=0.0)
+
+
+@triton.jit
+def _fold_keys(
+    b_q, first, last, begin, end, i_b, p_k, p_v, p_table, p_padding,
+    stride_kb, stride_ks, stride_km, stride_vb, stride_vs, stride_tb, stride_pb, num_pages,
+    scale_log2,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, SHARED_KEYS: tl.constexpr,
+    HAS_PADDING: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Accumulators, maxima and sums of the rows' softmaxes over the keys in [begin, end)."""
+    channels = tl.arange(0, BLOCK_K)
+    key_width: tl.constexpr = HEAD_DIM if SHARED_KEYS else 2 * HEAD_DIM
+    m_channels = channels < key_width
+    k_channels = channels % HEAD_DIM + (channels // HEAD_DIM).to(tl.int64) * stride_km
+    values = tl.arange(0, BLOCK_V)
+    m_values = values < VALUE_DIM
+    b_acc = tl.zeros([b_q.shape[0], BLOCK_V], dtype=tl.float32)
+    b_max = tl.full([b_q.shape[0]], float("-inf"), dtype=tl.float32)
+    b_sum = tl.zeros([b_q.shape[0]], dtype=tl.float32)
     for start in range(begin, end, BLOCK_KEYS):
         keys = start + tl.arange(0, BLOCK_KEYS)
         m_keys = keys < end
@@ -164,16 +195,7 @@ def _diff_attention_decode_kernel(
         b_acc = b_acc * b_shrink[:, None]
         b_acc += tl.dot(b_p.to(b_v.dtype), b_v, input_precision=PRECISION)
         b_max = b_max_new
-
-    # Partials are [B * Hkv, splits, rows (, Dv)], float32. Every program writes its own.
-    out_rows = (i_bh.to(tl.int64) * num_splits + i_split) * num_rows + rows
-    tl.store(p_max + out_rows, b_max, mask=m_rows)
-    tl.store(p_sum + out_rows, b_sum, mask=m_rows)
-    tl.store(
-        p_acc + out_rows[:, None] * VALUE_DIM + values[None, :],
-        b_acc,
-        mask=m_rows[:, None] & m_values[None, :],
-    )
+    return b_acc, b_max, b_sum
 
 
 @triton.jit(do_not_specialize=GROWING)
@@ -240,9 +262,16 @@ def _merge(
 
 
 def decode(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, scale: float,
-    mask: AttentionMask = CAUSAL, block_table: Tensor | None = None, num_splits: int | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+    *,
+    scale: float,
+    mask: AttentionMask = CAUSAL,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Tensor:
     r"""Differential attention of at most 16 queries per row, forward only; or softmax attention.
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
@@ -253,17 +282,14 @@ def decode(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}; ``[B, T, H, D]`` of softmax
-            attention.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``; read where it lies if D is contiguous.
+        q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}; without λ ``[B, T, H, D]``.
+        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``; read in place if D is contiguous.
         v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}; likewise.
-        lam: λ, float32, broadcastable to ``[B, T, H]``; ``None`` for softmax attention, whose keys
-            are ``[B, S, Hkv, D]``.
+        lam: λ, float32, broadcastable to ``[B, T, H]``; ``None``: softmax attention.
         scale: s.
         mask: Which keys a query sees; ``cu_seqlens`` must be ``None``.
-        block_table: int32 ``[B, table pages]`` if K and V are pages, ``[pages, page size, ...]`` in
-            place of ``[B, S, ...]``; S is what the table reaches. Pages outside of the pool are
-            read as the nearest one in it.
+        block_table: int32 ``[B, table pages]`` if K and V are pages ``[pages, page size, ...]``.
+            Indices outside the pool are read as the nearest page in it.
         num_splits: Parts of the keys. Default: enough programs for every multiprocessor.
 
     Returns:
@@ -273,57 +299,84 @@ def decode(
         q = q[:, :, :, None]
     batch, num_queries, num_heads, num_maps, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
-    page_size = 0
-    if block_table is not None:
-        page_size, num_keys = num_keys, block_table.shape[1] * num_keys
-        block_table = block_table.contiguous()
-    shared_keys = k.ndim == 4
     group = num_heads // num_kv_heads
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    if lam is not None:
-        lam = lam.expand(batch, num_queries, num_heads)
+    if block_table is not None:
+        block_table, num_keys = block_table.contiguous(), block_table.shape[1] * num_keys
     num_rows = num_maps * num_queries * group
-    itemsize, shared_bytes = q.element_size(), _shared_bytes(q.device)
-    tiles = tiles_of(num_rows, head_dim, value_dim, shared_keys, itemsize, shared_bytes)
-    if page_size:
-        tiles["num_stages"] += TABLE_STAGES
-    row_blocks = triton.cdiv(num_rows, tiles["BLOCK_ROWS"])
+    tiles = tiles_of(
+        num_rows, head_dim, value_dim, k.ndim == 4, q.element_size(), _shared_bytes(q.device)
+    )
+    tiles["num_stages"] += 0 if block_table is None else TABLE_STAGES
     if num_splits is None:
-        programs = batch * num_kv_heads * row_blocks
+        programs = batch * num_kv_heads * triton.cdiv(num_rows, tiles["BLOCK_ROWS"])
         num_splits = _splits(programs, num_keys, 2 * _num_multiprocessors(q.device))
-
-    partials = (batch * num_kv_heads, num_splits, num_rows)
-    acc = torch.empty(*partials, value_dim, dtype=torch.float32, device=q.device)
-    row_max = torch.empty(partials, dtype=torch.float32, device=q.device)
-    row_sum = torch.empty(partials, dtype=torch.float32, device=q.device)
+    constants = {"NUM_MAPS": num_maps, "GROUP": group, "VALUE_DIM": value_dim}
+    parts = _softmax_parts(
+        q, k, v, block_table, mask, num_keys, num_splits, scale, constants | tiles
+    )
     out = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
+    _combine(parts, lam, out, num_splits, constants | {"BLOCK_V": tiles["BLOCK_V"]})
+    return out
+
+
+def _softmax_parts(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block_table: Tensor | None,
+    mask: AttentionMask,
+    num_keys: int,
+    num_splits: int,
+    scale: float,
+    constants: dict[str, int],
+) -> tuple[Tensor, ...]:
+    """Accumulators, maxima and sums of every part of the keys, float32."""
+    batch, num_queries, _, num_maps, head_dim = q.shape
+    num_kv_heads, value_dim = v.shape[2:]
+    num_rows = num_maps * num_queries * constants["GROUP"]
+    q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
     causal, window, padding, kv_lengths, _ = mask.flat()
-    if padding is not None:
-        padding = padding.contiguous().view(torch.int8)
-    if kv_lengths is not None:
-        kv_lengths = kv_lengths.contiguous()
+    padding = None if padding is None else padding.contiguous().view(torch.int8)
+    kv_lengths = None if kv_lengths is None else kv_lengths.contiguous()
+    parts = tuple(
+        torch.empty(
+            (batch * num_kv_heads, num_splits, num_rows, *width),
+            dtype=torch.float32,
+            device=q.device,
+        )
+        for width in ((value_dim,), (), ())
+    )
     # A window of S keys leaves none behind, and one near 2^31 would wrap around below position 0.
     width = 0 if window is None else min(window, num_keys)
-    _diff_attention_decode_kernel[(batch * num_kv_heads, row_blocks, num_splits)](
-        q, k, v, block_table, kv_lengths, padding, acc, row_max, row_sum,
-        *q.stride()[:4],
-        *k.stride()[:3], 0 if shared_keys else k.stride(3),
-        *v.stride()[:3],
+    grid = (batch * num_kv_heads, triton.cdiv(num_rows, constants["BLOCK_ROWS"]), num_splits)
+    _diff_attention_decode_kernel[grid](
+        q, k, v, block_table, kv_lengths, padding, *parts, *strides_of(q, k, v, None)[:11],
         0 if block_table is None else block_table.shape[1],
         num_keys, width, scale * LOG2_E,
         num_queries, num_keys, num_kv_heads, num_splits, v.shape[0],
-        NUM_MAPS=num_maps, GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim,
-        SHARED_KEYS=shared_keys, CAUSAL=causal, WINDOWED=window is not None,
-        HAS_LENGTHS=kv_lengths is not None, HAS_PADDING=padding is not None, PAGE_SIZE=page_size,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **tiles, **FP_FUSION,
+        HEAD_DIM=head_dim, SHARED_KEYS=k.ndim == 4, CAUSAL=causal, WINDOWED=window is not None,
+        HAS_LENGTHS=kv_lengths is not None, HAS_PADDING=padding is not None,
+        PAGE_SIZE=0 if block_table is None else v.shape[1],
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", **constants, **FP_FUSION,
     )  # fmt: skip
+    return parts
+
+
+def _combine(
+    parts: tuple[Tensor, ...],
+    lam: Tensor | None,
+    out: Tensor,
+    num_splits: int,
+    constants: dict[str, int],
+) -> None:
+    """Merge the parts of the keys and subtract the maps, into ``out``."""
+    batch, num_queries, num_heads = out.shape[:3]
+    lam = None if lam is None else lam.expand(batch, num_queries, num_heads)
     _diff_attention_combine_kernel[(batch * num_queries * num_heads,)](
-        acc, row_max, row_sum, lam, out, *((0, 0, 0) if lam is None else lam.stride()),
-        num_queries, num_kv_heads, num_splits,
-        NUM_MAPS=num_maps, GROUP=group, VALUE_DIM=value_dim, BLOCK_SPLITS=16,
-        BLOCK_V=tiles["BLOCK_V"], num_warps=4, **FP_FUSION,
+        *parts, lam, out, *((0, 0, 0) if lam is None else lam.stride()),
+        num_queries, num_heads // constants["GROUP"], num_splits, **constants,
+        BLOCK_SPLITS=16, num_warps=4, **FP_FUSION,
     )  # fmt: skip
-    return out
 
 
 def tiles_of(

@@ -23,8 +23,7 @@ from diffattn.ops.triton.launch import (
 )
 from diffattn.ops.triton.tiles import (
     finish_softmax,
-    key_bounds,
-    keys_of_queries,
+    keys_of_block,
     load_real,
     load_tile,
     load_tiles,
@@ -110,6 +109,36 @@ def _attend(
 
 
 @triton.jit
+def _attend_map_by_map(
+    p_q, p_k, p_v, p_o, p_padding, i_query, b_first, b_last, bounds,
+    stride_qt, stride_qm, stride_ks, stride_km, stride_vs, stride_o,
+    num_queries, num_keys, scale_log2,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    RANGES: tl.constexpr, PADDING: tl.constexpr,
+):  # fmt: skip
+    """What :func:`_attend` gives for both maps, in two passes over the keys: map 2, then map 1."""
+    b_o2, b_lse2, _, _ = _attend(
+        p_q + stride_qm, p_k + stride_km, p_v, p_padding, i_query, b_first, b_last, bounds,
+        stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,
+        scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, 1, True, RANGES,
+        PADDING,
+    )  # fmt: skip
+    # O2 waits where O will stand. Other threads may read it than have written it.
+    store_tile(p_o, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+    tl.debug_barrier()
+    b_o1, b_lse1, _, _ = _attend(
+        p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
+        stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,
+        scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, 1, True, RANGES,
+        PADDING,
+    )  # fmt: skip
+    b_o2 = load_tile(p_o, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True)
+    tl.debug_barrier()
+    return b_o1, b_lse1, b_o2.to(tl.float32), b_lse2
+
+
+@triton.jit
 def _diff_attention_fwd_kernel(
     p_q, p_k, p_v, p_lam, p_o, p_o2, p_lse, p_first, p_last, p_padding, p_before,
     stride_qb, stride_qt, stride_qh, stride_qm, stride_kb, stride_ks, stride_kh, stride_km,
@@ -141,36 +170,18 @@ def _diff_attention_fwd_kernel(
         p_padding += i_batch * num_keys
         p_before += i_batch * (num_keys + 1)
 
-    b_queries = i_query + tl.arange(0, BLOCK_M)
-    m_queries = b_queries < num_queries
-    b_first, b_last = keys_of_queries(
-        p_first, p_last, b_queries, num_queries, num_keys, CAUSAL, RANGES
-    )
-    bounds = key_bounds(
+    b_first, b_last, start, full, edge, stop = keys_of_block(
         p_first, p_last, p_before, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING,
         BLOCK_M, BLOCK_N,
     )  # fmt: skip
+    bounds = (start, full, edge, stop)
     stride_o = num_heads * VALUE_DIM
     if MAP_BY_MAP:
-        b_o2, b_lse2, _, _ = _attend(
-            p_q + stride_qm, p_k + stride_km, p_v, p_padding, i_query, b_first, b_last, bounds,
-            stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,
-            scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, 1, True, RANGES,
-            PADDING,
+        b_o1, b_lse1, b_o2, b_lse2 = _attend_map_by_map(
+            p_q, p_k, p_v, p_o, p_padding, i_query, b_first, b_last, bounds,
+            stride_qt, stride_qm, stride_ks, stride_km, stride_vs, stride_o, num_queries, num_keys,
+            scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, RANGES, PADDING,
         )  # fmt: skip
-        # O2 waits where O will stand. Other threads may read it than have written it.
-        store_tile(p_o, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
-        tl.debug_barrier()
-        b_o1, b_lse1, _, _ = _attend(
-            p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
-            stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,
-            scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, 1, True, RANGES,
-            PADDING,
-        )  # fmt: skip
-        b_o2 = load_tile(
-            p_o, i_query, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV, True
-        ).to(tl.float32)
-        tl.debug_barrier()
     else:
         b_o1, b_lse1, b_o2, b_lse2 = _attend(
             p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
@@ -178,6 +189,23 @@ def _diff_attention_fwd_kernel(
             scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, NUM_MAPS,
             SHARED_KEYS, RANGES, PADDING,
         )  # fmt: skip
+    _store_outputs(
+        p_o, p_o2, p_lse, p_lam, i_query, i_batch, i_head, b_o1, b_o2, b_lse1, b_lse2,
+        stride_lt, num_queries, num_heads, VALUE_DIM, BLOCK_M, BLOCK_DV, NUM_MAPS, INFERENCE,
+    )  # fmt: skip
+
+
+@triton.jit
+def _store_outputs(
+    p_o, p_o2, p_lse, p_lam, i_query, i_batch, i_head, b_o1, b_o2, b_lse1, b_lse2,
+    stride_lt, num_queries, num_heads,
+    VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
+    NUM_MAPS: tl.constexpr, INFERENCE: tl.constexpr,
+):  # fmt: skip
+    """Write O = O1 - λ O2; for the gradients also O2 and the logs of the rows' sums."""
+    b_queries = i_query + tl.arange(0, BLOCK_M)
+    m_queries = b_queries < num_queries
+    stride_o = num_heads * VALUE_DIM
     b_o = b_o1
     if NUM_MAPS == 2:
         b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)

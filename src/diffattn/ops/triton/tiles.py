@@ -128,6 +128,23 @@ def key_bounds(
 
 
 @triton.jit
+def keys_of_block(
+    p_first, p_last, p_before, i_query, num_queries, num_keys,
+    CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Each query's interval of keys, then the four bounds of :func:`key_bounds`."""
+    b_first, b_last = keys_of_queries(
+        p_first, p_last, i_query + tl.arange(0, BLOCK_M), num_queries, num_keys, CAUSAL, RANGES
+    )
+    start, full, edge, stop = key_bounds(
+        p_first, p_last, p_before, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING,
+        BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    return b_first, b_last, start, full, edge, stop
+
+
+@triton.jit
 def query_bounds(
     p_begin, p_end, p_before, i_key, num_queries, num_keys,
     CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,

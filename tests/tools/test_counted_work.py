@@ -12,7 +12,8 @@ from triton.runtime import interpreter
 
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.backends import custom_op
-from diffattn.ops.triton import configs, work
+from diffattn.ops.triton import configs
+from tools import counted_work as work
 
 BASE = OpCase(name="v1", num_queries=70, batch=1, num_heads=2, num_kv_heads=1, head_dim=32,
               value_dim=64)  # fmt: skip
@@ -84,7 +85,7 @@ def test_one_kernel_keeps_to_eight_products_against_seven(capability, head_dim):
 
 
 def test_numerics_has_the_table():
-    numerics = Path(__file__).parents[3] / "docs" / "records" / "counted_work.md"
+    numerics = Path(__file__).parents[2] / "docs" / "records" / "counted_work.md"
     assert work.table() in numerics.read_text(encoding="utf-8"), (
-        "python -m diffattn.ops.triton.work prints the table as it should be"
+        "python -m tools.counted_work prints the table as it should be"
     )

@@ -15,7 +15,7 @@ from diffattn.ops.triton.configs import (
     capability_row,
     seed,
 )
-from diffattn.ops.triton.work import PRODUCTS
+from tools.counted_work import PRODUCTS
 
 _POINTERS = {
     "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam", "p_dq_sum"),

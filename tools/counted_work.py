@@ -1,6 +1,6 @@
 """Multiply-adds of the kernels, counted by the tiles that they visit.
 
-``python -m diffattn.ops.triton.work`` prints the table of docs/records/counted_work.md:
+``python -m tools.counted_work`` prints the table of docs/records/counted_work.md:
 differential attention against softmax attention by kernels of the same make, under a causal mask.
 """
 
