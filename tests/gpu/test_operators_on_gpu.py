@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import torch
 
+from backend_skips import require_backend
 from diffattn import diff_attention
 from diffattn.errors import BackendError
 from diffattn.lab.benchmark.checking import check_softmax
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import make_diff_attention_inputs
-from diffattn.lab.testing.marks import require_backend
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention
 

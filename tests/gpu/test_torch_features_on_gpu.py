@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from backend_skips import require_backend
 from diffattn import diff_attention
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.marks import require_backend
 from diffattn.ops.inputs.masking import AttentionMask
 
 from .gpu_cases import ON_GPU

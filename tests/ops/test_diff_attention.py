@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from backend_skips import require_backend
 from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.marks import require_backend
 from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.attention import diff_attention
 from ops.backend_cases import every_backend

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from backend_skips import require_backend
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OP_CASES, make_diff_attention_inputs
-from diffattn.lab.testing.marks import require_backend
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES
 from diffattn.layers.softmax_attention import SoftmaxAttention

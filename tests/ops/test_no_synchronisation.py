@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from backend_skips import require_backend
 from diffattn import diff_attention, diff_attention_maps
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.marks import require_backend
 from diffattn.ops.backends import custom_op, decode_op, flex
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import AttentionMask

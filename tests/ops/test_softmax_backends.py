@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from backend_skips import require_backend
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.marks import require_backend
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention
 from ops.backend_cases import every_backend

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from backend_skips import require_backend
 from diffattn.errors import BackendError, ShapeError
 from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.marks import require_backend
 from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs import backends

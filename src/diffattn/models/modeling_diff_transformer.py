@@ -276,12 +276,11 @@ class DiffTransformerForCausalLM(
     ) -> DiffTransformerCausalLMOutput:
         """Logits ``[B, T, vocab_size]``; with labels also the mean loss in nats per token.
 
-        Further arguments are those of :meth:`DiffTransformerModel.forward`.
-
         Args:
             labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
             logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
-            **kwargs: Beside labels ``shift_labels`` ``[B, T]`` and ``num_items_in_batch``.
+            **kwargs: Those of :meth:`DiffTransformerModel.forward`; beside labels ``shift_labels``
+                ``[B, T]`` and ``num_items_in_batch``.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -292,21 +291,16 @@ class DiffTransformerForCausalLM(
             use_cache=use_cache,
             **kwargs,
         )
-        if isinstance(logits_to_keep, int):
-            if logits_to_keep < 0:
-                raise ShapeError(
-                    f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
-                )
-            logits_to_keep = slice(-logits_to_keep, None)  # type: ignore[assignment]
+        positions_to_keep = _kept_positions(logits_to_keep)
         hidden = outputs.last_hidden_state
         loss = logits = token_losses = None
         if labels is None:
-            logits = self.lm_head(hidden[:, logits_to_keep])
+            logits = self.lm_head(hidden[:, positions_to_keep])
         else:
             for name, ids in (("labels", labels), ("shift_labels", kwargs.get("shift_labels"))):
                 check_ids(name, ids, below=self.vocab_size, ignored=True)
             if self.loss_chunk_tokens is None:
-                logits = self.lm_head(hidden[:, logits_to_keep])
+                logits = self.lm_head(hidden[:, positions_to_keep])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
             else:
                 loss, token_losses = self._loss_in_chunks(hidden, labels, **kwargs)
@@ -350,6 +344,16 @@ class DiffTransformerForCausalLM(
         if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
             return padded_to_cache(kwargs["attention_mask"], kwargs["past_key_values"])
         return create_masks_for_generate(config=config, **kwargs)
+
+
+def _kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:
+    if not isinstance(logits_to_keep, int):
+        return logits_to_keep
+    if logits_to_keep < 0:
+        raise ShapeError(
+            f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
+        )
+    return slice(-logits_to_keep, None)
 
 
 class DiffTransformerForSequenceClassification(

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from backend_skips import require_backend
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.marks import require_backend
 from diffattn.ops.inputs import backends
 
 

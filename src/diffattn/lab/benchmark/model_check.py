@@ -37,63 +37,57 @@ def check_model(
 
     .. math:: \|x - x_{64}\| \le 2\,(\|x_\mathrm{eager} - x_{64}\| + \epsilon \|x_{64}\|)
 
-    The rule of ``diffattn.lab.testing``: what rounding can do is measured on the eager model in the
-    same dtype, with weights moved by one unit in the last place. Norms are compared, which
-    gather thousands of roundings, so that two such runs are as good as many. In the timed dtype,
-    and where that has 16 bits in float32 too.
+    Rounding is measured on two eager models whose weights are moved by one unit in the last place.
 
     Args:
         make: Builds the model from a configuration and ``implementation``.
-        config: Of the timed model; the check uses its first two layers.
-        implementation: ``attn_implementation`` that is timed.
+        config: Of the timed model, of which two layers are checked.
+        implementation: ``attn_implementation``.
         whose: ``"diffattn"`` or ``"transformers"``.
         ids: int64 ``[1, N]``, the timed length.
-        dtype: The timed dtype.
+        dtype: Timed.
         gradients: Compare the gradient too.
-        cached: Of the timed model only the last token's logits, read with a cache of all before.
+        cached: Compare only the last token's logits, read with a cache of all before.
 
     Returns:
-        As :func:`diffattn.lab.benchmark.checking.check_diff`, of the dtype in which the error is
-        the
-        larger part of its budget.
+        As :func:`diffattn.lab.benchmark.checking.check_diff`, of the dtype with the largest share.
     """
     dtypes = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
-    expected: Callable[[nn.Module], dict[str, Tensor]]
+    actual = expected = partial(_run, ids=ids, gradients=gradients)
     if cached:
         actual, expected = partial(_step, ids=ids), partial(_last, ids=ids)
-    else:
-        actual = expected = partial(_run, ids=ids, gradients=gradients)
     config = deepcopy(config)
     config.num_hidden_layers = min(CHECKED_LAYERS, config.num_hidden_layers)
     eager = deepcopy(config)
     eager.attention_backend = "reference"
-    is_ours = whose == "diffattn" and config.attention_op == "diff_attention"
-    eager_form = "diffattn" if is_ours else "eager"
+    has_op = (whose, config.attention_op) == ("diffattn", "diff_attention")
+    eager_form = "diffattn" if has_op else "eager"
 
     def build(config: DiffTransformerConfig, form: str, dtype: torch.dtype) -> nn.Module:
         with ids.device:  # weights are drawn where they are used
             model = make(config, implementation=form)
         return model.to(ids.device, dtype)
 
-    worst: dict[str, Any] = {"passed": True, "worst": "logits", "error": 0.0, "budget": 0.0}
+    worst: dict[str, Any] = {}
     most = -1.0
     for each in dtypes:
-        found = actual(build(config, implementation, each))
+        results = actual(build(config, implementation, each))
         exact = expected(build(eager, eager_form, each).double())
-        off = measured_errors(
-            expected, build(eager, eager_form, each), exact, num_runs=_NUDGED_RUNS, size=_norm
-        )
+        reference = build(eager, eager_form, each)
+        off = measured_errors(expected, reference, exact, num_runs=_NUDGED_RUNS, size=_norm)
         for name, want in exact.items():
-            result = compare(found[name], want, off[name], size=_norm)
+            result = compare(results[name], want, off[name], size=_norm)
             if result.share > most:
                 most, size = result.share, _norm(want)
                 worst = {"passed": result.problem is None, "worst": name}
                 worst |= {"error": result.error / size, "budget": result.budget / size}
-    named = " and ".join(str(each).removeprefix("torch.") for each in dtypes)
-    worst["compared"] = f"{config.num_hidden_layers} layers, {ids.shape[1]} tokens, in norm" + (
-        f", in {named}" if len(dtypes) > 1 else ""
-    )
-    return worst
+    return worst | {"compared": _compared_in_words(config.num_hidden_layers, ids, dtypes)}
+
+
+def _compared_in_words(num_layers: int, ids: Tensor, dtypes: list[torch.dtype]) -> str:
+    words = f"{num_layers} layers, {ids.shape[1]} tokens, in norm"
+    names = " and ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    return words + (f", in {names}" if len(dtypes) > 1 else "")
 
 
 def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:

@@ -24,8 +24,6 @@ from diffattn.ops.inputs.kernel_support import OPT_IN
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[int], None]
 _TIMED_FOLDERS = ("ops", "layers", "models", "lab/benchmark", "lab/testing")
-_TIMED_FILES = (".py", ".json")
-"""With the record of the devices on which ``auto`` takes a kernel."""
 
 
 def run_bench(
@@ -57,12 +55,7 @@ def run_bench(
         ConfigError: ``only`` names no contender, the plan is empty, or no memory holds it.
         CheckpointError: ``out`` holds another kind of file, or another process writes there.
     """
-    cases = plan(config)
-    if not cases:
-        raise ConfigError("bench: the choice of lengths and dtypes leaves no case.")
-    free = None if config.device == "cpu" else torch.cuda.mem_get_info()[0]
-    for case in cases:
-        require_memory(f"bench: {case}", {"tensors": smallest_bytes(case)}, available=free)
+    cases = _possible_cases(config)
     if config.device == "cpu":
         torch.set_num_threads(1)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +83,17 @@ def run_bench(
             done += effort(case)
             on_progress(done)
     return result, planned
+
+
+def _possible_cases(config: BenchConfig) -> list[Case]:
+    """The plan, if it is not empty and the memory holds every case."""
+    cases = plan(config)
+    if not cases:
+        raise ConfigError("bench: the choice of lengths and dtypes leaves no case.")
+    free = None if config.device == "cpu" else torch.cuda.mem_get_info()[0]
+    for case in cases:
+        require_memory(f"bench: {case}", {"tensors": smallest_bytes(case)}, available=free)
+    return cases
 
 
 def total_effort(config: BenchConfig) -> int:
@@ -138,7 +142,7 @@ def source_hash() -> str:
     package = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for folder in _TIMED_FOLDERS:
-        for path in sorted(p for p in (package / folder).rglob("*") if p.suffix in _TIMED_FILES):
+        for path in sorted((package / folder).rglob("*.py")):
             digest.update(path.relative_to(package).as_posix().encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -3,7 +3,8 @@
 import gc
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any, Protocol
@@ -115,22 +116,21 @@ def interleave(
         rounds: Rounds, at least.
         seconds: Time after which no further round starts.
         clock: For ``seconds``.
-        on_failure: Told the name of a contender that raised, and what; the others go on without
-            it. Default: what it raises ends the timing.
+        on_failure: Given the name and the error of a contender that raised; the others go on.
+            Default: the error ends the timing.
 
     Returns:
         Seconds of one run, by contender and round, of those that ran to the end and for which the
         clock moved in every round.
     """
-    names = list(timed)
-    samples: dict[str, list[float]] = {name: [] for name in names}
+    samples: dict[str, list[float]] = {name: [] for name in timed}
 
     def sample(name: str, repeats: int | None = None) -> float | None:
         try:
-            seconds_of_run = timer.sample(timed[name], repeats or 1)
-            if repeats and not seconds_of_run:  # a warm-up may be shorter than the clock's step
+            run_seconds = timer.sample(timed[name], repeats or 1)
+            if repeats and not run_seconds:  # a warm-up may be shorter than the clock's step
                 raise DiffAttnError("the clock did not move in a run")
-            return seconds_of_run
+            return run_seconds
         except Exception as error:
             if on_failure is None:
                 raise
@@ -138,27 +138,31 @@ def interleave(
             on_failure(name, error)
             return None
 
-    repeats = {}
-    for name in names:  # the warm-up also shows how many runs make a sample
-        first = sample(name)
-        if first is not None:
-            repeats[name] = timer.repeats(first, timed[name])
-    collected = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        began, done = clock(), 0
+    # The warm-up also shows how many runs make a sample.
+    warm_up = {name: sample(name) for name in timed}
+    repeats = {name: timer.repeats(s, timed[name]) for name, s in warm_up.items() if s is not None}
+    with _without_garbage_collection():
+        began, done, names = clock(), 0, list(timed)
         while done < rounds or (done < _MOST_ROUNDS and clock() - began < seconds):
             turn = done % max(1, len(names))
             for name in names[turn:] + names[:turn]:
-                seconds_of_run = sample(name, repeats[name]) if name in samples else None
-                if seconds_of_run is not None:
-                    samples[name].append(seconds_of_run)
+                run_seconds = sample(name, repeats[name]) if name in samples else None
+                if run_seconds is not None:
+                    samples[name].append(run_seconds)
             done += 1
-    finally:
-        if collected:
-            gc.enable()
     return samples
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def spread(values: list[float]) -> Spread:

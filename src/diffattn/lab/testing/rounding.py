@@ -1,6 +1,6 @@
 """Bound how far rounding moves a result: all tolerances follow, see docs/reference/numerics.md."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,109 +42,142 @@ def rounding_errors(
 ) -> dict[str, Tensor]:
     r"""How far rounding in the dtype of ``inputs`` moves the output and the gradients.
 
-    Derived from the exact values alone, in float64: the same on every machine. A sum of n products
-    moves by the roundings of its terms, of itself and of its partial sums, which are kept in
-    float32 or finer (r is their eps over that of the dtype). The signs of roundings are taken as
-    independent, so that they add as squares; e_x is what x itself is off by:
+    Derived from the exact values alone, in float64: the same on every machine. The signs of
+    roundings are taken as independent, so that they add as squares. A sum of n products moves by
+    the roundings of its terms, of itself and of its partial sums, which are float32 or finer (r is
+    their eps over that of the dtype); e_x is the error of x itself:
 
     .. math::
-
         E^2(x \cdot y) = \epsilon^2 (1 + n r^2) (\textstyle\sum (x_j y_j)^2 + (x \cdot y)^2)
         + \sum (e_{x,j} y_j)^2
 
-    This goes from the logits on through the softmax, the output and the closed form of the
-    gradients. A weight is rounded, moves with its row's log-sum, which kernels keep in float32,
-    and by as much as a softmax can whose logits are off by E: no first order there, because in
-    bfloat16 a logit of 1e4 is known to 40 only. Numbers below the smallest normal one, 6e-5 in
-    float16, are rounded as that is, dS with any of its factors λ and s in it, as kernels keep it.
+    This goes from the logits through the softmax and the output to the closed form of the
+    gradients; docs/reference/numerics.md lists the steps. A softmax moves to its extremes, not by a
+    first order: in bfloat16 a logit of 1e4 is known to 40 only.
 
     Args:
         inputs: Arguments of the call.
-        weights: ``[B, T, H, Dv]``, gradient of the output.
-        scores: Of both maps of all heads, held at once; see :func:`row_blocks`.
+        weights: Gradient of the output, ``[B, T, H, Dv]``.
+        scores: See :func:`row_blocks`.
 
     Returns:
-        E, float64, in the shapes of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``.
+        E of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``, in their shapes, float64.
     """
-    eps, tiny = torch.finfo(inputs.q.dtype).eps, torch.finfo(inputs.q.dtype).smallest_normal
-    fine = min(1.0, torch.finfo(torch.float32).eps / eps)  # r
-    exact = inputs.map_tensors(Tensor.double)
-    options = dict(inputs.options)
-    scale = options.pop("scale", exact.q.shape[-1] ** -0.5)
-    mask = AttentionMask(**options)
-    all_q, k, v, all_lam = exact.tensors().values()
-    num_heads = all_q.shape[2]
-    groups = (k.shape[2], num_heads // k.shape[2])
-    keys = k if k.ndim == 5 else k[:, :, :, None]
-    keys = repeat_heads(keys, num_heads).permute(0, 2, 3, 1, 4)  # [B, H, 2 or 1, S, D]
-    values = repeat_heads(v, num_heads).transpose(1, 2)[:, :, None]  # [B, H, 1, S, Dv]
-
-    def summed(x: Tensor, y: Tensor) -> Tensor:
-        """E² of x @ y for exact x and y."""
-        return (1 + fine**2 * x.shape[-1]) * (x.square() @ y.square() + (x @ y).square())
-
-    per_row: dict[str, list[Tensor]] = {name: [] for name in ("output", "q", "mean", "mean_off")}
+    call = _Call(inputs)
+    keys, values = call.keys, call.values
+    per_row: dict[str, list[Tensor]] = {x: [] for x in ("output", "q", "mean", "mean_off")}
     for_keys, for_values = _SumOverRows(), _SumOverRows()
-    # From here on every error is in units of eps.
     for rows in row_blocks(inputs, scores):
-        map_1, map_2, _ = reference.maps(all_q, k, all_lam, scale=scale, mask=mask, rows=rows)
-        maps = torch.stack([map_1, map_2], dim=2)  # [B, H, 2, R, S]
-        q = scale * all_q[:, rows].permute(0, 2, 3, 1, 4)  # [B, H, 2, R, D]
-        lam = all_lam.expand(all_q.shape[:3])[:, rows]
-        factor = -lam.transpose(1, 2)[:, :, None, :, None]
-        factor = torch.cat([torch.ones_like(factor), factor], dim=2)  # 1 and −λ: [B, H, 2, R, 1]
-        given = weights[:, rows].double().transpose(1, 2)[:, :, None]  # [B, H, 1, R, Dv]
-        # A weight that is 0 in float64 belongs to a logit 700 below its row's largest: further
-        # than any moves here.
-        logits = (q @ keys.mT).masked_fill(maps == 0, -torch.inf)
-        log_sum = logits.logsumexp(-1, keepdim=True)
-        log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
-        moved = _softmax_moves(logits, eps * summed(q, keys.mT).sqrt()) / eps
-        row_moves = (1 + (fine * log_sum).square()).sqrt()  # [B, H, 2, R, 1]
-        rounded = row_moves * maps.clamp(min=tiny)
-        output = factor.square() * (summed(rounded, values) + moved.square() @ values.square())
-
-        per_key, per_key_off = given @ values.mT, summed(given, values.mT)  # dP: [B, H, 1, R, S]
-        mean = (maps * per_key).sum(-1, keepdim=True)  # D = rowsum(A dP) = rowsum(dO O)
-        centred = per_key - mean
-        mean_off = ((moved * centred).square() + maps.square() * per_key_off).sum(-1, keepdim=True)
-        by_channel = row_moves * given * (maps @ values)
-        mean_off = mean_off + by_channel.square().sum(-1, keepdim=True) + mean.square()
-        per_logit = maps * centred  # dS: [B, H, 2, R, S]
-        per_logit_off = (
-            (rounded * centred).square()
-            + (moved * (centred.abs() + eps * mean_off.sqrt())).square()
-            + maps.square() * (per_key_off + mean_off)
-        )
-        grad_q = summed(per_logit, keys) + per_logit_off @ keys.square()
-        grad_q = grad_q + mean_off * (maps @ keys).square()  # D moves the whole row
+        block = _block(call, rows, weights)
+        factor, moved, rounded = block.factor, block.moved, block.rounded
+        output = call.summed(rounded, values) + moved.square() @ values.square()
+        per_logit, per_logit_off, mean, mean_off = _logit_gradients(call, block)
+        grad_q = call.summed(per_logit, keys) + per_logit_off @ keys.square()
+        grad_q = grad_q + mean_off * (block.maps @ keys).square()  # D moves the whole row
         # dS may be kept with λ and s in it, which then make it small but not what underflows of it.
-        below = (tiny * max(1.0, abs(scale)) * factor.abs().clamp(min=1)).square() * (maps > 0)
-        grad_q = (scale * factor).square() * grad_q + below @ keys.square()
-        for_keys.add(factor * per_logit, factor.square() * per_logit_off, q)
-        for_keys.off = for_keys.off + below.mT @ all_q[:, rows].permute(0, 2, 3, 1, 4).square()
-        for_values.add(factor * rounded, (factor * moved).square(), given)
-        per_row["output"].append(output.sum(2).transpose(1, 2))
-        per_row["q"].append(grad_q.permute(0, 3, 1, 2, 4))  # of [B, H, 2, R, D]
+        least = call.tiny * max(1.0, abs(call.scale)) * factor.abs().clamp(min=1)
+        below = least.square() * (block.maps > 0)
+        grad_q = (call.scale * factor).square() * grad_q + below @ keys.square()
+        for_keys.add(factor * per_logit, factor.square() * per_logit_off, block.q)
+        unscaled = call.q[:, rows].permute(0, 2, 3, 1, 4)
+        for_keys.off = for_keys.off + below.mT @ unscaled.square()
+        for_values.add(factor * rounded, (factor * moved).square(), block.given)
+        per_row["output"].append((factor.square() * output).sum(2).transpose(1, 2))
+        per_row["q"].append(grad_q.permute(0, 3, 1, 2, 4))
         per_row["mean"].append(mean[:, :, 1, :, 0].transpose(1, 2))  # [B, R, H]
         per_row["mean_off"].append(mean_off[:, :, 1, :, 0].transpose(1, 2))
     whole = {name: torch.cat(parts, dim=1) for name, parts in per_row.items()}
-    grad_k = for_keys.square(fine, groups, (2,) if k.ndim == 5 else (2, 3))
-    grad_v = for_values.square(fine, groups, (2, 3))
-    lam_shape = all_lam.shape
-    total = whole["mean"].sum_to_size(lam_shape)
-    num_rows = whole["mean"].numel() / max(1, all_lam.numel())
-    grad_lam = whole["mean_off"].sum_to_size(lam_shape) + fine**2 * num_rows * (
-        whole["mean"].square().sum_to_size(lam_shape) + total.square()
-    )
+    has_own = call.k.ndim == 5
+    grad_k = for_keys.square(call.fine, call.groups, (2,) if has_own else (2, 3))
     squares = {
         "output": whole["output"],
         "gradient of q": whole["q"],
-        "gradient of k": grad_k.transpose(1, -2) if k.ndim == 4 else grad_k.permute(0, 3, 1, 2, 4),
-        "gradient of v": grad_v.transpose(1, 2),
-        "gradient of lam": grad_lam,
+        "gradient of k": grad_k.permute(0, 3, 1, 2, 4) if has_own else grad_k.transpose(1, -2),
+        "gradient of v": for_values.square(call.fine, call.groups, (2, 3)).transpose(1, 2),
+        "gradient of lam": _lambda_square(whole["mean"], whole["mean_off"], call),
     }
-    return {name: eps * (x + tiny**2).sqrt() for name, x in squares.items()}
+    return {name: call.eps * (x + call.tiny**2).sqrt() for name, x in squares.items()}
+
+
+class _Call:
+    """The exact tensors of one call, and the spacing of its dtype. Errors are in units of eps."""
+
+    def __init__(self, inputs: DiffAttentionInputs) -> None:
+        info = torch.finfo(inputs.q.dtype)
+        self.eps, self.tiny = info.eps, info.smallest_normal
+        self.fine = min(1.0, torch.finfo(torch.float32).eps / info.eps)  # r
+        self.exact, options = inputs.map_tensors(Tensor.double), dict(inputs.options)
+        self.q, self.k, v, self.lam = self.exact.tensors().values()
+        self.scale = options.pop("scale", self.q.shape[-1] ** -0.5)
+        self.mask = AttentionMask(**options)
+        num_heads = self.q.shape[2]
+        self.groups = (self.k.shape[2], num_heads // self.k.shape[2])
+        keys = self.k if self.k.ndim == 5 else self.k[:, :, :, None]
+        self.keys = repeat_heads(keys, num_heads).permute(0, 2, 3, 1, 4)  # [B, H, 2 or 1, S, D]
+        self.values = repeat_heads(v, num_heads).transpose(1, 2)[:, :, None]  # [B, H, 1, S, Dv]
+
+    def summed(self, x: Tensor, y: Tensor) -> Tensor:
+        """E² of x @ y for exact x and y."""
+        return (1 + self.fine**2 * x.shape[-1]) * (x.square() @ y.square() + (x @ y).square())
+
+
+class _Block(NamedTuple):
+    """R query rows."""
+
+    q: Tensor  # times s: [B, H, 2, R, D]
+    maps: Tensor  # [B, H, 2, R, S]
+    factor: Tensor  # 1 and −λ: [B, H, 2, R, 1]
+    given: Tensor  # gradient of the output, [B, H, 1, R, Dv]
+    moved: Tensor  # E of each weight from its logits
+    row_moves: Tensor  # of a row from its log-sum, [B, H, 2, R, 1]
+    rounded: Tensor  # E of each weight from its own rounding
+
+
+def _block(call: _Call, rows: Tensor, weights: Tensor) -> _Block:
+    map_1, map_2, _ = reference.maps(
+        call.q, call.k, call.lam, scale=call.scale, mask=call.mask, rows=rows
+    )
+    maps = torch.stack([map_1, map_2], dim=2)
+    q = call.scale * call.q[:, rows].permute(0, 2, 3, 1, 4)
+    factor = -call.lam.expand(call.q.shape[:3])[:, rows].transpose(1, 2)[:, :, None, :, None]
+    factor = torch.cat([torch.ones_like(factor), factor], dim=2)
+    given = weights[:, rows].double().transpose(1, 2)[:, :, None]
+    # A weight that is 0 in float64 belongs to a logit 700 below its row's largest: further than
+    # any moves here.
+    logits = (q @ call.keys.mT).masked_fill(maps == 0, -torch.inf)
+    log_sum = logits.logsumexp(-1, keepdim=True)
+    log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
+    moved = _softmax_moves(logits, call.eps * call.summed(q, call.keys.mT).sqrt()) / call.eps
+    row_moves = (1 + (call.fine * log_sum).square()).sqrt()
+    rounded = row_moves * maps.clamp(min=call.tiny)
+    return _Block(q, maps, factor, given, moved, row_moves, rounded)
+
+
+def _logit_gradients(call: _Call, block: _Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dS without −λ ``[B, H, 2, R, S]`` and its E²; D ``[B, H, 2, R, 1]`` and its E²."""
+    maps, moved, given, values = block.maps, block.moved, block.given, call.values
+    per_key, per_key_off = given @ values.mT, call.summed(given, values.mT)  # dP: [B, H, 1, R, S]
+    mean = (maps * per_key).sum(-1, keepdim=True)  # D = rowsum(A dP) = rowsum(dO O)
+    centred = per_key - mean
+    mean_off = ((moved * centred).square() + maps.square() * per_key_off).sum(-1, keepdim=True)
+    by_channel = block.row_moves * given * (maps @ values)
+    mean_off = mean_off + by_channel.square().sum(-1, keepdim=True) + mean.square()
+    off = (
+        (block.rounded * centred).square()
+        + (moved * (centred.abs() + call.eps * mean_off.sqrt())).square()
+        + maps.square() * (per_key_off + mean_off)
+    )
+    return maps * centred, off, mean, mean_off
+
+
+def _lambda_square(mean: Tensor, mean_off: Tensor, call: _Call) -> Tensor:
+    """E² of dλ from D2 and its E², ``[B, T, H]`` each."""
+    lam = call.lam
+    total = mean.sum_to_size(lam.shape)
+    num_rows = mean.numel() / max(1, lam.numel())
+    return mean_off.sum_to_size(lam.shape) + call.fine**2 * num_rows * (
+        mean.square().sum_to_size(lam.shape) + total.square()
+    )
 
 
 class _SumOverRows:
