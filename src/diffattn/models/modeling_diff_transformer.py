@@ -279,8 +279,7 @@ class DiffTransformerForCausalLM(
         Args:
             labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
             logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
-            **kwargs: Those of :meth:`DiffTransformerModel.forward`; beside labels ``shift_labels``
-                ``[B, T]`` and ``num_items_in_batch``.
+            **kwargs: Those of :meth:`DiffTransformerModel.forward`, and of ``loss_function``.
         """
         outputs = self.model(
             input_ids=input_ids,
