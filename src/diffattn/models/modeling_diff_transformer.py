@@ -290,16 +290,15 @@ class DiffTransformerForCausalLM(
             use_cache=use_cache,
             **kwargs,
         )
-        positions_to_keep = _kept_positions(logits_to_keep)
-        hidden = outputs.last_hidden_state
+        kept, hidden = _kept_positions(logits_to_keep), outputs.last_hidden_state
         loss = logits = token_losses = None
         if labels is None:
-            logits = self.lm_head(hidden[:, positions_to_keep])
+            logits = self.lm_head(hidden[:, kept])
         else:
             for name, ids in (("labels", labels), ("shift_labels", kwargs.get("shift_labels"))):
                 check_ids(name, ids, below=self.vocab_size, ignored=True)
             if self.loss_chunk_tokens is None:
-                logits = self.lm_head(hidden[:, positions_to_keep])
+                logits = self.lm_head(hidden[:, kept])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
             else:
                 loss, token_losses = self._loss_in_chunks(hidden, labels, **kwargs)
