@@ -72,7 +72,6 @@ class AotReport:
     """Per thread and turn of the worst such loop: loads of registers that were spilled."""
     programs: int
     """Programs that one multiprocessor holds at a time; 0 if not even one fits."""
-    ptx: str
 
 
 def compile_case(case: "AotCase", capability: int) -> AotReport:
@@ -109,11 +108,16 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
             target=GPUTarget("cuda", capability, 32),
             options=options | case.options,
         )
+    return _report(case, capability, compiled, log.getvalue())
+
+
+def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotReport:
     ptx = compiled.asm["ptx"]
-    registers, spill_bytes = _read_report(log.getvalue())
+    registers, spill_bytes = _read_report(log)
     loops = count_loops(ptx, case.loop_warps or case.num_warps)
     threads = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)", ptx)
     tmem_columns = getattr(compiled.metadata, "tmem_size", None) or 0
+    products = max((loop.products for loop in loops), default=0)
     return AotReport(
         name=case.name,
         capability=capability,
@@ -127,11 +131,9 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
         uses_tma="cp.async.bulk.tensor" in ptx,
         uses_setmaxnreg="setmaxnreg" in ptx,
         uses_tcgen05="tcgen05.mma" in ptx,
-        serializes_wgmma="wgmma" in log.getvalue() and "serialized" in log.getvalue(),
+        serializes_wgmma="wgmma" in log and "serialized" in log,
         max_spill_bytes=case.max_spill_bytes,
-        work_ratio=max((loop.products for loop in loops), default=0) / case.tile_products
-        if case.tile_products
-        else None,
+        work_ratio=products / case.tile_products if case.tile_products else None,
         loop_copies=max((loop.copies for loop in loops), default=0),
         loop_reloads=count_reloads(_disassemble(compiled.asm["cubin"])) if spill_bytes else 0,
         programs=resident_programs(
@@ -141,7 +143,6 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
             shared_bytes=compiled.metadata.shared,
             tmem_columns=tmem_columns,
         ),
-        ptx=ptx,
     )
 
 
@@ -228,9 +229,9 @@ def assert_no_waste(report: AotReport) -> None:
 
 def registered_cases(capability: int) -> list["AotCase"]:
     """The compile cases of the package, for chips of this capability."""
-    from tools import aot_cases
+    from tools.aot_cases import aot_cases
 
-    return aot_cases.aot_cases(capability)
+    return aot_cases(capability)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

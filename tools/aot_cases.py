@@ -130,26 +130,7 @@ def aot_case(
     config = config or seed(launch, head_dim, value_dim, row, shared_keys, padding)
     if config is None:
         return None
-    given = {
-        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "BLOCK_D": triton.next_power_of_2(head_dim),
-        "BLOCK_DV": triton.next_power_of_2(value_dim), "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n, "NUM_MAPS": 1 if is_softmax else 2,
-        "SHARED_KEYS": shared_keys, "CAUSAL": True,
-        "RANGES": False, "PADDING": False, "INFERENCE": False, "splits": 1,
-        "MAP_BY_MAP": launch == "fwd_by_map",
-    }  # fmt: skip
-    wanted = GRADIENTS.get(launch.removeprefix("softmax_"), ())
-    given |= {f"WITH_{name}": name in wanted for name in ("DK", "DV", "DQ")} | flags
-    if given["PADDING"]:
-        given |= {"RANGES": True, "CAUSAL": False}  # padding comes with intervals
-    if "DQ" not in wanted:
-        given["p_dq_sum"] = None
-    if is_softmax:
-        given["p_lam"] = None
-    if not given["RANGES"]:
-        given |= dict.fromkeys(("p_first", "p_last", "p_begin", "p_end"))
-    if not given["PADDING"]:
-        given |= dict.fromkeys(("p_padding", "p_before"))
+    given = _constants(launch, head_dim, value_dim, shared_keys, config, flags)
     constexprs = {name: given[name] for name in kernel.arg_names if name in given}
     forms = _SOFTMAX_FORMS if is_softmax else _FORMS[shared_keys]
     form = forms[value_dim > head_dim]
@@ -164,6 +145,46 @@ def aot_case(
         max_spill_bytes=_max_spill_bytes(launch, capability),
         tile_products=config.block_m * config.block_n * width // loops,
     )  # fmt: skip
+
+
+def _constants(
+    launch: str,
+    head_dim: int,
+    value_dim: int,
+    shared_keys: bool,
+    config: LaunchConfig,
+    flags: dict[str, bool],
+) -> dict[str, Any]:
+    """What a launch is compiled for, pointers that are ``None`` among it."""
+    is_softmax = launch.startswith("softmax_")
+    gradients = GRADIENTS.get(launch.removeprefix("softmax_"), ())
+    given: dict[str, Any] = {
+        "HEAD_DIM": head_dim,
+        "VALUE_DIM": value_dim,
+        "BLOCK_D": triton.next_power_of_2(head_dim),
+        "BLOCK_DV": triton.next_power_of_2(value_dim),
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "NUM_MAPS": 1 if is_softmax else 2,
+        "SHARED_KEYS": shared_keys,
+        "CAUSAL": True,
+        "MAP_BY_MAP": launch == "fwd_by_map",
+        "splits": 1,
+        **dict.fromkeys(("RANGES", "PADDING", "INFERENCE"), False),
+        **{f"WITH_{name}": name in gradients for name in ("DK", "DV", "DQ")},
+        **flags,
+    }
+    if given["PADDING"]:
+        given |= {"RANGES": True, "CAUSAL": False}  # padding comes with intervals
+    if "DQ" not in gradients:
+        given["p_dq_sum"] = None
+    if is_softmax:
+        given["p_lam"] = None
+    if not given["RANGES"]:
+        given |= dict.fromkeys(("p_first", "p_last", "p_begin", "p_end"))
+    if not given["PADDING"]:
+        given |= dict.fromkeys(("p_padding", "p_before"))
+    return given
 
 
 def _max_spill_bytes(launch: str, capability: int) -> int:

@@ -2,7 +2,7 @@
 
 ``python -m tools.aot_table FILE`` compiles every kernel, width, layout of keys, mask and chip that
 FILE does not hold yet, and adds one JSON line each. The same command continues an interrupted one.
-``--page PAGE`` writes FILE as Markdown, ``--before OLD`` with an older table beside it.
+``--page PAGE`` writes FILE as Markdown.
 """
 
 import argparse
@@ -39,11 +39,10 @@ wait, or read a spilled register; *spills* lie outside these loops where there a
 rows, `-padding` for padded ones. The work of `fwd_by_map` is that of either of its two loops.
 On sm_90 the tiles of widths 64 and 128 are those that an H100 found fastest, also where they
 reload registers under masks (`v2-d128-fwd`, `softmax-d128-dkv`); these counts chose all others.
-A launch that is not in the table has not been measured. *Before* was assembled without the options
-that Triton gives its assembler. The command that measures and writes the table:
+A launch that is not in the table has not been measured. The command that measures and writes the
+table:
 
-    python -m tools.aot_table tools/records/compile_gate.jsonl \\
-        --before tools/records/compile_gate_before.jsonl --page tools/records/compile_gate.md
+    python -m tools.aot_table tools/records/compile_gate.jsonl --page tools/records/compile_gate.md
 """
 
 
@@ -160,52 +159,35 @@ def read_rows(path: Path) -> dict[tuple[int, str], TableRow]:
     return {(row.capability, row.case): row for row in rows}
 
 
-def page(rows: Iterable[TableRow], before: dict[tuple[int, str], TableRow]) -> str:
-    """The table as Markdown, with the work ratio, copies and reloads of an older one.
-
-    Args:
-        rows: What is to be shown, in this order.
-        before: The older table, or an empty one.
-
-    Returns:
-        One section per chip: its counts, then all rows.
-    """
+def page(rows: Iterable[TableRow]) -> str:
+    """The table as Markdown: one section per chip with its counts, then all rows in order."""
     rows = list(rows)
     lines = [INTRODUCTION]
     for capability in sorted({row.capability for row in rows}):
         here = [row for row in rows if row.capability == capability]
-        old = [row for (chip, _), row in before.items() if chip == capability]
-        lines += [f"## sm_{capability}", "", _summary("After", here)]
-        lines += [_summary("Before", old)] if old else []
+        lines += [f"## sm_{capability}", "", _summary(here), ""]
         lines += [
-            "",
-            "| case | tile | work | copies | reloads | registers | spills | shared | programs "
-            "| before: tile | work / copies / reloads | |",
-            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | --- |",
+            "| case | tile | work | copies | reloads | registers | spills | shared | programs | |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
         ]
-        lines += [_line(row, before.get((capability, row.case))) for row in here]
-        lines.append("")
+        lines += [*map(_line, here), ""]
     return "\n".join(lines)
 
 
-def _summary(when: str, rows: list[TableRow]) -> str:
+def _summary(rows: list[TableRow]) -> str:
     repeats = sum((row.work_ratio or 0.0) > 1.0 for row in rows)
     copies = sum(row.loop_copies > 0 for row in rows)
     reloads = sum(row.loop_reloads > 0 for row in rows)
     return (
-        f"{when}: {len(rows)} launches, {sum(row.is_clean for row in rows)} clean; {repeats} "
+        f"{len(rows)} launches, {sum(row.is_clean for row in rows)} clean; {repeats} "
         f"repeat products, {copies} wait for copies, {reloads} reload registers, "
-        f"{sum(bool(row.broken) for row in rows)} break a limit of the chip.  "
+        f"{sum(bool(row.broken) for row in rows)} break a limit of the chip."
     )
 
 
-def _line(row: TableRow, old: TableRow | None) -> str:
-    cells = [
-        row.case, row.tile, _ratio(row), row.loop_copies, row.loop_reloads, row.registers,
-        row.spill_bytes, row.shared_bytes, row.programs, old.tile if old else "",
-        f"{_ratio(old)} / {old.loop_copies} / {old.loop_reloads}" if old else "",
-        row.broken or (f"before: {old.broken}" if old and old.broken else ""),
-    ]  # fmt: skip
+def _line(row: TableRow) -> str:
+    cells = [row.case, row.tile, _ratio(row), row.loop_copies, row.loop_reloads, row.registers]
+    cells += [row.spill_bytes, row.shared_bytes, row.programs, row.broken]
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -222,7 +204,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--match", default="", help="only cases whose name contains this text")
     parser.add_argument("--page", type=Path, help="write the table as Markdown")
-    parser.add_argument("--before", type=Path, help="an older file, to stand beside it on the page")
     options = parser.parse_args(arguments)
     unknown = [x for x in options.capability if x not in SHARED_BYTES]
     if unknown:
@@ -241,8 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     file.write(json.dumps(asdict(row)) + "\n")
             rows.append(row)
     if options.page:
-        before = read_rows(options.before) if options.before else {}
-        options.page.write_text(page(rows, before), encoding="utf-8")
+        options.page.write_text(page(rows), encoding="utf-8")
     unclean = [row for row in rows if not row.is_clean]
     print(f"{len(rows)} launches, {len(unclean)} not clean: {options.file}", file=sys.stderr)
     return 0 if all(row.is_accepted for row in unclean) else 1

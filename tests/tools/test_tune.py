@@ -11,12 +11,12 @@ pytest.importorskip("triton")
 
 from triton.runtime.errors import OutOfResources
 
+from chips import launched_as_on
 from diffattn.errors import BackendError, CheckpointError, ConfigError
 from diffattn.files.io import write_json
 from diffattn.lab.benchmark.tuned_table import lines_path, lines_text, read_table
 from diffattn.ops.triton import configs
 from tools import tune as module
-from tools.chips import launched_as_on
 from tools.tune import TuneConfig, tune
 
 TINY = TuneConfig(

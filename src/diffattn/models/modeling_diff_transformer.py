@@ -177,8 +177,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
                 ``cu_seq_lens_q`` of a packed row; arguments of a Hugging Face kernel.
 
         Raises:
-            ConfigError: A mask that does not fit; packed rows or float32 that a flash kernel cannot
-                take; not either ``input_ids`` or ``inputs_embeds``.
+            ConfigError: A wrong mask, inputs that no flash kernel takes, or not one of both inputs.
             ShapeError: Another shape or dtype; on the CPU also impossible ids or positions.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -276,10 +275,12 @@ class DiffTransformerForCausalLM(
     ) -> DiffTransformerCausalLMOutput:
         """Logits ``[B, T, vocab_size]``; with labels also the mean loss in nats per token.
 
+        Further arguments are those of :meth:`DiffTransformerModel.forward`.
+
         Args:
             labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
             logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
-            **kwargs: Those of :meth:`DiffTransformerModel.forward`, and of ``loss_function``.
+            **kwargs: Beside labels ``shift_labels`` ``[B, T]`` and ``num_items_in_batch``.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -290,15 +291,21 @@ class DiffTransformerForCausalLM(
             use_cache=use_cache,
             **kwargs,
         )
-        kept, hidden = _kept_positions(logits_to_keep), outputs.last_hidden_state
+        if isinstance(logits_to_keep, int):
+            if logits_to_keep < 0:
+                raise ShapeError(
+                    f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
+                )
+            logits_to_keep = slice(-logits_to_keep, None)  # type: ignore[assignment]
+        hidden = outputs.last_hidden_state
         loss = logits = token_losses = None
         if labels is None:
-            logits = self.lm_head(hidden[:, kept])
+            logits = self.lm_head(hidden[:, logits_to_keep])
         else:
             for name, ids in (("labels", labels), ("shift_labels", kwargs.get("shift_labels"))):
                 check_ids(name, ids, below=self.vocab_size, ignored=True)
             if self.loss_chunk_tokens is None:
-                logits = self.lm_head(hidden[:, kept])
+                logits = self.lm_head(hidden[:, logits_to_keep])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
             else:
                 loss, token_losses = self._loss_in_chunks(hidden, labels, **kwargs)
@@ -342,16 +349,6 @@ class DiffTransformerForCausalLM(
         if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
             return padded_to_cache(kwargs["attention_mask"], kwargs["past_key_values"])
         return create_masks_for_generate(config=config, **kwargs)
-
-
-def _kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:
-    if not isinstance(logits_to_keep, int):
-        return logits_to_keep
-    if logits_to_keep < 0:
-        raise ShapeError(
-            f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
-        )
-    return slice(-logits_to_keep, None)
 
 
 class DiffTransformerForSequenceClassification(

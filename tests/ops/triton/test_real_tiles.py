@@ -14,11 +14,11 @@ import torch
 
 pytest.importorskip("triton")
 
+from chips import launched_as_on
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase
 from diffattn.ops.inputs import kernel_support
 from diffattn.ops.triton import configs
-from tools.chips import launched_as_on
 
 from .kernel_calls import decode, differential, inputs_of, softmax
 
