@@ -9,7 +9,7 @@ named from the folder where the command is called.
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from diffattn.lab.report.benchmarks.wording import (
     times,
     verdict_text,
 )
-from diffattn.lab.report.page.wording import MISSING, count, markdown_table, mebibytes, number
-from diffattn.lab.report.paper import THROUGHPUT
+from diffattn.lab.report.page.tables import Table, record_table, table_markdown
+from diffattn.lab.report.page.wording import MISSING, count, mebibytes, number, ratio
+from diffattn.lab.report.paper import THROUGHPUT, THROUGHPUT_SOURCE
 
 _MARKED = re.compile(r"(<!-- bench: (\S+)((?: \w+=\S+)*) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 _MODEL_COLUMNS = {
@@ -48,82 +49,123 @@ def contender_rows(case: BenchCase) -> list[dict[str, str]]:
     is_rate = any(row.tokens_per_second is not None for row in case.rows)
     return [
         {
-            "contender": f"{row.role}: {row.contender}" + _backend(row),
+            "contender": f"{row.role}: {row.contender}"
+            + ("" if row.backend in (None, row.contender) else f", {row.backend}"),
             "time": milliseconds(row.seconds),
             "/ T": times(row.ratio_t),
             "/ TC": times(row.ratio_tc),
             "rounds": str(row.seconds.rounds) if row.seconds else MISSING,
-            **_rate_cells(row, is_rate),
+            **_rates(row, is_rate=is_rate),
             "check": check_text(row),
         }
         for row in case.rows
     ]
 
 
-def operator_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str]]]:
-    """Headers and cells of operator and decode cases, one row each."""
-    headers = ["Shape", "dtype", "Pass", "T (SDPA)", "TC", "DIFF", "DIFF / T", "TC / T"]
-    headers += ["DIFF / TC", "Peak memory, DIFF / T", "Targets", "Run"]
-    rows = []
-    for case in cases:
-        base, best = fastest(case, "T"), fastest(case, "DIFF")
-        tc = _same_technique(case, best)
-        rows.append(
-            [
-                shape_text(case),
-                case.dtype,
-                mode_text(case),
-                _short_time(base),
-                f"{_short_time(tc)} {tc.backend}" if tc else MISSING,
-                f"{_short_time(best)} {best.contender}" if best else "none ran",
-                times(best.ratio_t) if best else MISSING,
-                times(tc.ratio_t, spread=False) if tc else MISSING,
-                times(best.ratio_tc) if best else MISSING,
-                _memory_ratio(best, base),
-                verdict_text(case),
-                case.run,
-            ]
-        )
-    return headers, rows
+def _rates(row: BenchRow, *, is_rate: bool) -> dict[str, str]:
+    """Columns that all rows of a case share: a contender that failed has no numbers."""
+    flops, share = row.flops_per_second, row.share_of_peak
+    if is_rate:
+        first = {"tokens/s": count(row.tokens_per_second)}
+    else:
+        first = {"peak": mebibytes(row.peak_bytes), "held": mebibytes(row.held_bytes)}
+    return first | {
+        "GFLOP/s": number(None if flops is None else flops / 1e9, 1),
+        "of matmul peak": MISSING if share is None else f"{number(100 * share, 0)} %",
+    }
 
 
-def model_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str]]]:
-    """Headers and cells of model cases: tokens per second, one row per case."""
-    with_paper = any(_paper(case) for case in cases)
-    headers = ["Size", "Layers", "Tokens", "dtype", "Pass", *_MODEL_COLUMNS.values()]
-    headers += ["DIFF V1 / T, tokens/s", *(["Paper: T, DIFF"] if with_paper else [])]
-    headers += ["Targets", "Run"]
-    rows = []
-    for case in cases:
-        shape, diff = case.shape, case.row("diff")
-        cells = [str(shape.get("size")), str(shape.get("layers"))]
-        cells += [f"{shape.get('B')} × {count(shape.get('N'))}", case.dtype, mode_text(case)]
-        cells += [_tokens(case.row(name)) for name in _MODEL_COLUMNS]
-        ratio = diff.ratio_t if diff else None
-        cells.append(f"{number(1 / ratio.median, 3)}×" if ratio and ratio.median else MISSING)
-        rows.append([*cells, *([_paper(case) or MISSING] if with_paper else []),
-                     verdict_text(case), case.run])  # fmt: skip
-    return headers, rows
+def operator_row(case: BenchCase) -> dict[str, str]:
+    """One row per operator or decode case: T, TC and the fastest differential contender."""
+    base, best = fastest(case, "T"), fastest(case, "DIFF")
+    tc = _same_technique(case, best)
+    peaks = [row.peak_bytes if row else None for row in (best, base)]
+    return {
+        "Shape": shape_text(case),
+        "dtype": case.dtype,
+        "Pass": mode_text(case),
+        "T (SDPA)": _short_time(base),
+        "TC": f"{_short_time(tc)} {tc.backend}" if tc else MISSING,
+        "DIFF": f"{_short_time(best)} {best.contender}" if best else "none ran",
+        "DIFF / T": times(best.ratio_t) if best else MISSING,
+        "TC / T": times(tc.ratio_t, spread=False) if tc else MISSING,
+        "DIFF / TC": times(best.ratio_tc) if best else MISSING,
+        "Peak memory, DIFF / T": ratio(*peaks) if all(peaks) else MISSING,
+        "Targets": verdict_text(case),
+        "Run": case.run,
+    }
 
 
-def generation_table(cases: Sequence[BenchCase]) -> tuple[list[str], list[list[str]]]:
-    """Headers and cells of generation cases: time of a prefill or of a step, one row per case."""
-    headers = ["Size", "Batch", "Context", "dtype", "Pass", *_GENERATION_COLUMNS.values()]
-    headers += ["Cache, MiB: T, V1, V2", "Run"]
-    rows = []
-    for case in cases:
-        shape = case.shape
-        cells = [str(shape.get("size")), str(shape.get("B")), count(shape.get("S", shape.get("N")))]
-        cells += [case.dtype, mode_text(case)]
-        cells += [_time_and_rate(case.row(name)) for name in _GENERATION_COLUMNS]
-        caches = (case.row(name) for name in ("softmax_sdpa", "diff", "diff_v2"))
-        sizes = (mebibytes(row.cache_bytes if row else None) for row in caches)
-        rows.append([*cells, ", ".join(size.removesuffix(" MiB") for size in sizes), case.run])
-    return headers, rows
+def model_row(case: BenchCase) -> dict[str, str]:
+    """One row per model case: tokens per second, and those that the paper prints."""
+    shape, diff = case.shape, case.row("diff")
+    over_t = diff.ratio_t if diff else None
+    return {
+        "Size": str(shape.get("size")),
+        "Layers": str(shape.get("layers")),
+        "Tokens": f"{shape.get('B')} × {count(shape.get('N'))}",
+        "dtype": case.dtype,
+        "Pass": mode_text(case),
+        **{title: _tokens(case.row(name)) for name, title in _MODEL_COLUMNS.items()},
+        "DIFF V1 / T, tokens/s": f"{number(1 / over_t.median, 3)}×"
+        if over_t and over_t.median
+        else MISSING,
+        "Paper: T, DIFF": _printed(case),
+        "Targets": verdict_text(case),
+        "Run": case.run,
+    }
+
+
+def generation_row(case: BenchCase) -> dict[str, str]:
+    """One row per generation case: time of a prefill or of a step."""
+    shape = case.shape
+    caches = (case.row(name) for name in ("softmax_sdpa", "diff", "diff_v2"))
+    sizes = (mebibytes(row.cache_bytes if row else None) for row in caches)
+    return {
+        "Size": str(shape.get("size")),
+        "Batch": str(shape.get("B")),
+        "Context": count(shape.get("S", shape.get("N"))),
+        "dtype": case.dtype,
+        "Pass": mode_text(case),
+        **{title: _time_and_rate(case.row(name)) for name, title in _GENERATION_COLUMNS.items()},
+        "Cache, MiB: T, V1, V2": ", ".join(size.removesuffix(" MiB") for size in sizes),
+        "Run": case.run,
+    }
+
+
+_TABLES: tuple[tuple[str, tuple[str, ...], Callable[[BenchCase], dict[str, str]]], ...] = (
+    (
+        "Attention: the fastest differential contender.",
+        ("ops", "decode", "paged"),
+        operator_row,
+    ),
+    (
+        f"Models: tokens per second. Published: {THROUGHPUT_SOURCE}, on H100 GPUs.",
+        ("models",),
+        model_row,
+    ),
+    (
+        "Generation: time to read a context, and of every further token per row, with its tokens "
+        "per second. Folded: the low-rank updates of Shared DIFF added to its weights.",
+        ("generation",),
+        generation_row,
+    ),
+)
+
+
+def case_tables(cases: Sequence[BenchCase]) -> list[Table]:
+    """One table per kind of suite. A column without any value is left out."""
+    tables = []
+    for caption, suites, row_of in _TABLES:
+        rows = [row_of(case) for case in cases if case.suite in suites]
+        known = [name for name in (rows or [{}])[0] if any(row[name] != MISSING for row in rows)]
+        rows = [{name: row[name] for name in known} for row in rows]
+        tables += [record_table(caption, rows)] if rows else []
+    return tables
 
 
 def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
-    """The tables of a record as Markdown.
+    """Write the tables of a record as Markdown.
 
     Args:
         result: The record.
@@ -135,22 +177,10 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     cases = [case for case in result.cases if _is_chosen(case, chosen or {})]
     if not cases:
         raise ConfigError(f"bench table: the record must hold a case of {chosen}, got none.")
-    parts = []
-    for suites, make in _TABLES:
-        of_suite = [case for case in cases if case.suite in suites]
-        if of_suite:
-            headers, rows = make(of_suite)
-            parts.append(markdown_table(headers, rows) + "\n")
-    used = dict.fromkeys(case.run for case in cases)
-    parts.append("\n".join(run_text(result, name) for name in used) + "\n")
+    runs = dict.fromkeys(case.run for case in cases)
+    parts = [*map(table_markdown, case_tables(cases))]
+    parts.append("\n".join(run_text(result, name) for name in runs) + "\n")
     return "\n".join(parts)
-
-
-_TABLES = (
-    (("ops", "decode", "paged"), operator_table),
-    (("models",), model_table),
-    (("generation",), generation_table),
-)
 
 
 def replace_tables(text: str, root: Path) -> str:
@@ -179,36 +209,11 @@ def read_results(paths: Iterable[Path]) -> list[BenchResult]:
     return results
 
 
-def _backend(row: BenchRow) -> str:
-    """What ran, where the name does not say it."""
-    return "" if row.backend in (None, row.contender) else f", {row.backend}"
-
-
-def _rate_cells(row: BenchRow, is_rate: bool) -> dict[str, str]:
-    """Columns that all rows of a case share: a contender that failed has none of the numbers."""
-    if is_rate:
-        return {"tokens/s": count(row.tokens_per_second), **_share(row)}
-    return {"peak": mebibytes(row.peak_bytes), "held": mebibytes(row.held_bytes), **_share(row)}
-
-
-def _share(row: BenchRow) -> dict[str, str]:
-    rate = None if row.flops_per_second is None else row.flops_per_second / 1e9
-    share = None if row.share_of_peak is None else 100 * row.share_of_peak
-    text = MISSING if share is None else f"{number(share, 0)} %"
-    return {"GFLOP/s": number(rate, 1), "of matmul peak": text}
-
-
 def _same_technique(case: BenchCase, best: BenchRow | None) -> BenchRow | None:
     """TC of the fastest DIFF contender; else the fastest TC there is."""
     timed = [row for row in case.rows if row.role == "TC" and row.seconds]
     same = (row for row in timed if best and row.backend == best.backend)
     return next(same, fastest(case, "TC"))
-
-
-def _memory_ratio(row: BenchRow | None, base: BenchRow | None) -> str:
-    if row is None or base is None or not row.peak_bytes or not base.peak_bytes:
-        return MISSING
-    return f"{number(row.peak_bytes / base.peak_bytes, 2)}×"
 
 
 def _short_time(row: BenchRow | None) -> str:
@@ -229,13 +234,13 @@ def _tokens(row: BenchRow | None) -> str:
     return f"{count(row.tokens_per_second)} ({row.backend})"
 
 
-def _paper(case: BenchCase) -> str | None:
+def _printed(case: BenchCase) -> str:
     key: Any = (case.shape.get("size"), case.shape.get("N"), case.mode)
     if case.device != "cuda" or key not in THROUGHPUT:
-        return None
-    printed = THROUGHPUT[key]
-    share = number(printed.diff / printed.transformer, 3)
-    return f"{count(printed.transformer)}, {count(printed.diff)} ({share}×)"
+        return MISSING
+    speeds = THROUGHPUT[key]
+    share = number(speeds.diff / speeds.transformer, 3)
+    return f"{count(speeds.transformer)}, {count(speeds.diff)} ({share}×)"
 
 
 def _is_chosen(case: BenchCase, chosen: dict[str, str]) -> bool:
