@@ -1,9 +1,9 @@
-"""Tables of runs that every kind of study shows: the sizes of the models, and what they cost."""
+"""Tables of runs that every kind of study shows: the sizes of the models, and their costs."""
 
 from statistics import median
 from typing import Any
 
-from diffattn.lab.report.page.runs import BASELINE, Study, is_number
+from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun, is_number
 from diffattn.lab.report.page.tables import (
     Cell,
     Table,
@@ -26,10 +26,10 @@ _COSTS = ("tokens_per_second", "peak_bytes", "cpu_seconds")
 
 
 def models_table(study: Study) -> Table:
-    """Sizes of the compared models, with the difference to the baseline."""
-    of_base = study.runs_of(BASELINE)
-    base = of_base[0].record.model if of_base else {}
-    rows = []
+    """Show the sizes of the compared models, and the differences to the baseline."""
+    runs_of_base = study.runs_of(BASELINE)
+    base = runs_of_base[0].record.model if runs_of_base else {}
+    rows: list[list[Cell | str]] = []
     for name in study.types:
         runs = study.runs_of(name)
         if not runs:
@@ -37,46 +37,38 @@ def models_table(study: Study) -> Table:
         shape, model = runs[0].record.config["model"], runs[0].record.model
         names = [run.name for run in runs]
         heads, kv_heads = shape.get("num_heads"), shape.get("num_kv_heads")
-        heads_text = count(heads)
-        if kv_heads not in (None, heads):
-            heads_text += f" / {count(kv_heads)} kv"
-        extra, flops = model.get("parameter_difference"), model.get("flops_difference")
-        row = [
-            type_cell(name),
-            number_cell(heads_text, names),
-            number_cell(count(shape.get("head_dim")), names),
-            number_cell(count(shape.get("intermediate_size")), names),
-            number_cell(count(model.get("parameters")), names),
-            _change_cell(extra, base.get("parameters"), name, names),
-            number_cell(count(model.get("train_flops_per_token")), names),
-            _change_cell(flops, base.get("train_flops_per_token"), name, names),
-            run_cell(brief_names(names)),
+        sizes = [
+            count(heads) + ("" if kv_heads in (None, heads) else f" / {count(kv_heads)} kv"),
+            count(shape.get("head_dim")),
+            count(shape.get("intermediate_size")),
+            count(model.get("parameters")),
         ]
-        rows.append(row)
-    headers = [
-        "Model",
-        "Heads",
-        "Head width",
-        "FFN width",
-        "Parameters",
-        "Parameter difference",
-        "Train FLOPs per token",
-        "FLOPs difference",
-        "Runs",
-    ]
+        rows.append(
+            [
+                type_cell(name),
+                *(number_cell(size, names) for size in sizes),
+                _difference_cell(model, "parameter_difference", base.get("parameters"), runs),
+                number_cell(count(model.get("train_flops_per_token")), names),
+                _difference_cell(
+                    model, "flops_difference", base.get("train_flops_per_token"), runs
+                ),
+                run_cell(brief_names(names)),
+            ]
+        )
+    headers = ["Model", "Heads", "Head width", "FFN width", "Parameters", "Parameter difference"]
+    headers += ["Train FLOPs per token", "FLOPs difference", "Runs"]
     return table("Compared models, with the difference to the Transformer.", headers, rows)
 
 
 def cost_table(study: Study) -> Table:
-    """Speed and memory of every type: the median over its runs."""
-    base = {key: _median_cost(study, BASELINE, key) for key in _COSTS}
-    rows = []
+    """Show speed and memory of every type: the median over its runs."""
+    base = {key: _median_cost(study.runs_of(BASELINE), key) for key in _COSTS}
+    rows: list[list[Cell | str]] = []
     for name in study.types:
         runs = [run for run in study.runs_of(name) if run.costs]
         if not runs:
             continue
-        names = [run.name for run in runs]
-        middle = {key: _median_cost(study, name, key) for key in _COSTS}
+        middle = {key: _median_cost(runs, key) for key in _COSTS}
         values = [
             count(middle["tokens_per_second"]),
             ratio(middle["tokens_per_second"], base["tokens_per_second"]),
@@ -84,7 +76,8 @@ def cost_table(study: Study) -> Table:
             ratio(middle["peak_bytes"], base["peak_bytes"]),
             f"{number(middle['cpu_seconds'], 1)} s",
         ]
-        rows.append([type_cell(name), *(number_cell(v, names) for v in values)])
+        names = [run.name for run in runs]
+        rows.append([type_cell(name), *(number_cell(value, names) for value in values)])
     headers = ["Model", "Tokens/s", "Speed ratio", "Peak memory", "Memory ratio", "Processor time"]
     caption = (
         "Median over runs, and its ratio to the Transformer's. Tokens per second of processor "
@@ -93,13 +86,14 @@ def cost_table(study: Study) -> Table:
     return table(caption, headers, rows)
 
 
-def _change_cell(value: Any, whole: Any, attention_type: str, runs: list[str]) -> Cell:
-    if attention_type == BASELINE:
-        return number_cell(MISSING, runs)
-    return number_cell(count(value, signed=True), runs, note=percent(value, whole))
+def _difference_cell(model: dict[str, Any], key: str, whole: Any, runs: list[StudyRun]) -> Cell:
+    names = [run.name for run in runs]
+    if runs[0].attention_type == BASELINE:
+        return number_cell(MISSING, names)
+    value = model.get(key)
+    return number_cell(count(value, signed=True), names, note=percent(value, whole))
 
 
-def _median_cost(study: Study, attention_type: str, key: str) -> float | None:
-    runs = study.runs_of(attention_type)
+def _median_cost(runs: list[StudyRun], key: str) -> float | None:
     values = [run.costs[key] for run in runs if run.costs and is_number(run.costs.get(key))]
     return median(values) if values else None
