@@ -198,34 +198,36 @@ class LayerAttention:
             ``queries``; ``None`` in place of what is undefined (no query sees two keys).
         """
         heads: dict[str, list[float | None]] = {}
-        s, n = self.sums, self.queries
-        acting = "signed" if self.maps == 2 else "map_1"
-        heads["context_rms"] = _numbers((s["context"] / self.tokens).sqrt())
-        heads["value_rms"] = _numbers((s["value"] / self.tokens).sqrt())
         by_distance: dict[str, Any] = {}
-        if n:
-            for kind in self.kinds:
-                prefix = "" if kind == acting else f"{kind}_"
-                ranges = s[f"{kind} by distance"] / n
-                heads[f"{prefix}sink"] = _numbers(s[f"{kind} first"] / n)
-                heads[f"{prefix}self"] = _numbers(ranges[:, 0])
-                heads[f"{prefix}previous"] = _numbers(ranges[:, 1])
-                by_distance[kind] = self._where(kind)
-            whole = "absolute" if self.maps == 2 else "map_1"
-            heads["sink_share"] = _numbers(s[f"{whole} first"] / s[f"{whole} mass"])
-            heads["entropy_1"] = _numbers(s["map_1 entropy"] / n)
-            if self.maps == 2:
-                self._of_two_maps(heads, by_distance)
-            else:
-                heads["entropy"] = heads["entropy_1"]
+        heads["context_rms"] = _numbers((self.sums["context"] / self.tokens).sqrt())
+        heads["value_rms"] = _numbers((self.sums["value"] / self.tokens).sqrt())
+        if self.queries:
+            self._of_maps(heads, by_distance)
         return {
             "heads": heads,
             "by_distance": by_distance,
             "map_cosine": {kind: gram.mean_cosine() for kind, gram in self.grams.items()},
             "map_correlation": {kind: gram.mean_correlation() for kind, gram in self.grams.items()},
             "cka": self.cka.mean(),
-            "queries": n,
+            "queries": self.queries,
         }
+
+    def _of_maps(self, heads: dict[str, list[float | None]], by_distance: dict[str, Any]) -> None:
+        s, n = self.sums, self.queries
+        acting, whole = ("signed", "absolute") if self.maps == 2 else ("map_1", "map_1")
+        for kind in self.kinds:
+            prefix = "" if kind == acting else f"{kind}_"
+            ranges = s[f"{kind} by distance"] / n
+            heads[f"{prefix}sink"] = _numbers(s[f"{kind} first"] / n)
+            heads[f"{prefix}self"] = _numbers(ranges[:, 0])
+            heads[f"{prefix}previous"] = _numbers(ranges[:, 1])
+            by_distance[kind] = self._where(kind)
+        heads["sink_share"] = _numbers(s[f"{whole} first"] / s[f"{whole} mass"])
+        heads["entropy_1"] = _numbers(s["map_1 entropy"] / n)
+        if self.maps == 2:
+            self._of_two_maps(heads, by_distance)
+        else:
+            heads["entropy"] = heads["entropy_1"]
 
     def _of_two_maps(
         self, heads: dict[str, list[float | None]], by_distance: dict[str, Any]

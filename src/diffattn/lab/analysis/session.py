@@ -107,11 +107,14 @@ def analyze(
     return AnalysisResult(
         text={"source": source, "documents": list(used), "sha256": digest.hexdigest()},
         settings={
-            "tokens": settings.tokens, "window_tokens": settings.window_tokens,
-            "bos": settings.bos, "dtype": settings.dtype, "distances": list(DISTANCES),
+            "tokens": settings.tokens,
+            "window_tokens": settings.window_tokens,
+            "bos": settings.bos,
+            "dtype": settings.dtype,
+            "distances": list(DISTANCES),
         },
         models=done,
-    )  # fmt: skip
+    )
 
 
 def _one_model(
@@ -126,13 +129,18 @@ def _one_model(
     log = cast(LambdaLogRecord | None, lambda_log(Path(path)) if has_log(path) else None)
     if is_log_alone(path):
         return ModelAnalysis(
-            model={"label": label, "path": path}, lambda_log=log,
+            model={"label": label, "path": path},
+            lambda_log=log,
             notes=[f"{label} has no weights: of its log λ alone is shown."],
-        )  # fmt: skip
+        )
     model = LanguageModel.load(
-        path, label=label, device=settings.device, dtype=settings.dtype, add_bos=settings.bos,
+        path,
+        label=label,
+        device=settings.device,
+        dtype=settings.dtype,
+        add_bos=settings.bos,
         verify=verify,
-    )  # fmt: skip
+    )
     windows = _windows(model, documents(), settings, used)
     require_readable(model.network, max(map(len, windows)))
     collected = _Collected(model, settings.block_entries)

@@ -1,6 +1,7 @@
 """``diffattn analyze``."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,59 +10,94 @@ import typer
 
 from diffattn.lab.cli.options import DTYPES, DeviceOption, DtypeOption, VerifyOption
 
+_Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[LABEL=]MODEL...",
+        help="run directories, model folders or hub names, side by side on the same text",
+    ),
+]
+_Out = Annotated[Path, typer.Option(help="new folder for analysis.json and report.html")]
+_Text = Annotated[str | None, typer.Option(help="text to read")]
+_File = Annotated[Path | None, typer.Option(help="file of text to read")]
+_Data = Annotated[
+    str | None,
+    typer.Option(help="corpus to read: python, stdlib, a folder, a .jsonl file or hub:NAME"),
+]
+_Tokens = Annotated[int, typer.Option(min=2, help="read at most so many tokens")]
+_WindowTokens = Annotated[
+    int | None,
+    typer.Option(min=4, help="of one sequence, BOS included [1024, or what the model takes]"),
+]
+_Bos = Annotated[
+    bool | None, typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]")
+]
+_Json = Annotated[bool, typer.Option("--json", help="print the record as JSON")]
+
 
 def analyze(
-    model: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[LABEL=]MODEL...",
-            help="run directories, model folders or hub names, side by side on the same text",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="new folder for analysis.json and report.html")],
-    text: Annotated[str | None, typer.Option(help="text to read")] = None,
-    file: Annotated[Path | None, typer.Option(help="file of text to read")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="corpus to read: python, stdlib, a folder, a .jsonl file or hub:NAME"),
-    ] = None,
-    tokens: Annotated[int, typer.Option(min=2, help="read at most so many tokens")] = 16_384,
-    window_tokens: Annotated[
-        int | None,
-        typer.Option(min=4, help="of one sequence, BOS included [1024, or what the model takes]"),
-    ] = None,
-    bos: Annotated[
-        bool | None,
-        typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
-    ] = None,
+    model: _Models,
+    out: _Out,
+    text: _Text = None,
+    file: _File = None,
+    data: _Data = None,
+    tokens: _Tokens = 16_384,
+    window_tokens: _WindowTokens = None,
+    bos: _Bos = None,
     device: DeviceOption = None,
     dtype: DtypeOption = "float32",
     verify: VerifyOption = True,
-    json_: Annotated[bool, typer.Option("--json", help="print the record as JSON")] = False,
+    json_: _Json = False,
 ) -> None:
     """Show what models attend to, how large their activations are, and their λ.
 
     Reads one of --text, --file and --data, of any length: no whole map is held in memory. Of a run
     directory λ over training is shown, too; one without weights has that alone and needs no text.
     """
-    from diffattn.errors import ConfigError
-    from diffattn.files.destination import require_folder_destination
-    from diffattn.lab.analysis.run_folders import is_log_alone
     from diffattn.lab.inference.labels import labelled
-    from diffattn.lab.records.analysis import ANALYSIS_FILE
-    from diffattn.lab.records.claim import is_claimed
-    from diffattn.models.checkpoint_folder import checkpoint_folder
-    from diffattn.models.config.known_names import check_known
 
     models = labelled(model, option="MODEL")
-    given = {"--text": text, "--file": file, "--data": data}
-    named = [name for name, value in given.items() if value is not None]
+    _require_text(models, text, file, data)
+    _require_destination(out, dtype)
+    settings = {
+        "tokens": tokens,
+        "window_tokens": window_tokens,
+        "dtype": dtype,
+        "device": device,
+        "bos": bos,
+    }
+    source = "the text of --text" if text is not None else str(data or file or "no text")
+    result = _analyze(models, _reader(text, data or str(file)), source, settings, verify)
+    result.write(out)
+    _show(result, out, json_)
+
+
+def _require_text(
+    models: dict[str, str], text: str | None, file: Path | None, data: str | None
+) -> None:
+    from diffattn.errors import ConfigError
+    from diffattn.lab.analysis.run_folders import is_log_alone
+    from diffattn.models.checkpoint_folder import checkpoint_folder
+
+    options = {"--text": text, "--file": file, "--data": data}
+    given = [name for name, value in options.items() if value is not None]
     with_weights = [path for path in models.values() if not is_log_alone(path)]
-    if len(named) > 1 or (with_weights and not named):
-        got = " and ".join(named) or "none"
+    if len(given) > 1 or (with_weights and not given):
+        got = " and ".join(given) or "none"
         raise ConfigError(f"analyze: one of --text, --file and --data must be given, got {got}.")
     if file is not None and not file.is_file():
         raise ConfigError(f"{file}: must be a file of text, got none or something else.")
+    for path in with_weights:
+        checkpoint_folder(path)
+
+
+def _require_destination(out: Path, dtype: str) -> None:
+    from diffattn.errors import ConfigError
+    from diffattn.files.destination import require_folder_destination
+    from diffattn.lab.records.analysis import ANALYSIS_FILE
+    from diffattn.lab.records.claim import is_claimed
+    from diffattn.models.config.known_names import check_known
+
     check_known("analyze", "dtype", dtype, DTYPES)
     require_folder_destination(out)
     if is_claimed(out, ANALYSIS_FILE, "an analysis"):
@@ -69,33 +105,46 @@ def analyze(
             f"{out}: must not hold an analysis yet, got {ANALYSIS_FILE}. 'diffattn report' makes "
             "its page."
         )
-    for path in with_weights:
-        checkpoint_folder(path)
+
+
+def _reader(text: str | None, corpus: str) -> Callable[[], Any]:
+    """A function that opens the text or the corpus."""
     from diffattn.lab.data.corpora import Document, load_corpus
     from diffattn.lab.data.files import normalise_line_ends
 
-    def documents() -> Any:
-        if text is not None:
-            return [Document(name="text", text=normalise_line_ends(text))]
-        return load_corpus(data or str(file))
+    if text is None:
+        return lambda: load_corpus(corpus)
+    return lambda: [Document(name="text", text=normalise_line_ends(text))]
 
-    from diffattn.lab.analysis.session import AnalysisSettings
-    from diffattn.lab.analysis.session import analyze as run_analysis
+
+def _analyze(
+    models: dict[str, str],
+    documents: Callable[[], Any],
+    source: str,
+    settings: dict[str, Any],
+    verify: bool,
+) -> Any:
+    from diffattn.lab.analysis.session import AnalysisSettings, analyze
     from diffattn.lab.cli.screen.progress import ItemProgress
+
+    with ItemProgress(len(models)) as progress:
+        return analyze(
+            models,
+            documents,
+            source,
+            AnalysisSettings(**settings),
+            verify=verify,
+            on_start=progress.on_start,
+            on_progress=progress.on_progress,
+        )
+
+
+def _show(result: Any, out: Path, json_: bool) -> None:
     from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.records.analysis import ANALYSIS_FILE
     from diffattn.lab.report.analysis.page import build_analysis_report
     from diffattn.lab.report.analysis.tables import lambda_rows, notes, summary_rows
 
-    settings = AnalysisSettings(
-        tokens=tokens, window_tokens=window_tokens, dtype=dtype, device=device, bos=bos
-    )
-    source = "the text of --text" if text is not None else str(data or file or "no text")
-    with ItemProgress(len(models)) as progress:
-        result = run_analysis(
-            models, documents, source, settings, verify=verify,
-            on_start=progress.on_start, on_progress=progress.on_progress,
-        )  # fmt: skip
-    result.write(out)
     page = build_analysis_report(out)
     if json_:
         typer.echo(json.dumps(asdict(result), indent=2, ensure_ascii=False))

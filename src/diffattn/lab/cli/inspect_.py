@@ -1,69 +1,71 @@
 """``diffattn inspect``; the standard library has a module of that name."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from diffattn.lab.cli.options import DeviceOption, DtypeOption, VerifyOption
 
+_Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL", help="[LABEL=]PATH of a run directory or model folder, or a hub name"
+    ),
+]
+_Out = Annotated[Path, typer.Option(help="page to write, for example page.html")]
+_Text = Annotated[str | None, typer.Option(help="text to read")]
+_File = Annotated[Path | None, typer.Option(help="or a file of text")]
+_Needle = Annotated[
+    bool, typer.Option("--needle", help="or a number hidden in a long text, and a question")
+]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="of --needle: length, depth, num_needles, haystack, sample or seed (repeatable)",
+    ),
+]
+_Layers = Annotated[str | None, typer.Option(help="e.g. 0,3; counted from 0 [all]")]
+_MaxTokens = Annotated[int, typer.Option(min=1, help="longest text in tokens")]
+_Cut = Annotated[bool, typer.Option("--cut", help="keep the first tokens of a longer text")]
+_Bos = Annotated[
+    bool | None, typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]")
+]
+_Force = Annotated[bool, typer.Option("--force", help="replace --out also if it is no such page")]
+
 
 def inspect_(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL", help="[LABEL=]PATH of a run directory or model folder, or a hub name"
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="page to write, for example page.html")],
-    text: Annotated[str | None, typer.Option(help="text to read")] = None,
-    file: Annotated[Path | None, typer.Option(help="or a file of text")] = None,
-    needle: Annotated[
-        bool, typer.Option("--needle", help="or a number hidden in a long text, and a question")
-    ] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="of --needle: length, depth, num_needles, haystack, sample or seed (repeatable)",
-        ),
-    ] = None,
-    layers: Annotated[str | None, typer.Option(help="e.g. 0,3; counted from 0 [all]")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="longest text in tokens")] = 512,
-    cut: Annotated[
-        bool, typer.Option("--cut", help="keep the first tokens of a longer text")
-    ] = False,
-    bos: Annotated[
-        bool | None,
-        typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]"),
-    ] = None,
+    models: _Models,
+    out: _Out,
+    text: _Text = None,
+    file: _File = None,
+    needle: _Needle = False,
+    set_: _Set = None,
+    layers: _Layers = None,
+    max_tokens: _MaxTokens = 512,
+    cut: _Cut = False,
+    bos: _Bos = None,
     device: DeviceOption = None,
     dtype: DtypeOption = "float32",
     verify: VerifyOption = True,
-    force: Annotated[
-        bool, typer.Option("--force", help="replace --out also if it is no such page")
-    ] = False,
+    force: _Force = False,
 ) -> None:
     """Make a page of what models attend to.
 
     One file that works offline: tokens, layers and heads, A1, A2 and A1 − λA2 side by side, several
     models on the same text. Softmax models show their one map.
     """
-    from diffattn.errors import ConfigError
-    from diffattn.lab.cli.options import whole_numbers
     from diffattn.lab.inference.labels import labelled
     from diffattn.lab.inspection.request import Request, chosen_text
     from diffattn.lab.report.viewer.page import require_page_destination
     from diffattn.models.checkpoint_folder import checkpoint_folder
 
     paths = labelled(models, option="MODEL")
-    chosen = None if layers is None else whole_numbers("--layers", layers)
-    if chosen is not None and len(set(chosen)) < len(chosen):
-        raise ConfigError(f"--layers: must be different layers, got {layers!r}.")
     request = Request(
+        layers=_layer_numbers(layers),
         text=chosen_text(text, file, needle, set_ or []),
-        layers=chosen,
         max_tokens=max_tokens,
         cut=cut,
         add_bos=bos,
@@ -71,12 +73,19 @@ def inspect_(
     require_page_destination(out, force=force)
     for path in paths.values():
         checkpoint_folder(path)
-
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "verify": verify, "force": force}
     from diffattn.lab.cli.screen.progress import StderrBars  # after everything that needs no model
     from diffattn.lab.inspection.session import inspect_models
 
-    page = inspect_models(
-        paths, request, out, device=device, dtype=dtype, verify=verify, force=force,
-        on_message=StderrBars().on_message,
-    )  # fmt: skip
-    typer.echo(page)
+    progress = StderrBars()
+    typer.echo(inspect_models(paths, request, out, **options, on_message=progress.on_message))
+
+
+def _layer_numbers(layers: str | None) -> tuple[int, ...] | None:
+    from diffattn.errors import ConfigError
+    from diffattn.lab.cli.options import whole_numbers
+
+    numbers = None if layers is None else whole_numbers("--layers", layers)
+    if numbers is not None and len(set(numbers)) < len(numbers):
+        raise ConfigError(f"--layers: must be different layers, got {layers!r}.")
+    return numbers

@@ -54,43 +54,53 @@ def viewed_layers(
     network, label = unwrapped(model.network), model.label
     _require_attention(label, network)
     count = int(network.config.get_text_config().num_hidden_layers)
-    wanted = range(count) if layers is None else layers
-    for layer in wanted:
+    shown = range(count) if layers is None else layers
+    for layer in shown:
         if not 0 <= layer < count:
             raise ConfigError(f"{label}: layers must be from 0 to {count - 1}, got {layer}.")
-    heads = _num_maps(network)
-    weights = len(wanted) * heads * len(ids) * (len(ids) + 1) // 2
-    if weights > room:
-        raise ConfigError(
-            f"{label}: a page must hold at most {MOST_WEIGHTS:,} weights, got {weights:,} of "
-            f"{len(wanted)} layers, {heads} maps and {len(ids)} tokens"
-            f"{'' if room == MOST_WEIGHTS else ' besides the other models'}. Choose --layers or a "
-            "shorter text."
-        )
+    weights = _num_weights(label, network, len(shown), len(ids), room)
     model.require_ids(ids)
     rows = attention_rows(network, torch.tensor([list(ids)], device=model.device))
     if len(rows) != count:
         raise ConfigError(f"{label}: must give a map per layer, got {len(rows)} of {count}.")
-    per_token = _lambda_differs(network)
-    tolerance = min(0.02, 32 * torch.finfo(network.dtype).eps)
+    row_scales = weights * num_models <= _ROW_SCALES_UP_TO
     viewed = []
-    for layer in wanted:
-        _require_causal(label, rows[layer])
-        lam = _lambdas(label, rows[layer], per_token, tolerance)
-        maps = rows[layer].maps.cpu().double().numpy()  # [H, maps, T, T]
-        codes, scales, error = to_codes(maps, row_scales=weights * num_models <= _ROW_SCALES_UP_TO)
-        viewed.append(
-            ViewedLayer(
-                index=layer,
-                codes=codes,
-                scales=scales,
-                lam=lam,
-                error=error,
-                sums=_sums(rows[layer], spans),
-            )
-        )
-        rows[layer] = None  # type: ignore[call-overload]  # read, and as large as all codes
+    for layer in shown:
+        viewed.append(_viewed_layer(label, network, layer, rows[layer], spans, row_scales))
+        rows[layer] = None  # type: ignore[call-overload]  # as large as all codes
     return viewed
+
+
+def _viewed_layer(
+    label: str,
+    network: Any,
+    layer: int,
+    rows: LayerRows,
+    spans: Sequence[tuple[int, int]],
+    row_scales: bool,
+) -> ViewedLayer:
+    if bool(rows.maps.triu(1).any()):
+        raise ConfigError(f"{label}: attention must be causal, got weights on later tokens.")
+    tolerance = min(0.02, 32 * torch.finfo(network.dtype).eps)
+    lam = _lambdas(label, rows, _lambda_differs(network), tolerance)
+    maps = rows.maps.cpu().double().numpy()  # [H, maps, T, T]
+    codes, scales, error = to_codes(maps, row_scales=row_scales)
+    sums = _sums(rows, spans)
+    return ViewedLayer(index=layer, codes=codes, scales=scales, lam=lam, error=error, sums=sums)
+
+
+def _num_weights(label: str, network: Any, layers: int, tokens: int, room: int) -> int:
+    """Weights of a model on the page."""
+    heads = _num_maps(network)
+    weights = layers * heads * tokens * (tokens + 1) // 2
+    if weights > room:
+        others = "" if room == MOST_WEIGHTS else " besides the other models"
+        raise ConfigError(
+            f"{label}: a page must hold at most {MOST_WEIGHTS:,} weights, got {weights:,} of "
+            f"{layers} layers, {heads} maps and {tokens} tokens{others}. Choose --layers or a "
+            "shorter text."
+        )
+    return weights
 
 
 def _require_attention(label: str, network: Any) -> None:
@@ -111,11 +121,6 @@ def _lambda_differs(network: Any) -> bool:
     """Whether each token and head has its own λ; else a layer has one."""
     ours = isinstance(network, DiffTransformerForCausalLM)
     return bool(ours and network.config.attention.lambda_projection)
-
-
-def _require_causal(label: str, rows: LayerRows) -> None:
-    if bool(rows.maps.triu(1).any()):
-        raise ConfigError(f"{label}: attention must be causal, got weights on later tokens.")
 
 
 def _lambdas(label: str, rows: LayerRows, per_token: bool, tolerance: float) -> np.ndarray | None:

@@ -64,10 +64,12 @@ def chosen_text(
     given = [
         name
         for name, is_given in (
-            ("--text", text is not None), ("--file", file is not None), ("--needle", needle)
+            ("--text", text is not None),
+            ("--file", file is not None),
+            ("--needle", needle),
         )
         if is_given
-    ]  # fmt: skip
+    ]
     if len(given) != 1:
         raise ConfigError(
             "inspect: one of --text, --file and --needle must be given, "

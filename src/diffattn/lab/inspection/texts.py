@@ -63,9 +63,12 @@ def _needle(
             "--set length=N chooses another."
         )
     protocol = AttentionSegments(
-        length=needle.length, num_needles=needle.num_needles, depths=(needle.depth,),
-        haystack=needle.haystack, seed=needle.seed,
-    )  # fmt: skip
+        length=needle.length,
+        num_needles=needle.num_needles,
+        depths=(needle.depth,),
+        haystack=needle.haystack,
+        seed=needle.seed,
+    )
     try:
         (prompt,) = build_prompts(model, protocol.task(needle.sample))
     except ItemError as error:

@@ -67,9 +67,10 @@ def tango_interval(wins: int, losses: int, n: int, level: float = 0.95) -> Inter
         linear = (2 * n - wins + losses) * delta - wins - losses
         root = math.sqrt(max(0.0, linear**2 + 8 * n * losses * delta * (1 - delta)))
         # Of the two forms of the root, the one that subtracts no equal numbers.
-        q = (root - linear) / (4 * n) if linear <= 0 else (
-            2 * losses * delta * (1 - delta) / (linear + root)
-        )  # fmt: skip
+        if linear <= 0:
+            q = (root - linear) / (4 * n)
+        else:
+            q = 2 * losses * delta * (1 - delta) / (linear + root)
         return (wins - losses - n * delta) ** 2 - z * z * n * (2 * q + delta * (1 - delta))
 
     return Interval(mean, _end(excess, mean, -1.0), _end(excess, mean, 1.0), level, n, "Tango")

@@ -1,4 +1,4 @@
-"""How much of one model, or of its data, does what another needs more of."""
+"""How much of one model, or of its data, suffices for the loss of another."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from diffattn.lab.stats.power_law import PowerLaw
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Equivalence:
-    """``x`` of one law does what ``other_x`` of another does."""
+    """``x`` of one law gives the loss that ``other_x`` of another gives."""
 
     x: float
     other_x: float
@@ -41,30 +41,15 @@ def equivalent(
         x: In the unit of both fits.
         fit_a: ``"offset"`` or ``"kaplan"``.
         fit_b: ``"offset"`` or ``"kaplan"``.
-        extrapolate: Allow an ``x`` outside the points of its fit. What a fit says there rests
-            on its form alone.
+        extrapolate: Allow an ``x`` outside the points of its fit, where only its form decides.
         level: Coverage of the interval of the ratio, in (0, 1). Default 0.95.
 
     Raises:
-        ConfigError: Outside the points and not asked to extrapolate, the second law never
-            reaches the loss, or ``level`` is outside (0, 1).
+        ConfigError: Outside the points and not asked to extrapolate, or the second law never
+            reaches the loss.
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"equivalent: level must be in (0, 1), got {level}.")
     loss = float(fit_a.predict(x))
-    a, b, c = _abc(fit_b)
-    if not (x > 0 and (loss - c) / a > 0):
-        raise ConfigError(
-            f"equivalent: the second law must reach the loss {loss:.4g} of the first at a "
-            f"positive x = {x:.4g}, got one that never leaves the side of {c:.4g}."
-        )
-    with np.errstate(over="ignore", under="ignore"):
-        other = float(np.power((loss - c) / a, -1 / b))
-    if not 0 < other < np.inf:
-        raise ConfigError(
-            f"equivalent: the second law must reach the loss {loss:.4g} at an x that a number "
-            f"holds, got {other:g}: it is nearly flat."
-        )
+    other = _inverse(fit_b, loss)
     outside = [
         f"{at:.4g} (points from {fit.x.min():.4g} to {fit.x.max():.4g})"
         for at, fit in ((x, fit_a), (other, fit_b))
@@ -75,20 +60,44 @@ def equivalent(
             f"equivalent: both x must lie within the points of their fits, got {outside[0]}. "
             "What a fit says beyond them has to be asked for."
         )
-    # d log(x / other) by the parameters of either fit: other moves by dL / L_b'(other).
-    slope = -a * b * other ** (-b) / other
+    ratio = _ratio_interval(x, fit_a, other, fit_b, level)
+    return Equivalence(x=x, other_x=other, loss=loss, ratio=ratio, extrapolated=bool(outside))
+
+
+def _inverse(fit: PowerLaw, loss: float) -> float:
+    """The x at which a law has a loss."""
+    a, b, c = _abc(fit)
+    if (loss - c) / a <= 0:
+        raise ConfigError(
+            f"equivalent: the second law must reach the loss {loss:.4g} of the first, got one that "
+            f"never leaves the side of {c:.4g}."
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        x = float(np.power((loss - c) / a, -1 / b))
+    if not 0 < x < np.inf:
+        raise ConfigError(
+            f"equivalent: the second law must reach the loss {loss:.4g} at an x that a number "
+            f"holds, got {x:g}: it is nearly flat."
+        )
+    return x
+
+
+def _ratio_interval(
+    x: float, fit_a: PowerLaw, other: float, fit_b: PowerLaw, level: float
+) -> Interval:
     n = min(len(fit_a.y), len(fit_b.y))
     first, second = fit_a.spread_at(x), fit_b.spread_at(other)
     if first is None or second is None:
         method = "none: no more different x than parameters"
-        ratio = Interval(x / other, None, None, level, n, method)
-    else:
-        spread = float(np.hypot(first, second)) / abs(slope * other)
-        fewest = min(fit_a.degrees_of_freedom, fit_b.degrees_of_freedom)
-        half = min(t_quantile((1 + level) / 2, fewest) * spread, 700.0)  # exp stays finite
-        low, high = (float(x / other * np.exp(sign * half)) for sign in (-1, 1))
-        ratio = Interval(x / other, low, high, level, n, "delta method, of the logarithm")
-    return Equivalence(x=x, other_x=other, loss=loss, ratio=ratio, extrapolated=bool(outside))
+        return Interval(x / other, None, None, level, n, method)
+    # d log(x / other) by the parameters of either fit: other moves by dL / L_b'(other).
+    a, b, _ = _abc(fit_b)
+    slope = -a * b * other ** (-b) / other
+    spread = float(np.hypot(first, second)) / abs(slope * other)
+    fewest = min(fit_a.degrees_of_freedom, fit_b.degrees_of_freedom)
+    half = min(t_quantile((1 + level) / 2, fewest) * spread, 700.0)  # exp stays finite
+    low, high = (float(x / other * np.exp(sign * half)) for sign in (-1, 1))
+    return Interval(x / other, low, high, level, n, "delta method, of the logarithm")
 
 
 def _abc(fit: PowerLaw) -> tuple[float, float, float]:

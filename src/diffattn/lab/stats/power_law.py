@@ -224,7 +224,9 @@ def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLa
     return PowerLaw(
         form=form,
         parameters={name: float(v) for name, v in zip(FORMS[form], values, strict=True)},
-        x=x, y=y, covariance=covariance,
+        x=x,
+        y=y,
+        covariance=covariance,
         r2=1 - float(((y - predicted) ** 2).sum() / ((y - y.mean()) ** 2).sum()),
         max_error=float(np.abs(y - predicted).max()),
-    )  # fmt: skip
+    )

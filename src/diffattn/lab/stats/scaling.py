@@ -76,10 +76,14 @@ def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
     a, b, c = parameters
     residuals = y - (a * x**-b + c)
     return PowerLaw(
-        form="offset", parameters={"a": a, "b": b, "c": c}, x=x, y=y, covariance=None,
+        form="offset",
+        parameters={"a": a, "b": b, "c": c},
+        x=x,
+        y=y,
+        covariance=None,
         r2=1 - float((residuals**2).sum() / ((y - y.mean()) ** 2).sum()),
         max_error=float(np.abs(residuals).max()),
-    )  # fmt: skip
+    )
 
 
 def equivalence_of(

@@ -78,24 +78,20 @@ def reproduce(
 ) -> Path:
     """Train the models of a study on the same data, and compare them.
 
-    ``"text"`` compares softmax, DIFF V1, DIFF V2 and Shared DIFF, and controls: models that lack
-    what may explain a difference, first of all attention. At study scale a sweep on a seed of its
-    own chooses each type's learning rate. The same call again continues what was interrupted.
+    The same call again continues an interrupted study.
 
     Args:
         scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (a day) or, of
             text, ablations and rank, ``"workstation"`` (one GPU).
-        kind: ``"text"``; ``"ablations"`` for Table 6, V1 with its second map added, V2's ablations
-            and the other reading of Shared DIFF's norm; ``"rank"`` for Shared DIFF's rank and
-            λ_init; ``"recall"``, ``"stability"``, ``"gradient-flow"`` or ``"scaling"``. Ablations
-            and rank sweep no learning rate, and test every row against what it changes one thing
-            of.
+        kind: ``"text"`` for softmax, DIFF V1, DIFF V2, Shared DIFF and controls; ``"ablations"``
+            for Table 6 and more; ``"rank"`` for Shared DIFF's rank and λ_init; ``"recall"``,
+            ``"stability"``, ``"gradient-flow"`` or ``"scaling"``.
         out: Study folder. Default: ``runs/<kind>-<scale>``, or ``runs/<scale>`` of text.
         seeds: Seeds of initial weights and data order. Default: the scale's.
         settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``; none of
             recall.
-        match: What the models keep equal; see :func:`diffattn.models.twins.twin`.
-        extrapolate: Of scaling: read equivalents beyond the points of the fits, too.
+        match: The budget that the models keep equal; see :func:`diffattn.models.twins.twin`.
+        extrapolate: Of scaling: also read equivalents beyond the points of the fits.
         reuse: Folders of other studies on text, whose finished runs with the same settings, seed
             and tokens are copied and not trained again.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
@@ -109,12 +105,9 @@ def reproduce(
         ``counts.json`` and ``maps.json``.
 
     Raises:
-        ConfigError: An unknown kind, scale or setting, ``out`` holds another configuration,
-            ``reuse`` names a folder without a study, or the scale is made for a GPU and there is
-            none.
+        ConfigError: An unknown kind, scale or setting, or a folder or device that does not fit.
         CheckpointError: ``out`` or a run to be copied holds foreign or damaged files.
-        DiffAttnError: A run failed; or a run that counts diverged, and all others are made. A run
-            that is to choose a learning rate may diverge: its rate is the worst.
+        DiffAttnError: A run failed; or a run that counts diverged, and all others are made.
     """
     study = make_study(
         kind, scale, seeds=seeds, settings=settings, match=match, extrapolate=extrapolate

@@ -10,6 +10,8 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.data.corpora import Document
+from diffattn.lab.records.analysis import AnalysisResult
+from diffattn.lab.records.study_results import read_study_results
 from diffattn.lab.report.analysis.page import is_analysis_folder
 from diffattn.lab.report.beside_papers import build_papers_report
 from diffattn.lab.report.claims.records import committed_folders
@@ -46,7 +48,7 @@ _RESULTS = "results.json"
 
 
 def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of what runs, in its order: studies, then the analysis of their models, then timings.
+    """Names of the stages, in order: studies, then the analysis of their models, then timings.
 
     Args:
         scale: A key of :data:`STUDIES_OF`.
@@ -70,7 +72,7 @@ def is_long(scale: str) -> bool:
 def scale_of(study: str, scale: str) -> str:
     """The scale of one study within the whole: its largest, where it has none of that name.
 
-    On one GPU the comparisons grow, by their recipe; what is made of many small models does not.
+    On one GPU the comparisons grow by their recipe; studies of many small models do not.
     """
     if not is_long(scale):
         return scale
@@ -92,11 +94,11 @@ def require_scale(folder: Path, scale: str) -> None:
     """
     for name in _ALL:
         path, expected = folder / name / "study.json", scale_of(name, scale)
-        found = read_json(path).get("scale") if path.exists() else expected
-        if found != expected:
+        recorded = read_json(path).get("scale") if path.exists() else expected
+        if recorded != expected:
             raise ConfigError(
                 f"reproduce all: {folder} must hold studies of scale {scale!r}, got {name} of "
-                f"scale {found!r}. Choose another --out."
+                f"scale {recorded!r}. Choose another --out."
             )
 
 
@@ -182,10 +184,10 @@ def time_models(
 
 
 def finish(folder: Path, scale: str) -> Path:
-    """Write ``results.json`` and the page of everything that has finished, by this call or before.
+    """Write ``results.json`` and the page of all finished stages, also those of earlier calls.
 
-    The page judges claims by the committed records, which have more seeds than a laptop's hour
-    gives; at a long scale by the studies here, and by committed ones where there is none.
+    A short scale judges claims by the committed records, which have more seeds. A long scale judges
+    them by its studies, and by a committed one where it has none.
 
     Args:
         folder: Of the whole reproduction.
@@ -194,75 +196,56 @@ def finish(folder: Path, scale: str) -> Path:
     Returns:
         The path of ``report.html``.
     """
-    stages = finished_stages(folder, scale)
-    sentences = {name: _sentence(folder, name) for name in stages}
-    write_json(
-        folder / _RESULTS,
-        {
-            "schema": 1,
-            "kind": "reproduction",
-            "scale": scale,
-            "stages": {
-                name: {"sha256": _digest(folder, name), "sentence": sentences[name]}
-                for name in stages
-                if name != THROUGHPUT  # times are never the same twice
-            },
-        },
-    )
-    links = [
-        Link(f"{name}/report.html", TITLES[name], sentences[name])
-        for name in stages
-        if name != THROUGHPUT
-    ]
+    finished = finished_stages(folder, scale)
+    stages = [name for name in finished if name != THROUGHPUT]  # times are never the same twice
+    sentences = {name: _first_sentence(folder / name) for name in stages}
+    entries = {
+        name: {"sha256": _digest(folder / name), "sentence": sentences[name]} for name in stages
+    }
+    head = {"schema": 1, "kind": "reproduction", "scale": scale}
+    write_json(folder / _RESULTS, head | {"stages": entries})
     root = committed_claims()
-    studies = [folder / name for name in stages if name in _ALL]
-    committed = [] if root is None else committed_folders(root)
+    folders = [] if root is None else committed_folders(root)
     if is_long(scale) or root is None:
-        kinds = {study_kind(study) for study in studies}
-        rest = [f for f in committed if not _is_study(f) or study_kind(f) not in kinds]
-        folders = [*studies, *rest]
-    else:
-        folders = committed
-    timed = [folder / THROUGHPUT] if THROUGHPUT in stages else []
+        studies = {name: folder / name for name in stages if name in _ALL}
+        folders = [*studies.values(), *(path for path in folders if _kind(path) not in studies)]
     return build_papers_report(
-        folders, folder / "report.html", root, stages=links, stage_benchmarks=timed, scale=scale
+        folders,
+        folder / "report.html",
+        root,
+        stages=[Link(f"{name}/report.html", TITLES[name], sentences[name]) for name in stages],
+        stage_benchmarks=[folder / THROUGHPUT] if THROUGHPUT in finished else [],
+        scale=scale,
     )
 
 
-def _is_study(folder: Path) -> bool:
-    return (folder / "study.json").exists()
+def _kind(folder: Path) -> str | None:
+    """The kind of a study; ``None`` for other records."""
+    return study_kind(folder) if (folder / "study.json").exists() else None
 
 
-def _sentence(folder: Path, stage: str) -> str:
-    """What a stage found, in its own words: the first sentence, of which its page has the rest."""
-    if stage in (ANALYSIS, THROUGHPUT):
+def _first_sentence(stage: Path) -> str:
+    """The first sentence of a study's verdict, or its claims; empty for an analysis."""
+    if stage.name == ANALYSIS:
         return ""
-    results = read_json(folder / stage / _RESULTS)
-    if "verdict" in results:
-        first, stop, _ = str(results["verdict"].get("sentence", "")).partition(". ")
-        return first + stop.strip()
-    asked = {"can": "Who learns it", "sooner": "Who learns it sooner"}
-    found = [
-        f"{question}: {task[key]['sentence']}"
-        for task in results.get("tasks", {}).values()
-        for key, question in asked.items()
-        if key in task
-    ]
-    return " ".join(found)
+    results = read_study_results(stage)
+    if "tasks" in results:
+        questions = {"can": "Who learns it", "sooner": "Who learns it sooner"}
+        return " ".join(
+            f"{question}: {task[key]['sentence']}"
+            for task in results["tasks"].values()
+            for key, question in questions.items()
+        )
+    first, stop, _ = results["verdict"]["sentence"].partition(". ")
+    return str(first + stop.strip())
 
 
-def _digest(folder: Path, stage: str) -> str:
-    """SHA-256 of what two runs of one seed give alike."""
-    if stage == ANALYSIS:
-        from diffattn.lab.records.analysis import AnalysisResult
-
-        recorded = AnalysisResult.read(folder / stage)
-        models: list[dict[str, Any]] = [asdict(model) for model in recorded.models]
-        for model in models:
-            model["model"] = {
-                key: value for key, value in model["model"].items() if key in ("label", "weights")
-            }
-        content = json.dumps(models, sort_keys=True).encode()
-    else:
-        content = (folder / stage / _RESULTS).read_bytes()
-    return hashlib.sha256(content).hexdigest()
+def _digest(stage: Path) -> str:
+    """SHA-256 of the contents that are the same in two runs of one seed."""
+    if stage.name != ANALYSIS:
+        return hashlib.sha256((stage / _RESULTS).read_bytes()).hexdigest()
+    models: list[dict[str, Any]] = [asdict(of) for of in AnalysisResult.read(stage).models]
+    for model in models:
+        facts = model["model"]
+        model["model"] = {key: facts[key] for key in facts if key in ("label", "weights")}
+    return hashlib.sha256(json.dumps(models, sort_keys=True).encode()).hexdigest()

@@ -88,43 +88,14 @@ def run_members(
         DiffAttnError: A run failed; its process's log is ``<folder>/<name>.log``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    waiting = _longest_first(members)
-    events: queue.Queue[tuple[_Worker, dict[str, Any]]] = queue.Queue()
-    active: list[_Worker] = []
-    devices = visible_devices()
-    failures: list[str] = []
+    pool = _Pool(_longest_first(members), data, folder, on_progress, short=short)
     try:
         with ended_by_sigterm():
-            while active or (waiting and not failures):
-                while waiting and len(active) < workers and not failures:
-                    log = folder / f"{waiting[0].config.name}.log"
-                    active.append(_Worker.start(log, events, _least_used(devices, active)))
-                    active[-1].give(waiting.pop(0), data, folder)
-                worker, event = events.get()
-                if "exit" not in event:
-                    on_progress(worker.run, event)
-                    if "error" in event:
-                        failures.append(event["error"])
-                    if "done" in event and short and waiting and not failures:
-                        worker.give(waiting.pop(0), data, folder)
-                    elif "done" in event:
-                        worker.hang_up()
-                    continue
-                worker.hang_up()
-                active.remove(worker)
-                if event["exit"] != 0 and not failures:
-                    failures.append(
-                        f"{worker.run}: the run must end by itself, got exit status "
-                        f"{event['exit']}. Its log: {worker.log}"
-                    )
+            pool.run(workers)
     finally:
-        for worker in active:
-            worker.process.terminate()  # it saves a checkpoint first
-        for worker in active:
-            worker.process.wait()
-            worker.hang_up()
-    if failures:
-        raise DiffAttnError(failures[0])
+        pool.end()
+    if pool.failures:
+        raise DiffAttnError(pool.failures[0])
 
 
 def _longest_first(members: Sequence[Member]) -> list[Member]:
@@ -169,10 +140,7 @@ def run_here(
         torch.set_num_threads(threads)
 
 
-def _least_used(devices: Sequence[str], active: Sequence["_Worker"]) -> str | None:
-    """The GPU for the next worker; ``None`` without GPUs."""
-    used = [worker.device for worker in active]
-    return min(devices, key=used.count, default=None)
+_Events = queue.Queue[tuple["_Worker", dict[str, Any]]]
 
 
 @dataclass(eq=False, slots=True)
@@ -190,7 +158,7 @@ class _Worker:
     def start(
         cls,
         log: Path,
-        events: "queue.Queue[tuple[_Worker, dict[str, Any]]]",
+        events: "_Events",
         device: str | None,
     ) -> "_Worker":
         seen = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
@@ -229,3 +197,73 @@ class _Worker:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
+
+
+class _Pool:
+    """Workers side by side, and the runs that wait for them."""
+
+    def __init__(
+        self,
+        waiting: list[Member],
+        data: Path | None,
+        folder: Path,
+        on_progress: OnProgress,
+        *,
+        short: bool,
+    ) -> None:
+        self.waiting = waiting
+        self.data = data
+        self.folder = folder
+        self.on_progress = on_progress
+        self.short = short
+        self.devices = visible_devices()
+        self.events: _Events = queue.Queue()
+        self.active: list[_Worker] = []
+        self.failures: list[str] = []
+
+    def run(self, workers: int) -> None:
+        """Start workers until no run waits, or one has failed; wait for all that have started."""
+        while self.active or (self.waiting and not self.failures):
+            while self.waiting and len(self.active) < workers and not self.failures:
+                log = self.folder / f"{self.waiting[0].config.name}.log"
+                self.active.append(_Worker.start(log, self.events, self.least_used_device()))
+                self._give_next(self.active[-1])
+            worker, event = self.events.get()
+            if "exit" in event:
+                self._remove(worker, event["exit"])
+            else:
+                self._receive(worker, event)
+
+    def least_used_device(self) -> str | None:
+        """The GPU for the next worker; ``None`` without GPUs."""
+        used = [worker.device for worker in self.active]
+        return min(self.devices, key=used.count, default=None)
+
+    def end(self) -> None:
+        """Terminate the workers that are left; each saves a checkpoint first."""
+        for worker in self.active:
+            worker.process.terminate()
+        for worker in self.active:
+            worker.process.wait()
+            worker.hang_up()
+
+    def _give_next(self, worker: _Worker) -> None:
+        worker.give(self.waiting.pop(0), self.data, self.folder)
+
+    def _receive(self, worker: _Worker, event: dict[str, Any]) -> None:
+        self.on_progress(worker.run, event)
+        if "error" in event:
+            self.failures.append(event["error"])
+        if "done" in event and self.short and self.waiting and not self.failures:
+            self._give_next(worker)
+        elif "done" in event:
+            worker.hang_up()
+
+    def _remove(self, worker: _Worker, status: int) -> None:
+        worker.hang_up()
+        self.active.remove(worker)
+        if status != 0 and not self.failures:
+            self.failures.append(
+                f"{worker.run}: the run must end by itself, got exit status {status}. "
+                f"Its log: {worker.log}"
+            )

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.catalog.recipes.laptop import laptop
+from diffattn.lab.catalog.recipes.comparison import laptop
 from diffattn.lab.catalog.recipes.stability import STABILITY
 from diffattn.lab.studies.stability.attending import FLOORS, shared_rates
 from diffattn.lab.studies.stability.config import stability_study

@@ -295,13 +295,14 @@ def test_every_gpu_gets_its_workers(monkeypatch):
     assert visible_devices() == ["0", "1", "2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,GPU-7")
     assert visible_devices() == ["2", "5", "GPU-7"]
-    active = []
+    pool = workers._Pool([], None, None, None, short=False)
     for device in ("2", "5", "GPU-7", "2"):
-        assert workers._least_used(visible_devices(), active) == device
-        active.append(SimpleNamespace(device=device))
-    del active[1]  # it has ended
-    assert workers._least_used(visible_devices(), active) == "5"
-    assert workers._least_used([], active) is None
+        assert pool.least_used_device() == device
+        pool.active.append(SimpleNamespace(device=device))
+    del pool.active[1]  # it has ended
+    assert pool.least_used_device() == "5"
+    pool.devices = []
+    assert pool.least_used_device() is None
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,19 @@ from functools import partial
 
 from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.catalog.recipes.ablations import ABLATIONS
+from diffattn.lab.catalog.recipes.comparison import laptop, smoke, study, workstation
 from diffattn.lab.catalog.recipes.diff_transformer_3b import (
     diff_transformer_3b,
     main_run,
     transformer_3b,
 )
 from diffattn.lab.catalog.recipes.diff_transformer_scaling import SCALING
-from diffattn.lab.catalog.recipes.laptop import laptop
 from diffattn.lab.catalog.recipes.long_context import LONG_CONTEXT
 from diffattn.lab.catalog.recipes.math_stages import MATH
 from diffattn.lab.catalog.recipes.plan import RunPlan
 from diffattn.lab.catalog.recipes.shared_diff_rank import SHARED_DIFF
 from diffattn.lab.catalog.recipes.sibling import laptop_sibling
-from diffattn.lab.catalog.recipes.smoke import smoke
-from diffattn.lab.catalog.recipes.study import study
 from diffattn.lab.catalog.recipes.token_scaling import TOKEN_SCALING
-from diffattn.lab.catalog.recipes.workstation import workstation
 from diffattn.lab.training.config import RunConfig
 from diffattn.models import presets
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from diffattn.lab.catalog.recipes.laptop import laptop as compared
+from diffattn.lab.catalog.recipes.comparison import laptop as compared
 from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan
 
 

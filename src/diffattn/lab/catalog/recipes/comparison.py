@@ -1,0 +1,114 @@
+"""The softmax models of the comparisons on text, by scale; the other models are their twins."""
+
+from typing import Any
+
+from diffattn.lab.catalog.recipes.plan import RunPlan
+from diffattn.lab.training.config import DataConfig, TrainConfig
+from diffattn.models.config.settings import ModelSettings
+
+
+def smoke() -> RunPlan:
+    """Softmax model of 0.14M parameters, 20 steps: checks the machinery, shows nothing else.
+
+    Command: ``diffattn reproduce text --scale smoke``. Hardware: 2 CPU cores. Duration: under a
+    minute for all four types. Expected: losses near 5.5 nats, alike for all four types.
+    """
+    train = TrainConfig(
+        num_steps=20,
+        batch_tokens=1_024,
+        seq_len=128,
+        learning_rate=3e-3,
+        final_learning_rate=3e-4,
+        warmup_steps=4,
+        log_every=5,
+        evaluate_every=10,
+        evaluation_tokens=4_096,
+    )
+    model = {"hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16}
+    return _plan("smoke", model, train, DataConfig(vocab_size=512))
+
+
+def laptop() -> RunPlan:
+    """Softmax model of 0.9M parameters with 8 heads (4 DIFF heads), about 0.5M tokens.
+
+    Command: ``diffattn reproduce text``. Hardware: 2 CPU cores. Duration: 7 to 10 minutes for four
+    types and their controls, one seed each. Expected: losses near 4.1, no attention clearly
+    behind; far below the papers' range.
+    """
+    train = TrainConfig(
+        num_steps=500,
+        batch_tokens=1_024,
+        seq_len=256,
+        learning_rate=3e-3,
+        final_learning_rate=3e-4,
+        warmup_steps=25,
+        log_every=10,
+        evaluate_every=50,
+        evaluation_tokens=8_192,
+    )
+    model = {"hidden_size": 128, "num_hidden_layers": 4, "num_heads": 8, "head_dim": 16}
+    return _plan("laptop", model, train, DataConfig(source="python", vocab_size=1_024))
+
+
+def study() -> RunPlan:
+    """Softmax model of 4.8M parameters with 16 heads (8 DIFF heads) of width 32, 4M tokens per run.
+
+    Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores with instructions for
+    bfloat16, in which products are taken as in the papers. Duration: about 30 core-hours for five
+    seeds of types, controls and V2 without its difference, three of the rest, a sweep of learning
+    rates and whole runs at its two best; it continues where it was stopped. Expected: the results
+    in docs/findings/results.md: V2 some 0.2 nats below softmax attention, a third of it each by its
+    gate, by second queries and by subtracting them. Eight DIFF heads is the smallest number that
+    the papers test; the token budget lies far below theirs.
+    """
+    train = TrainConfig(
+        num_steps=4_000,
+        batch_tokens=1_024,
+        seq_len=256,
+        precision="bfloat16",
+        learning_rate=2e-3,
+        final_learning_rate=2e-4,
+        warmup_steps=200,
+        log_every=40,
+        evaluate_every=200,
+        evaluation_tokens=32_768,
+    )
+    model = {"hidden_size": 256, "num_hidden_layers": 4, "num_heads": 16, "head_dim": 32}
+    return _plan("study", model, train, DataConfig(source="python", vocab_size=2_048))
+
+
+def workstation() -> RunPlan:
+    """Softmax model of 0.12B parameters with 16 heads (8 DIFF heads) of width 64, 0.26B tokens.
+
+    Command: ``diffattn reproduce text --scale workstation --set data.source=texts/``. Hardware: one
+    GPU with bfloat16. Duration: 2e17 operations per run, 9 minutes at 0.35 PFLOP/s; not run by this
+    project. Expected: not known. Name a corpus of at least as many tokens: Python's standard
+    library, which is read unless another is named, is some hundred times smaller.
+    """
+    train = TrainConfig(
+        num_steps=2_000,
+        batch_tokens=131_072,
+        seq_len=1_024,
+        micro_batch_sequences=16,
+        learning_rate=6e-4,
+        final_learning_rate=6e-5,
+        warmup_steps=100,
+        precision="bfloat16",
+        log_every=20,
+        evaluate_every=100,
+        evaluation_tokens=524_288,
+    )
+    model = {"hidden_size": 1_024, "num_hidden_layers": 8, "num_heads": 16, "head_dim": 64}
+    return _plan("workstation", model, train, DataConfig(source="python", vocab_size=16_384))
+
+
+def _plan(name: str, model: dict[str, Any], train: TrainConfig, data: DataConfig) -> RunPlan:
+    settings = ModelSettings(
+        attention_type="softmax",
+        vocab_size=data.vocab_size,
+        max_position_embeddings=train.seq_len,
+        embedding_multiplier=model["hidden_size"] ** 0.5,
+        depth_scaled_init=True,
+        **model,
+    )
+    return RunPlan(name=name, model=settings, train=train, data=data)
