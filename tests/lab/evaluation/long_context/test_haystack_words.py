@@ -8,6 +8,7 @@ from diffattn.lab.evaluation.long_context.haystack import (
     insert_sentences,
     read_haystack_words,
 )
+from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def test_too_little_text_is_one_clear_line(book, models):
     with pytest.raises(ConfigError, match=r"must hold 108 words for a passage, got 107"):
         book.passage(0, 108)
     with pytest.raises(ConfigError, match=r"^ruler: the haystack '.*book.txt' must hold 5000 tok"):
-        book.require_tokens(models["softmax"], 5000, "ruler")
-    book.require_tokens(models["softmax"], 20, "ruler")
+        Ruler(haystack=book.source).require_words(models["softmax"], 5000)
+    Ruler(haystack=book.source).require_words(models["softmax"], 20)
 
 
 def test_equal_text_has_equal_facts(book):

@@ -7,7 +7,7 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.fitting import most_that_fits
 from diffattn.lab.evaluation.long_context.lengths import (
-    effective_length,
+    length_metric,
     lengths_that_fit,
     require_lengths,
 )
@@ -32,9 +32,9 @@ def test_lengths_must_be_different_positive_numbers(lengths):
 
 
 def test_the_effective_length_is_the_longest_above_the_threshold():
-    assert effective_length({4096: 0.9, 8192: 0.856, 16384: 0.8559}, 0.856) == 8192
-    assert effective_length({4096: 0.8, 8192: 0.9}, 0.856) == 8192
-    assert effective_length({4096: 0.1}, 0.856) == 0
+    scores = {4096: 0.1, 8192: 0.856, 16384: 0.8559}
+    assert length_metric("x", scores, 0.856, 1).value == 8192
+    assert length_metric("x", {4096: 0.1}, 0.856, 1).value == 0
 
 
 def counted(function):

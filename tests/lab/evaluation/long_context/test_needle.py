@@ -7,7 +7,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
-from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts, forced_answer
+from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts, forced_number
 from diffattn.lab.evaluation.long_context.needle import Needle, contains_number
 from diffattn.lab.evaluation.metrics import NAMED
 from diffattn.lab.evaluation.protocol import Part
@@ -59,7 +59,7 @@ def test_the_shared_reading_equals_whole_prompts(model, haystack):
         assert row["output"] == plain.text
         logprobs = []
         for city, number in zip(row["cities"], row["numbers"], strict=True):
-            answer = forced_answer(model, city, number)
+            answer = forced_number(model, city, number)
             ids = torch.tensor([[*prompt.ids, *answer.context, *answer.target]])
             with torch.no_grad():
                 found = model.network(ids).logits[0].log_softmax(-1)

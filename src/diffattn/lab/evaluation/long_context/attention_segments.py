@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.haystack import corpus_text, encode_within
+from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol, encode_within
 from diffattn.lab.evaluation.long_context.lengths import require_grid
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
@@ -20,9 +20,9 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     needle,
 )
 from diffattn.lab.evaluation.metrics import metric
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.network_reader import ItemError, Prefix
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
@@ -34,7 +34,7 @@ _COMPARED = ("signed", "clipped", "absolute")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionSegments(Protocol):
+class AttentionSegments(HaystackProtocol):
     """Where the token that predicts the answer's first digit looks.
 
     Per layer and head its attention over all keys is summed over five segments: BOS, the context
@@ -70,10 +70,6 @@ class AttentionSegments(Protocol):
     """Of the answer, in percent."""
     samples: int = 50
     """Haystacks."""
-    haystack: str = "stdlib"
-    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
-    text_field: str = "text"
-    """Key of the text where the haystack is JSON lines or from the hub."""
     per_head: bool = False
     """Record the sums of every layer and head as well: about 10 kB per 100 heads and item."""
     seed: int = 1234
@@ -102,21 +98,17 @@ class AttentionSegments(Protocol):
             for sample in range(self.samples)
         ]
 
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack."""
-        return corpus_text(self.haystack, self.text_field)
-
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt up to its last token, then look at that token's attention."""
         task = self.task(items[0].payload[0])
-        prompts = build_prompts(model, task, [item.payload[-1] for item in items])
-        rows: dict[int, dict[str, Any]] = {}
-        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
-            last = torch.tensor([prompts[i].ids[-1:]], device=model.device)
+
+        def row(prompt: MagicPrompt, prefix: Prefix) -> dict[str, Any]:
+            last = torch.tensor([prompt.ids[-1:]], device=model.device)
             layers = attention_rows(model.network, last, prefix.rows(1))
-            del prefix  # the next prompt is read only now: one less in memory
-            rows[i] = self._row(model, prompts[i], layers) | {"sample": task.sample}
-        return [rows[i] for i in range(len(items))]
+            return self._row(model, prompt, layers) | {"sample": task.sample}
+
+        prompts = build_prompts(model, task, [item.payload[-1] for item in items])
+        return self.read_rows(model, prompts, row)
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Answer and noise per depth; every part, weight and normalisation as a table."""
@@ -127,22 +119,17 @@ class AttentionSegments(Protocol):
             for normalised, weights, part in _keys(at_depth[0]["shares"]) if at_depth else ():
                 interval = cluster_mean([r["shares"][normalised][weights][part] for r in at_depth])
                 where = {"weights": weights, "normalised": normalised, "depth": depth}
-                table.append(
-                    {
-                        **where, "part": part, "mean": interval.mean,
-                        "low": interval.low, "high": interval.high, "n": interval.n,
-                    }
-                )  # fmt: skip
+                ends = {"low": interval.low, "high": interval.high, "n": interval.n}
+                table.append({**where, "part": part, "mean": interval.mean} | ends)
                 printed = part in ("answer", "noise")
                 printed |= len(self.depths) == 1 and part in SEGMENTS  # Figure 1 has all five
                 if printed and weights in _COMPARED:
-                    better = {"answer": True, "noise": False}.get(part)
-                    headline = weights == "signed" and normalised == "global"
-                    metrics.append(
-                        metric(
-                            part, interval, where=where, headline=headline, higher_is_better=better
-                        )
-                    )
+                    facts: dict[str, Any] = {
+                        "where": where,
+                        "headline": weights == "signed" and normalised == "global",
+                        "higher_is_better": {"answer": True, "noise": False}.get(part),
+                    }
+                    metrics.append(metric(part, interval, **facts))
         factors = [row["one_minus_lambda"] for row in rows]
         tables: dict[str, Any] = {
             "segments": table,
@@ -156,13 +143,21 @@ class AttentionSegments(Protocol):
         return Summary(metrics=metrics, tables=tables)
 
     def task(self, sample: int) -> MagicTask:
-        """What is hidden in one haystack, and where."""
+        """The needles of one haystack, and their places."""
         return MagicTask(
-            source=self.haystack, text_field=self.text_field, length=self.length,
-            num_needles=self.num_needles, num_asked=1,
-            sample=sample, seed=self.seed, template="completion", room=0, needs_start=True,
-            depths=tuple(self.depths), ending=f" {answer('{city}')}",
-        )  # fmt: skip
+            source=self.haystack,
+            text_field=self.text_field,
+            length=self.length,
+            num_needles=self.num_needles,
+            num_asked=1,
+            sample=sample,
+            seed=self.seed,
+            template="completion",
+            room=0,
+            needs_start=True,
+            depths=tuple(self.depths),
+            ending=f" {answer('{city}')}",
+        )
 
     def _row(
         self, model: LanguageModel, prompt: MagicPrompt, layers: Sequence[LayerRows]
@@ -211,7 +206,7 @@ def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
 
 
 def _number(model: LanguageModel, prompt: MagicPrompt) -> tuple[int, int]:
-    """Where the digits of the answer stand, with the space before them if a token holds both."""
+    """Tokens of the answer's digits, with the space before them if a token holds both."""
     first = prompt.spans[0][0] + len(before_digits(model, prompt.cities[0], prompt.numbers[0]))
     sentence = needle(prompt.cities[0], prompt.numbers[0]).removesuffix("\n")
     given = len(encode_within(model, f"\n{answer(prompt.cities[0])}"))

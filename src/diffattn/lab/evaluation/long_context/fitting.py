@@ -1,4 +1,4 @@
-"""How much of something fits into a context of a given length."""
+"""The number of units that fit into a context of a given length."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most:
     tokens grow almost in proportion to units, so it takes about six counts.
 
     Args:
-        count: Units to tokens, not falling; where tokenizers merge across units and it falls by a
+        count: Units to tokens, not falling. Where tokenizers merge across units and it falls by a
             token here and there, the result still fits and the next larger one does not.
         limit: Tokens.
         least: Units that must fit.
-        most: Units there are.
+        most: Units that exist.
 
     Returns:
         From ``least`` to ``most``; ``None`` if not even ``least`` fits.

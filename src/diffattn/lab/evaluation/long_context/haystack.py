@@ -1,14 +1,14 @@
 """Long texts that something is hidden in, opened at sentence ends only: as tokens or as words.
 
 A sentence ends at ``.``, ``!`` or ``?`` (also ``。！？``) with closing quotes and brackets, before
-white space or at the end of the text. Tokens keep line ends, and those end a sentence, too;
-words have lost them, and a sentence of words ends after 60 at the latest.
+white space or at the end of the text. Tokens keep line ends, which end a sentence too. Words have
+lost them, and a sentence of words ends after 60 at the latest.
 """
 
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -18,14 +18,16 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.evaluation.protocol import Item, Protocol
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.network_reader import ItemError, Prefix
+from diffattn.lab.inference.scoring import Continuation
 
 _MAX_CHARACTERS = 20_000_000
-"""Of a corpus; what comes later is not read. About 5 million tokens."""
+"""Of a corpus, about 5 million tokens; the rest is not read."""
 _BETWEEN_DOCUMENTS = "\n\n"
 _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")
-"""Of a text before white space."""
+"""Before white space."""
 _NEXT_SENTENCE = re.compile(r"[.!?][\"'”’»)\]]*\s+|\n\s*")
 _LAST_CHARACTERS = frozenset(".!?。！？\"'”’»)] \t\n")
 _LONGEST_END = 16
@@ -33,9 +35,59 @@ _LONGEST_END = 16
 _CHARACTERS_PER_TOKEN = 16
 """More than any tokenizer packs into one token on average."""
 _LEAST_CHARACTERS = 2_000_000
-"""Read of large corpora also for short contexts, so that the passages differ."""
+"""Read of large corpora for short contexts, too, so that the passages differ."""
 _LONGEST_SENTENCE = 60
 """Words; code and tables may go on without a full stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HaystackProtocol(Protocol):
+    """A protocol that hides something in a long text."""
+
+    haystack: str = "stdlib"
+    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    text_field: str = "text"
+    """Key of the text where the haystack is JSON lines or from the hub."""
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack."""
+        return corpus_text(self.haystack, self.text_field)
+
+    def words(self, tokens: int) -> "HaystackWords":
+        """The haystack as words, enough for contexts of ``tokens`` tokens."""
+        return read_haystack_words(self.haystack, tokens, self.text_field)
+
+    def require_words(self, model: LanguageModel, tokens: int) -> None:
+        """Refuse a haystack that repeats itself within so many tokens.
+
+        Raises:
+            ConfigError: It is too short, or cannot be read.
+        """
+        text = self.words(tokens).text
+        held = tokens
+        if len(text) < _CHARACTERS_PER_TOKEN * tokens:
+            held = len(model.encode(text))
+        if held < tokens:
+            raise ConfigError(
+                f"{self.name}: the haystack {self.haystack!r} must hold {tokens} tokens, the "
+                f"longest context, got {held}. Name a longer text or set shorter lengths."
+            )
+
+    @staticmethod
+    def read_rows(
+        model: LanguageModel,
+        prompts: Sequence[Any],
+        row: Callable[[Any, Prefix], dict[str, Any]],
+    ) -> list[dict[str, Any]]:
+        """The rows of prompts, each made of its prompt and of all its tokens but the last.
+
+        What several prompts begin with is read once.
+        """
+        rows: dict[int, dict[str, Any]] = {}
+        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
+            rows[i] = row(prompts[i], prefix)
+            del prefix  # the next prompt is read only now: one less in memory
+        return [rows[i] for i in range(len(prompts))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +98,16 @@ class HaystackTokens:
     text: str
     """Of these tokens; a character cut by the end stands in it whole."""
     sentence_ends: tuple[int, ...]
-    """How many leading tokens make whole sentences; ascending, from 1 to ``len(ids) - 1``."""
+    """Numbers of leading tokens that make whole sentences; ascending, below ``len(ids)``."""
     start: int
     """First character, counted in the corpus."""
 
     def slot(self, depth: float) -> int:
-        """Tokens before something hidden at ``depth`` percent: back to the last sentence end.
-
-        Depth 0 is before everything and depth 100 after everything.
-        """
+        """Tokens before something hidden at ``depth`` percent: back to the last sentence end."""
         if depth >= 100:
             return len(self.ids)
-        return self._back(int(len(self.ids) * depth / 100))
+        index = bisect_right(self.sentence_ends, int(len(self.ids) * depth / 100))
+        return self.sentence_ends[index - 1] if index else 0
 
     def random_slots(self, generator: Random, count: int, taken: Collection[int]) -> list[int]:
         """Distinct slots at uniformly random depths, none of them in ``taken``.
@@ -85,11 +135,11 @@ class HaystackTokens:
 
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of the text: equal for equal haystacks."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return _digest(self.text)
 
-    def _back(self, place: int) -> int:
-        index = bisect_right(self.sentence_ends, place)
-        return self.sentence_ends[index - 1] if index else 0
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _documents(source: str, num_characters: int, text_field: str) -> Iterator[str]:
@@ -105,14 +155,9 @@ def _documents(source: str, num_characters: int, text_field: str) -> Iterator[st
 
 @lru_cache(maxsize=2)
 def corpus_text(source: str, text_field: str = "text") -> str:
-    """All documents of a corpus as one text, without Project Gutenberg's frames.
+    """Documents of a corpus in order as one text, up to 20 million characters.
 
-    Documents follow each other after a blank line, in the corpus's order, up to 20 million
-    characters.
-
-    Args:
-        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
-        text_field: Key or column of the text.
+    Blank lines stand between them, and Project Gutenberg's frames are left out.
 
     Raises:
         ConfigError: The source cannot be read.
@@ -129,19 +174,12 @@ def random_start(text: str, generator: Random) -> int:
 def read_haystack_tokens(
     model: LanguageModel, source: str, start: int, num_tokens: int, text_field: str = "text"
 ) -> HaystackTokens:
-    """Exactly ``num_tokens`` tokens of a corpus from a character on.
+    """Exactly ``num_tokens`` tokens of a corpus from character ``start`` on.
 
     After its last document a corpus goes on with its first; no text is used twice.
 
-    Args:
-        model: Whose tokens are counted. Equal tokenizers get equal tokens.
-        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
-        start: Character to begin at.
-        num_tokens: 1 or more.
-        text_field: Key or column of the text.
-
     Raises:
-        ConfigError: The whole corpus has fewer tokens, or the tokenizer tells no characters.
+        ConfigError: The corpus has fewer tokens, or the tokenizer tells no characters.
     """
     text = corpus_text(source, text_field)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
@@ -166,13 +204,13 @@ def read_haystack_tokens(
 
 
 def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """How many leading tokens make whole sentences.
+    """Numbers of leading tokens that make whole sentences.
 
-    Marks count before white space only (so not within ``3.14`` or ``os.path``). A token may hold
+    Marks count before white space only (not within ``3.14`` or ``os.path``). A token may hold
     the mark and the white space after it. Between two places lies more than white space.
 
     Args:
-        text: What was encoded.
+        text: The encoded text.
         spans: First character of every token and the one after its last.
     """
     last = 0
@@ -184,12 +222,10 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
             continue
         before = text[max(0, end - _LONGEST_END) : end]
         # Some tokenizers count white space to no token: then it lies between the two.
-        gap = text[end:following]
         inner = before.rstrip(" \t")
-        is_line_end = inner.endswith("\n") or "\n" in gap
+        is_line_end = inner.endswith("\n") or "\n" in text[end:following]
         is_followed = inner != before or text[end : end + 1].isspace()
-        is_end = is_line_end or (is_followed and _SENTENCE_END.search(inner))
-        if is_end:
+        if is_line_end or (is_followed and _SENTENCE_END.search(inner)):
             if text[last:end].strip():
                 yield i + 1
             last = end
@@ -198,23 +234,22 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
 def insert_tokens(
     ids: Sequence[int], pieces: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Put pieces into a sequence, at places counted in the sequence without them.
+    """Put pieces into a sequence, at distinct places counted in the sequence without them.
 
     Args:
         ids: The sequence.
-        pieces: Place (tokens before it, from 0 to ``len(ids)``; distinct) and tokens of each.
+        pieces: Place (number of tokens before it) and tokens of each.
 
     Returns:
-        The new sequence, and where each piece begins and ends in it, in the order given.
+        The new sequence, and the first and last place of each piece in it, in the order given.
     """
     whole = list(ids)
     spans: list[tuple[int, int]] = [(0, 0)] * len(pieces)
-    for slot, piece in sorted(pieces, key=lambda pair: pair[0], reverse=True):
-        whole[slot:slot] = piece  # from right to left: places further left stay right
     moved = 0
     for i in sorted(range(len(pieces)), key=lambda i: pieces[i][0]):
-        slot, piece = pieces[i]
-        spans[i] = (slot + moved, slot + moved + len(piece))
+        slot, piece = pieces[i][0] + moved, pieces[i][1]
+        whole[slot:slot] = piece
+        spans[i] = (slot, slot + len(piece))
         moved += len(piece)
     return whole, spans
 
@@ -230,6 +265,13 @@ def encode_within(model: LanguageModel, text: str) -> list[int]:
     return whole[len(carrier) :] if whole[: len(carrier)] == carrier else model.encode(text)
 
 
+def forced_answer(model: LanguageModel, given: str, answer: str) -> Continuation:
+    """The beginning of an answer, which is given, and the tokens after it, which are scored."""
+    context = encode_within(model, given)
+    whole = encode_within(model, f"{given} {answer}")
+    return Continuation(tuple(context), tuple(whole[len(context) :]))
+
+
 def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """Tokens and their characters; as :meth:`LanguageModel.encode`, special ones stay text."""
     tokenizer: Any = model.tokenizer
@@ -238,10 +280,8 @@ def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int,
             f"haystack: sentences need a tokenizer that tells the characters of its tokens (a "
             f"fast one), got {type(tokenizer).__name__} of {model.label}."
         )
-    encoded = tokenizer(
-        text, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True,
-        verbose=False,
-    )  # fmt: skip
+    options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+    encoded = tokenizer(text, return_offsets_mapping=True, **options)
     return encoded["input_ids"], encoded["offset_mapping"]
 
 
@@ -256,18 +296,16 @@ class HaystackWords:
 
     @cached_property
     def text(self) -> str:
-        """All of it on one line."""
+        """The words on one line."""
         return " ".join(self.words)
 
     def passage(self, first: int, num_words: int) -> list[str]:
-        """Sentences from one on, the last one cut so that the words are exactly so many.
+        """Sentences from number ``first`` on, the last one cut to exactly ``num_words`` words.
 
-        Args:
-            first: Number of the first sentence, counted round the text.
-            num_words: From 0 to the length of the text, at whose end it goes on at the beginning.
+        At its end the text goes on at its beginning.
 
         Raises:
-            ConfigError: More words are wanted than there are.
+            ConfigError: The text has fewer words.
         """
         if num_words > len(self.words):
             raise ConfigError(
@@ -283,25 +321,10 @@ class HaystackWords:
             at = (at + 1) % len(self.starts)
         return sentences
 
-    def require_tokens(self, model: LanguageModel, tokens: int, where: str) -> None:
-        """Raise unless the text fills so many tokens without repeating itself.
-
-        Raises:
-            ConfigError: It does not.
-        """
-        if len(self.text) >= _CHARACTERS_PER_TOKEN * tokens:
-            return
-        held = len(model.encode(self.text))
-        if held < tokens:
-            raise ConfigError(
-                f"{where}: the haystack {self.source!r} must hold {tokens} tokens, the longest "
-                f"context, got {held}. Name a longer text or set shorter lengths."
-            )
-
     @cached_property
     def sha256(self) -> str:
         """First 16 hex digits of the hash of the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return _digest(self.text)
 
     @cached_property
     def numbers(self) -> frozenset[str]:
@@ -312,11 +335,6 @@ class HaystackWords:
 @lru_cache(maxsize=4)
 def read_haystack_words(source: str, tokens: int, text_field: str = "text") -> HaystackWords:
     """The beginning of a corpus as words, enough for contexts of ``tokens`` tokens.
-
-    Args:
-        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
-        tokens: Longest context.
-        text_field: Key or column of the text.
 
     Raises:
         ConfigError: The corpus cannot be read.
@@ -340,12 +358,7 @@ def _sentences(words: list[str]) -> Iterator[list[str]]:
 
 
 def insert_sentences(sentences: list[str], additions: list[tuple[int, str]]) -> list[str]:
-    """Sentences with others put before given places, several at one place in their order.
-
-    Args:
-        sentences: Any number.
-        additions: ``(place, sentence)``, places rising within [0, len(sentences)].
-    """
+    """Sentences with others before given places, which rise; several at one place keep order."""
     places = [0, *(place for place, _ in additions), len(sentences)]
     assert all(a <= b for a, b in pairwise(places)), "places must rise"
     merged: list[str] = []

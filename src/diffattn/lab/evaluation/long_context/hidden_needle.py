@@ -1,4 +1,4 @@
-"""Needles that a question finds by meaning, not by its words."""
+"""Needles that share their meaning with the question, but not its words."""
 
 import itertools
 import re
@@ -10,9 +10,9 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.fitting import most_that_fits
 from diffattn.lab.evaluation.long_context.haystack import (
+    HaystackProtocol,
     HaystackWords,
     insert_sentences,
-    read_haystack_words,
 )
 from diffattn.lab.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
 from diffattn.lab.evaluation.long_context.lengths import (
@@ -21,7 +21,7 @@ from diffattn.lab.evaluation.long_context.lengths import (
     require_lengths,
 )
 from diffattn.lab.evaluation.metrics import guess_shares, metric
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.prompting import prompt_text, require_chat_template
@@ -45,7 +45,7 @@ _SPARE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenNeedleSearch(Protocol):
+class HiddenNeedleSearch(HaystackProtocol):
     """Who is it? One sentence tells, without sharing a word with the question.
 
     Source: A. Modarressi et al., arXiv:2502.05167 (NoLiMa): depths, score, effective length.
@@ -77,10 +77,6 @@ class HiddenNeedleSearch(Protocol):
     """Places of the needle, evenly from the beginning to the end."""
     needles: int = len(NEEDLES)
     """How many of the needles, from the first on."""
-    haystack: str = "stdlib"
-    """Corpus of the text; see :func:`diffattn.lab.data.corpora.load_corpus`."""
-    text_field: str = "text"
-    """Key of the text where the haystack is JSON lines or from the hub."""
     max_new_tokens: int = 16
     chat: bool = False
     """Ask through the tokenizer's chat template."""
@@ -99,28 +95,20 @@ class HiddenNeedleSearch(Protocol):
         """One text per batch: its questions share the reading."""
         if self.chat:
             require_chat_template(model)
-        prompts = [
-            self._prompt(model, "", needle.question(kind))
-            for needle in NEEDLES[: self.needles]
-            for kind in KINDS
-        ]
+        needles = NEEDLES[: self.needles]
+        prompts = [self._prompt(model, "", n.question(kind)) for n in needles for kind in KINDS]
         sizes = [len(model.encode_prompt(p, special=self.chat)) for p in prompts]
         overhead = max(sizes) + self.max_new_tokens + _SPARE
         lengths = lengths_that_fit(self.name, self.lengths, model, _STANDARD, overhead=overhead)
-        least = max(
-            len(model.encode(needle.text.format(name=name)))
-            for needle in NEEDLES[: self.needles]
-            for name in NAMES
-        )
+        texts = [needle.text.format(name=name) for needle in needles for name in NAMES]
+        least = max(len(model.encode(text)) for text in texts)
         if min(lengths) < 2 * least:
             raise ConfigError(
                 f"hidden_needle: lengths must be {2 * least} tokens or more, twice the longest "
                 f"needle with this tokenizer, got {min(lengths)}."
             )
         longest = max(lengths)
-        read_haystack_words(self.haystack, longest, self.text_field).require_tokens(
-            model, longest, self.name
-        )
+        self.require_words(model, longest)
         return [
             [
                 Item(
@@ -137,18 +125,14 @@ class HiddenNeedleSearch(Protocol):
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The haystack, as far as the longest length reads it."""
-        longest = items[0].payload[-1]
-        return read_haystack_words(self.haystack, longest, self.text_field).sha256
+        return self.words(items[0].payload[-1]).sha256
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Ask all questions about one text."""
         length, number, step, _, longest = items[0].payload
-        needle, background = (
-            NEEDLES[number],
-            read_haystack_words(self.haystack, longest, self.text_field),
-        )
+        needle, background = NEEDLES[number], self.words(longest)
         text, name, tokens, place = self._text(model, background, length, number, step)
-        present = [one for one in NAMES if names(text, one)]
+        present = [other for other in NAMES if names(text, other)]
         kinds = [item.payload[3] for item in items]
         texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]
         done = model.complete(
@@ -169,9 +153,7 @@ class HiddenNeedleSearch(Protocol):
                 "place": place,
                 "haystack": background.sha256,
                 "names_in_text": present,
-                **guess_shares(
-                    1, len(present), int(sum(names(completion.text, one) for one in present))
-                ),
+                **guess_shares(1, len(present), _count_names(completion.text, present)),
                 "scores": {
                     _SCORE[kind]: names(completion.text, name),
                     _LOGPROB[kind]: completion.logprob_per_token,
@@ -189,15 +171,14 @@ class HiddenNeedleSearch(Protocol):
         for length in lengths:
             of_length = [row for row in hops if row["length"] == length]
             if of_length:
-                metrics.append(_metric("contains", of_length, {"length": length}, headline=True))
+                metrics.append(_mean(of_length, headline=True, length=length))
                 scores[length] = metrics[-1].value
             for kind in KINDS:
                 part = [r for r in rows if (r["length"], r["kind"]) == (length, kind)]
-                if part:
-                    metrics.append(_metric("contains", part, {"length": length, "kind": kind}))
+                metrics += [_mean(part, length=length, kind=kind)] if part else []
             for depth in sorted({row["depth"] for row in of_length}):
                 part = [row for row in of_length if row["depth"] == depth]
-                metrics.append(_metric("contains", part, {"length": length, "depth": depth}))
+                metrics.append(_mean(part, length=length, depth=depth))
         base_lengths = [length for length in BASE_LENGTHS if length in scores]
         base = sum(scores[n] for n in base_lengths) / len(base_lengths) if base_lengths else None
         if base is not None:
@@ -259,10 +240,11 @@ def names(output: str, name: str) -> float:
     return float(re.search(rf"\b{re.escape(name)}\b", first) is not None)
 
 
-def _metric(
-    name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = False
-) -> Metric:
-    interval = share_interval(
-        [row["scores"][_SCORE[row["kind"]]] for row in rows], [row["cluster"] for row in rows]
-    )
-    return metric(name, interval, where=where, headline=headline)
+def _count_names(output: str, among: Sequence[str]) -> int:
+    return int(sum(names(output, name) for name in among))
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], headline: bool = False, **where: Any) -> Metric:
+    scores = [row["scores"][_SCORE[row["kind"]]] for row in rows]
+    interval = share_interval(scores, [row["cluster"] for row in rows])
+    return metric("contains", interval, where=where, headline=headline)

@@ -1,4 +1,4 @@
-"""Context lengths and depths of a protocol: which are allowed, what fits, what is mastered."""
+"""Context lengths and depths of a protocol, and scores by length."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,14 +21,14 @@ def lengths_that_fit(
     *,
     overhead: int = 0,
 ) -> tuple[int, ...]:
-    """The lengths that were asked for, or all standard ones that fit the model.
+    """The lengths that are wanted, or all standard ones that fit the model, in tokens.
 
     Args:
-        name: Of the protocol, for messages.
-        wanted: In tokens. Default: as many of ``standard`` as fit.
+        name: Name of the protocol, for messages.
+        wanted: Default: as many of ``standard`` as fit.
         model: The model.
         standard: Rising.
-        overhead: Tokens that come on top of a length. Default 0: lengths hold everything.
+        overhead: Tokens that come on top of a length.
 
     Raises:
         ConfigError: A wanted length, or every standard one, is longer than the model takes.
@@ -78,16 +78,6 @@ def require_grid(name: str, lengths: Sequence[int], depths: Sequence[float]) -> 
         raise ConfigError(f"{name}: depths must be from 0 to 100 and distinct, got {depths}.")
 
 
-def effective_length(scores: Mapping[int, float], least: float) -> int:
-    """The longest length with a score of at least ``least``; 0 if none has it.
-
-    Args:
-        scores: Score by length in tokens.
-        least: Threshold, on the scale of the scores.
-    """
-    return max((length for length, score in scores.items() if score >= least), default=0)
-
-
 def length_metric(
     name: str,
     scores: Mapping[int, float],
@@ -95,21 +85,20 @@ def length_metric(
     n: int,
     where: dict[str, Any] | None = None,
 ) -> Metric:
-    """:func:`effective_length` as a headline over ``n`` items."""
-    value = float(effective_length(scores, least))
+    """The longest length with a score of ``least`` or more, 0 if none has it, over ``n`` items."""
+    value = float(max((length for length, score in scores.items() if score >= least), default=0))
     return Metric(name=name, value=value, n=n, unit="tokens", where=where or {}, headline=True)
 
 
 def by_length_and_task(
-    rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], score: str, name: str
+    rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], score: str
 ) -> tuple[list[Metric], dict[int, float], list[list[float | None]]]:
-    """The mean over tasks of every length, and every task's own mean under ``name``.
+    """The mean of a score over tasks at every length, and every task's own mean.
 
     Args:
         rows: With ``length``, ``task`` and ``scores``, which are shares.
         tasks: Tasks that count.
-        score: Name of the score in a row.
-        name: Of the metrics of one task.
+        score: Name of the score, and of the metrics of one task.
 
     Returns:
         Metrics; the means over all tasks of lengths at which all were run; the table
@@ -130,7 +119,7 @@ def by_length_and_task(
         where: dict[str, Any] = {"length": length}
         metrics.append(metric(f"mean_of_{len(run)}_tasks", mean, where=where, headline=True))
         metrics += [
-            metric(name, share_interval(of_task), where=where | {"task": task})
+            metric(score, share_interval(of_task), where=where | {"task": task})
             for task, of_task in run.items()
         ]
         if len(run) == len(tasks):

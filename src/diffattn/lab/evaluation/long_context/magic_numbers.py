@@ -7,6 +7,7 @@ from random import Random
 from diffattn.lab.evaluation.long_context.haystack import (
     corpus_text,
     encode_within,
+    forced_answer,
     insert_tokens,
     random_start,
     read_haystack_tokens,
@@ -33,7 +34,6 @@ CITIES: tuple[str, ...] = tuple(_NAMES.split())
 """Distinct, of one word, and none is part of another."""
 STANDARD_DEPTHS: tuple[float, ...] = (0, 25, 50, 75, 100)
 """Of Table 3, in percent. No other needle lies there, whichever of them are asked for."""
-
 TEMPLATES: dict[str, tuple[str, str]] = {
     "completion": ("", "\nQuestion: {question}\nAnswer:"),
     "lwm": (
@@ -41,7 +41,7 @@ TEMPLATES: dict[str, tuple[str, str]] = {
         " {question} Don't give information outside the document. ASSISTANT:",
     ),
 }
-"""Name -> what stands before the context and after it."""
+"""Texts before and after the context, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class MagicPrompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MagicTask:
-    """How many numbers are hidden and asked for, and in what. One haystack per ``sample``."""
+    """The numbers that are hidden in one haystack, and those that are asked for."""
 
     source: str
     length: int
@@ -75,6 +75,7 @@ class MagicTask:
     num_needles: int
     num_asked: int
     sample: int
+    """Number of the haystack."""
     seed: int
     template: str
     room: int
@@ -84,7 +85,6 @@ class MagicTask:
     needs_start: bool = False
     """Begin with EOS where the tokenizer has no BOS."""
     text_field: str = "text"
-    """Key of the text in JSON lines."""
     ending: str = ""
     """Beginning of an answer after the template, up to its first digit; ``{city}`` is the first."""
 
@@ -95,27 +95,25 @@ def needle(city: str, number: str) -> str:
 
 
 def answer(city: str) -> str:
-    """What the number follows, in the needle and in a full answer."""
+    """The words before the number, in the needle and in a full answer."""
     return f"The special magic {city} number is:"
 
 
-def forced_answer(model: LanguageModel, city: str, number: str) -> Continuation:
-    """The answer in the needle's words after a prompt: what is given, and the number's tokens."""
-    given = encode_within(model, f" {answer(city)}")
-    whole = encode_within(model, f" {answer(city)} {number}")
-    return Continuation(tuple(given), tuple(whole[len(given) :]))
+def forced_number(model: LanguageModel, city: str, number: str) -> Continuation:
+    """The answer in the needle's words: the words are given, the number's tokens are scored."""
+    return forced_answer(model, f" {answer(city)}", number)
 
 
 def before_digits(model: LanguageModel, city: str, number: str) -> list[int]:
     """Tokens between the words of an answer and its first digit: a space, if it is a token."""
-    target = forced_answer(model, city, number).target
+    target = forced_number(model, city, number).target
     digits = (any(map(str.isdigit, model.decode([token]))) for token in target)
-    return list(target[: next(i for i, found in enumerate(digits) if found)])
+    return list(target[: next(i for i, is_digit in enumerate(digits) if is_digit)])
 
 
 def answer_room(model: LanguageModel, generated: int) -> int:
     """Tokens to keep free: for ``generated`` ones and for any city's forced answer."""
-    answers = (forced_answer(model, city, "8888888") for city in CITIES)
+    answers = (forced_number(model, city, "8888888") for city in CITIES)
     # Another number may be cut into more tokens, at most one per digit and one for the space.
     return max(generated, *(len(forced.context) + 8 for forced in answers))
 
@@ -132,24 +130,23 @@ def build_prompts(
 ) -> list[MagicPrompt]:
     """The prompts of one haystack: equal but for the depth of the first needle.
 
-    Text, cities and numbers follow from ``seed``, ``length`` and ``sample`` alone, the places of
-    the other needles from ``num_needles`` as well, and from those of ``task.depths`` that are no
-    standard ones: they leave these free. More needles add to fewer. Places are found in the text
-    without needles and filled from right to left.
+    Text, cities and numbers follow from ``seed``, ``length`` and ``sample`` alone. The places of
+    the other needles follow from ``num_needles`` as well, and from those of ``task.depths`` that
+    are no standard ones: they leave these free. More needles add to fewer.
 
     Source: arXiv:2410.05258v2, section 3.4 (multi-needle retrieval).
 
     Args:
-        model: Whose tokens are counted.
-        task: What is hidden.
+        model: Its tokens are counted.
+        task: The numbers and their haystack.
         depths: Some of ``task.depths``. Default: all.
 
     Returns:
         One prompt per depth, in order, each of ``length - room`` tokens.
 
     Raises:
-        ConfigError: The corpus is shorter than the text that is needed, or a start is needed and
-            the tokenizer has neither BOS nor EOS.
+        ConfigError: The corpus is too short, or a start is needed and the tokenizer has neither
+            BOS nor EOS.
         ItemError: Needles and question leave too little text between them.
     """
     corpus = corpus_text(task.source, task.text_field)
@@ -157,49 +154,56 @@ def build_prompts(
     # All cities are drawn, so that fewer needles are the first of more.
     cities = Random(f"{key}-cities").sample(CITIES, len(CITIES))[: task.num_needles]
     numbers = _draw_numbers(corpus, Random(f"{key}-numbers"), task.num_needles)
-    pieces = [
-        encode_within(model, needle(city, number))
-        for city, number in zip(cities, numbers, strict=True)
-    ]
+    needles = [needle(*pair) for pair in zip(cities, numbers, strict=True)]
+    pieces = [encode_within(model, text) for text in needles]
+    head, tail = _frame(model, task, cities, numbers)
+    size = _text_size(task, len(head) + len(tail), sum(map(len, pieces)))
+    start = random_start(corpus, Random(f"{key}-text"))
+    text = read_haystack_tokens(model, task.source, start, size, task.text_field)
+    taken = {text.slot(depth) for depth in (*STANDARD_DEPTHS, *task.depths)}
+    others = text.random_slots(Random(f"{key}-places"), task.num_needles - 1, taken)
+
+    def prompt(depth: float) -> MagicPrompt:
+        slots = [text.slot(depth), *others]
+        context, spans = insert_tokens(text.ids, list(zip(slots, pieces, strict=True)))
+        return MagicPrompt(
+            ids=(*head, *context, *tail),
+            cities=tuple(cities),
+            numbers=tuple(numbers),
+            depth=depth,
+            realised=tuple(100 * slot / size for slot in slots),
+            spans=tuple((a + len(head), b + len(head)) for a, b in spans),
+            context=(len(head), len(head) + len(context)),
+            haystack_tokens=size,
+            haystack=text.digest(),
+        )
+
+    return [prompt(depth) for depth in (task.depths if depths is None else depths)]
+
+
+def _frame(
+    model: LanguageModel, task: MagicTask, cities: Sequence[str], numbers: Sequence[str]
+) -> tuple[list[int], list[int]]:
+    """Tokens before and after the context."""
     before, after = TEMPLATES[task.template]
     head = [*model.start(task.needs_start), *(model.encode(before) if before else [])]
-    asked = question(cities[: task.num_asked])
-    tail = encode_within(model, after.format(question=asked) + task.ending.format(city=cities[0]))
+    ending = after.format(question=question(cities[: task.num_asked]))
+    tail = encode_within(model, ending + task.ending.format(city=cities[0]))
     if task.ending:
         tail += before_digits(model, cities[0], numbers[0])
-    needles = sum(map(len, pieces))
-    size = task.length - task.room - len(head) - len(tail) - needles
+    return head, tail
+
+
+def _text_size(task: MagicTask, frame: int, needles: int) -> int:
+    """Tokens that are left for the text."""
+    size = task.length - task.room - frame - needles
     if size < task.num_needles:
         raise ItemError(
             f"haystack: {task.length} tokens must hold {task.num_needles} needles ({needles} "
-            f"tokens), the question ({len(head) + len(tail)}), the answer ({task.room}) and text, "
+            f"tokens), the question ({frame}), the answer ({task.room}) and text, "
             f"got {size} tokens for the text. Choose a greater length."
         )
-    stretch = read_haystack_tokens(
-        model, task.source, random_start(corpus, Random(f"{key}-text")), size, task.text_field
-    )
-    taken = {stretch.slot(depth) for depth in (*STANDARD_DEPTHS, *task.depths)}
-    others = stretch.random_slots(Random(f"{key}-places"), task.num_needles - 1, taken)
-    prompts = []
-    for depth in task.depths if depths is None else depths:
-        slots = [stretch.slot(depth), *others]
-        context, spans = insert_tokens(stretch.ids, list(zip(slots, pieces, strict=True)))
-        ids = (*head, *context, *tail)
-        assert len(ids) == task.length - task.room
-        prompts.append(
-            MagicPrompt(
-                ids=ids,
-                cities=tuple(cities),
-                numbers=tuple(numbers),
-                depth=depth,
-                realised=tuple(100 * slot / size for slot in slots),
-                spans=tuple((a + len(head), b + len(head)) for a, b in spans),
-                context=(len(head), len(head) + len(context)),
-                haystack_tokens=size,
-                haystack=stretch.digest(),
-            )
-        )
-    return prompts
+    return size
 
 
 def _draw_numbers(corpus: str, draw: Random, count: int) -> list[str]:

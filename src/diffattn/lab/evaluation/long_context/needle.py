@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.haystack import corpus_text
+from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol
 from diffattn.lab.evaluation.long_context.lengths import require_grid
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
@@ -16,10 +16,10 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     MagicTask,
     answer_room,
     build_prompts,
-    forced_answer,
+    forced_number,
 )
 from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, Prefix
 from diffattn.lab.records.evaluations import Metric
@@ -30,7 +30,7 @@ _SCORES = (*_GRID, "digits_greedy", "logprob_per_token")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needle(Protocol):
+class Needle(HaystackProtocol):
     """Numbers of N cities are hidden in a text; those of R cities are asked for.
 
     The first city asked for lies at fixed depths, the others anywhere. Every depth of one text
@@ -61,8 +61,11 @@ class Needle(Protocol):
         "intervals": "Wilson for a cell; over depths, of the effective number of haystacks",
     }
     quick = {
-        "tasks": ((1, 1), (4, 2)), "lengths": (1_024,), "depths": (0, 50, 100), "samples": 3,
-    }  # fmt: skip
+        "tasks": ((1, 1), (4, 2)),
+        "lengths": (1_024,),
+        "depths": (0, 50, 100),
+        "samples": 3,
+    }
 
     tasks: tuple[tuple[int, int], ...] = ((1, 1), (2, 2), (4, 2), (6, 2))
     """(N, R): cities hidden and cities asked for."""
@@ -72,10 +75,6 @@ class Needle(Protocol):
     """Of the first city asked for, in percent."""
     samples: int = 50
     """Haystacks per length."""
-    haystack: str = "stdlib"
-    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
-    text_field: str = "text"
-    """Key of the text where the haystack is JSON lines or from the hub."""
     prompt: str = "completion"
     """``"completion"`` or ``"lwm"``."""
     seed: int = 1234
@@ -91,7 +90,7 @@ class Needle(Protocol):
         check_known(self.name, "prompt", self.prompt, TEMPLATES)
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One haystack and one (N, R) per batch: its depths share what they begin with."""
+        """One haystack and one (N, R) per batch: its depths share their beginning."""
         self.require_fit(model, "lengths", max(self.lengths))
         for n, r in self.tasks:
             for length in {min(self.lengths), max(self.lengths)}:
@@ -113,60 +112,65 @@ class Needle(Protocol):
             for sample in range(self.samples)
         ]
 
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack."""
-        return corpus_text(self.haystack, self.text_field)
-
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt once; generate, and score the forced answers."""
         n, r, length, sample, _ = items[0].payload
         task = self._task(model, n, r, length, sample)
         prompts = build_prompts(model, task, [item.payload[-1] for item in items])
-        rows: dict[int, dict[str, Any]] = {}
-        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
-            rows[i] = _row(model, task, prompts[i], prefix)
-            del prefix  # the next prompt is read only now: one less in memory
-        return [rows[i] for i in range(len(items))]
+        return self.read_rows(model, prompts, lambda *read: _row(model, task, *read))
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Per (N, R) and length the mean over depths, and every cell of the grid."""
         metrics: list[Metric] = []
         grids = []
         for n, r in self.tasks:
-            grid: dict[str, Any] = {
-                "needles": n, "asked": r, "lengths": self.lengths, "depths": self.depths,
-                "recall": [], "all_correct": [], "n": [],
-            }  # fmt: skip
+            of_task = _chosen(rows, needles=n, asked=r)
             # With one number asked for, both are the same.
-            printed = {"recall", "all_correct"} if r > 1 else {"recall"}
-            for depth in self.depths:
-                for key in (*_GRID, "n"):
-                    grid[key].append([])
-                for length in self.lengths:
-                    chosen = _chosen(rows, needles=n, asked=r, length=length, depth=depth)
-                    where = {"task": f"N={n}, R={r}", "length": length, "depth": depth}
-                    cell = [mean for x in _GRID for mean in score_metric(x, chosen, where)]
-                    metrics += [mean for mean in cell if mean.name in printed]
-                    values = {mean.name: mean.value for mean in cell} | {"n": len(chosen)}
-                    for key in (*_GRID, "n"):
-                        grid[key][-1].append(values.get(key))  # None: no item was scored
-            grids.append(grid)
+            printed = _GRID if r > 1 else _GRID[:1]
+            grid, cells = self._grid(of_task, f"N={n}, R={r}", printed)
+            grids.append({"needles": n, "asked": r} | grid)
+            metrics += cells
             for length in self.lengths:
-                chosen = _chosen(rows, needles=n, asked=r, length=length)
+                chosen = _chosen(of_task, length=length)
                 where = {"task": f"N={n}, R={r}", "length": length}
-                names = [x for x in _SCORES if r > 1 or x != "all_correct"]
-                for name in names:
-                    metrics += score_metric(name, chosen, where, headline=name in printed)
+                for name in _SCORES:
+                    if r > 1 or name != "all_correct":
+                        metrics += score_metric(name, chosen, where, headline=name in printed)
                 metrics += guess_metrics(chosen, where)
         return Summary(metrics=metrics, tables={"grids": grids})
 
+    def _grid(
+        self, rows: Sequence[Mapping[str, Any]], task: str, printed: Sequence[str]
+    ) -> tuple[dict[str, Any], list[Metric]]:
+        """Every cell of one (N, R), ``[depths][lengths]``: as a table, and as metrics."""
+        grid: dict[str, Any] = {key: [] for key in (*_GRID, "n")}
+        metrics: list[Metric] = []
+        for depth in self.depths:
+            for column in grid.values():
+                column.append([])
+            for length in self.lengths:
+                chosen = _chosen(rows, length=length, depth=depth)
+                where = {"task": task, "length": length, "depth": depth}
+                cell = [mean for name in _GRID for mean in score_metric(name, chosen, where)]
+                metrics += [mean for mean in cell if mean.name in printed]
+                values = {mean.name: mean.value for mean in cell} | {"n": len(chosen)}
+                for key, column in grid.items():
+                    column[-1].append(values.get(key))  # None: no item was scored
+        return {"lengths": self.lengths, "depths": self.depths} | grid, metrics
+
     def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
         return MagicTask(
-            source=self.haystack, text_field=self.text_field, length=length, num_needles=n,
-            num_asked=r, sample=sample,
-            seed=self.seed, template=self.prompt, room=answer_room(model, new_tokens(r)),
+            source=self.haystack,
+            text_field=self.text_field,
+            length=length,
+            num_needles=n,
+            num_asked=r,
+            sample=sample,
+            seed=self.seed,
+            template=self.prompt,
+            room=answer_room(model, new_tokens(r)),
             depths=tuple(self.depths),
-        )  # fmt: skip
+        )
 
 
 def new_tokens(num_asked: int) -> int:
@@ -182,13 +186,13 @@ def contains_number(text: str, number: str) -> bool:
 def _row(
     model: LanguageModel, task: MagicTask, prompt: MagicPrompt, prefix: Prefix
 ) -> dict[str, Any]:
-    """What a model makes of a prompt that was read up to its last token."""
+    """Answers after a prompt that was read up to its last token."""
     last = prompt.ids[-1:]
     (written,) = model.generate(
         [last], max_new_tokens=new_tokens(task.num_asked), stop=("\n",), before=prefix
     )
     asked = list(zip(prompt.cities, prompt.numbers, strict=True))[: task.num_asked]
-    forced = [forced_answer(model, city, number) for city, number in asked]
+    forced = [forced_number(model, city, number) for city, number in asked]
     forced = [replace(given, context=(*last, *given.context)) for given in forced]
     scores = model.score(forced, before=prefix)
     recalled = [contains_number(written.text, number) for _, number in asked]

@@ -1,4 +1,4 @@
-"""One sentence hidden in a long text, and texts without it: is it found, is it missed?"""
+"""One sentence hidden in a long text, and texts without it as controls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,21 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.haystack import (
+    HaystackProtocol,
     corpus_text,
     encode_within,
+    forced_answer,
     insert_tokens,
     random_start,
     read_haystack_tokens,
 )
 from diffattn.lab.evaluation.long_context.lengths import require_grid
 from diffattn.lab.evaluation.metrics import score_metric
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.records.evaluations import Metric
 
 PHRASE = "eat a sandwich and sit in Dolores Park on a sunny day"
 _STEM = "The best thing to do in San Francisco is"
@@ -31,7 +34,7 @@ _REFUSAL = "unanswerable"
 _STEPS = 14  # 15 depths and 15 lengths
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SinglePrompt:
     """One text with the needle, or without it, and the question."""
 
@@ -44,12 +47,11 @@ class SinglePrompt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SingleNeedle(Protocol):
+class SingleNeedle(HaystackProtocol):
     """The San Francisco sentence at 15 depths of texts of 15 lengths, without a judge.
 
-    A model that always answers finds every needle and refuses nothing; one that always refuses
-    does the opposite; one that knows the sentence, which the web is full of, need not read. So
-    every text is asked once without the needle, and all three rates are given.
+    Every text is asked once without the needle as well: a model may always answer, always refuse,
+    or know the sentence, which the web is full of.
 
     Source: G. Kamradt, LLMTest_NeedleInAHaystack (sentence, question, grid).
     """
@@ -78,10 +80,6 @@ class SingleNeedle(Protocol):
     """In percent."""
     samples: int = 1
     """Texts per length."""
-    haystack: str = "stdlib"
-    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
-    text_field: str = "text"
-    """Key of the text where the haystack is JSON lines or from the hub."""
     seed: int = 1234
 
     def __post_init__(self) -> None:
@@ -111,19 +109,12 @@ class SingleNeedle(Protocol):
             for sample in range(self.samples)
         ]
 
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack."""
-        return corpus_text(self.haystack, self.text_field)
-
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt once; generate, and score the phrase."""
         length, sample, _ = items[0].payload
         prompts = self._prompts(model, length, sample, [item.payload[-1] for item in items])
-        rows: dict[int, dict[str, Any]] = {}
-        for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
-            rows[i] = {"length": length, "sample": sample} | _row(model, prompts[i], prefix)
-            del prefix  # the next prompt is read only now: one less in memory
-        return [rows[i] for i in range(len(items))]
+        facts = {"length": length, "sample": sample}
+        return self.read_rows(model, prompts, lambda *read: facts | _row(model, *read))
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Accuracy over all, per length and per cell; both refusal rates."""
@@ -140,30 +131,20 @@ class SingleNeedle(Protocol):
         ]
         grid: dict[str, Any] = {"lengths": self.lengths, "depths": self.depths, "accuracy": []}
         for depth in self.depths:
-            grid["accuracy"].append([])
-            for length in self.lengths:
-                chosen = [r for r in needles if (r["length"], r["depth"]) == (length, depth)]
-                cell = score_metric("accuracy", chosen, {"length": length, "depth": depth})
-                metrics += cell
-                grid["accuracy"][-1].append(cell[0].value if cell else None)
+            at_depth = [row for row in needles if row["depth"] == depth]
+            cells = [_of_length("accuracy", at_depth, n, depth=depth) for n in self.lengths]
+            metrics += [mean for cell in cells for mean in cell]
+            grid["accuracy"].append([cell[0].value if cell else None for cell in cells])
         for length in self.lengths:
-            chosen = [row for row in needles if row["length"] == length]
-            metrics += score_metric("accuracy", chosen, {"length": length})
-            chosen = [row for row in controls if row["length"] == length]
-            metrics += score_metric("refusal", chosen, {"length": length})
-            metrics += score_metric(
-                "control_accuracy", chosen, {"length": length}, higher_is_better=None
-            )
+            metrics += _of_length("accuracy", needles, length)
+            metrics += _of_length("refusal", controls, length)
+            metrics += _of_length("control_accuracy", controls, length, better=None)
         return Summary(metrics=metrics, tables={"grid": grid})
 
     def _prompts(
         self, model: LanguageModel, length: int, sample: int, depths: Sequence[float | None]
     ) -> list[SinglePrompt]:
-        """Prompts over one text, all equally long; depth ``None`` is the control.
-
-        Raises:
-            ConfigError: The corpus is too short, or the length.
-        """
+        """Prompts over one text, all equally long; depth ``None`` is the control."""
         key = f"{self.seed}-{length}-{sample}"
         needle = encode_within(model, f"\n{_STEM} {PHRASE}.\n")
         head = [*model.start(), *model.encode(_INSTRUCTION)]
@@ -177,34 +158,36 @@ class SingleNeedle(Protocol):
                 f"of {model.label}: {length - size + 1} tokens or more, got {length}."
             )
         start = random_start(corpus_text(self.haystack, self.text_field), Random(f"{key}-text"))
-        without = read_haystack_tokens(
-            model, self.haystack, start, size + len(needle), self.text_field
+        without, around = (
+            read_haystack_tokens(model, self.haystack, start, tokens, self.text_field)
+            for tokens in (size + len(needle), size)
         )
-        around = read_haystack_tokens(model, self.haystack, start, size, self.text_field)
         prompts = []
         for depth in depths:
-            if depth is None:
-                context, realised = list(without.ids), None
-            else:
+            text, context, realised = without, list(without.ids), None
+            if depth is not None:
+                text, realised = around, 100 * around.slot(depth) / size
                 context, _ = insert_tokens(around.ids, [(around.slot(depth), needle)])
-                realised = 100 * around.slot(depth) / size
-            prompts.append(
-                SinglePrompt(
-                    ids=(*head, *context, *tail),
-                    depth=depth,
-                    realised=realised,
-                    haystack=(without if depth is None else around).digest(),
-                )
-            )
+            ids = (*head, *context, *tail)
+            prompts.append(SinglePrompt(ids, depth, realised, haystack=text.digest()))
         assert all(len(prompt.ids) == length - room for prompt in prompts)
         return prompts
 
 
+def _of_length(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    length: int,
+    better: bool | None = True,
+    **where: Any,
+) -> list[Metric]:
+    chosen = [row for row in rows if row["length"] == length]
+    return score_metric(name, chosen, {"length": length, **where}, higher_is_better=better)
+
+
 def _forced(model: LanguageModel) -> Continuation:
-    """The answer in the needle's words: what is given, and the phrase."""
-    given = encode_within(model, f" {_STEM}")
-    whole = encode_within(model, f" {_STEM} {PHRASE}")
-    return Continuation(tuple(given), tuple(whole[len(given) :]))
+    """The answer in the needle's words: its beginning is given, the phrase is scored."""
+    return forced_answer(model, f" {_STEM}", PHRASE)
 
 
 def _new_tokens(model: LanguageModel) -> int:
@@ -213,7 +196,7 @@ def _new_tokens(model: LanguageModel) -> int:
 
 
 def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str, Any]:
-    """What a model makes of a prompt that was read up to its last token."""
+    """Answers after a prompt that was read up to its last token."""
     last = prompt.ids[-1:]
     (written,) = model.generate(
         [last], max_new_tokens=_new_tokens(model), stop=("\n",), before=prefix

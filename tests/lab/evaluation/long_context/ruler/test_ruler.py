@@ -9,8 +9,7 @@ from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.lab.evaluation.long_context.ruler.samples import Material
-from diffattn.lab.evaluation.long_context.ruler.summary import THRESHOLD, summarise
-from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
+from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS, THRESHOLD, summarise
 from diffattn.lab.evaluation.long_context.ruler.words import WordList
 from diffattn.lab.evaluation.metrics import NAMED
 from diffattn.lab.evaluation.protocol import Part

@@ -5,14 +5,13 @@ import re
 
 import pytest
 
-from diffattn.lab.evaluation.long_context.ruler.guesses import guesses
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     Material,
     Sample,
     Streams,
     found_share,
 )
-from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS
+from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, guesses
 from diffattn.lab.evaluation.long_context.ruler.words import WordList, coined_words
 from diffattn.lab.evaluation.metrics import NAMED
 

@@ -14,7 +14,7 @@ from diffattn.lab.evaluation.long_context.babilong.stories import (
     mentioned,
 )
 from diffattn.lab.evaluation.long_context.fitting import most_that_fits
-from diffattn.lab.evaluation.long_context.haystack import insert_sentences, read_haystack_words
+from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol, insert_sentences
 from diffattn.lab.evaluation.long_context.lengths import (
     LENGTHS,
     by_length_and_task,
@@ -23,13 +23,7 @@ from diffattn.lab.evaluation.long_context.lengths import (
     require_lengths,
 )
 from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Protocol,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-)
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.prompting import prompt_text, require_chat_template
 
@@ -73,13 +67,7 @@ _INSTRUCTION = (
 
 
 def question_text(task: str, context: str, question: str) -> str:
-    """Instruction, worked examples, context and question of a task.
-
-    Args:
-        task: ``"qa1"`` to ``"qa5"``.
-        context: Facts, with or without other sentences around them.
-        question: Ends with a question mark.
-    """
+    """Instruction, worked examples, context and question of a task."""
     examples = "\n\n".join(
         f"<example>\n{facts}\nQuestion: {asked}\nAnswer: {answer}\n</example>"
         for facts, asked, answer in _EXAMPLES[task]
@@ -93,12 +81,6 @@ def is_right(output: str, answer: str, question: str, labels: Sequence[str]) -> 
     Labels that the question names are never answers and do not count.
 
     Source: arXiv:2406.10149; booydar/babilong, metrics.py.
-
-    Args:
-        output: What the model wrote.
-        answer: One of the labels.
-        question: The question.
-        labels: Possible answers of the task.
     """
     first = _SENTENCE_END.split(output.strip().lower(), maxsplit=1)[0]
     named = {label for label in map(str.lower, labels) if _has_word(first, label)}
@@ -120,7 +102,7 @@ _BATCH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class BabiLong(Protocol):
+class BabiLong(HaystackProtocol):
     """Questions that one to three facts answer, between the sentences of a book.
 
     Source: Y. Kuratov et al., arXiv:2406.10149; booydar/babilong.
@@ -154,10 +136,6 @@ class BabiLong(Protocol):
     tasks: tuple[str, ...] = ("qa1", "qa2", "qa3", "qa4", "qa5")
     samples: int = 100
     """Per task and length."""
-    haystack: str = "stdlib"
-    """Corpus of the background; see :func:`diffattn.lab.data.corpora.load_corpus`."""
-    text_field: str = "text"
-    """Key of the text where the haystack is JSON lines or from the hub."""
     max_new_tokens: int = 16
     chat: bool = False
     """Ask through the tokenizer's chat template."""
@@ -188,31 +166,25 @@ class BabiLong(Protocol):
                 f"with this tokenizer facts and prompt alone need at least {least}."
             )
         if any(lengths):
-            read_haystack_words(self.haystack, max(lengths), self.text_field).require_tokens(
-                model, max(lengths), self.name
-            )
-        return split_long_batches(
+            self.require_words(model, max(lengths))
+        batches = [
             [
-                [
-                    Item(
-                        id=f"{n}-{task}-{index}",
-                        payload=(n, task, index, max(lengths)),
-                        cluster=f"{task}-{index}",  # one story at every length
-                    )
-                    for index in range(self.samples)
-                ]
-                for n in lengths
-                for task in self.tasks
-            ],
-            _BATCH,
-        )
+                Item(
+                    id=f"{n}-{task}-{index}",
+                    payload=(n, task, index, max(lengths)),
+                    cluster=f"{task}-{index}",  # one story at every length
+                )
+                for index in range(self.samples)
+            ]
+            for n in lengths
+            for task in self.tasks
+        ]
+        return split_long_batches(batches, _BATCH)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The haystack, as far as the longest length reads it."""
         longest = items[0].payload[-1]
-        if not longest:  # facts alone
-            return None
-        return read_haystack_words(self.haystack, longest, self.text_field).sha256
+        return self.words(longest).sha256 if longest else None  # else facts alone
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily, and score them as upstream does."""
@@ -223,36 +195,36 @@ class BabiLong(Protocol):
             max_new_tokens=self.max_new_tokens,
             chat=self.chat,
         )
-        return [
-            {
-                "length": item.payload[0],
-                "task": item.payload[1],
-                "index": item.payload[2],
-                "facts": list(story.facts),
-                "depths": depths,
-                "question": story.question,
-                "expected": story.answer,
-                "output": completion.text,
-                "prompt_tokens": completion.prompt_tokens,
-                "prompt": prompt_facts(completion.prompt),
-                "haystack": haystack,
-                **_guesses(item.payload[1], story),
-                "scores": {
-                    "accuracy": is_right(
-                        completion.text, story.answer, story.question, LABELS[item.payload[1]]
-                    ),
-                    "logprob_per_token": completion.logprob_per_token,
-                },
-            }
-            for item, (story, _, depths, haystack), completion in zip(
-                items, asked, done, strict=True
+        rows = []
+        for item, (story, _, depths, haystack), written in zip(items, asked, done, strict=True):
+            length, task, index, _ = item.payload
+            right = is_right(written.text, story.answer, story.question, LABELS[task])
+            rows.append(
+                {
+                    "length": length,
+                    "task": task,
+                    "index": index,
+                    "facts": list(story.facts),
+                    "depths": depths,
+                    "question": story.question,
+                    "expected": story.answer,
+                    "output": written.text,
+                    "prompt_tokens": written.prompt_tokens,
+                    "prompt": prompt_facts(written.prompt),
+                    "haystack": haystack,
+                    **_guesses(task, story),
+                    "scores": {
+                        "accuracy": right,
+                        "logprob_per_token": written.logprob_per_token,
+                    },
+                }
             )
-        ]
+        return rows
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Accuracy by task and length, its mean over tasks, and the effective length."""
         lengths = sorted({int(row["length"]) for row in rows})
-        metrics, means, grid = by_length_and_task(rows, self.tasks, "accuracy", "accuracy")
+        metrics, means, grid = by_length_and_task(rows, self.tasks, "accuracy")
         metrics += guess_metrics(rows, {})
         metrics.append(length_metric("effective_length", means, GOOD, len(rows)))
         skipped = [n for n in _STANDARD if n < max(lengths) and n not in lengths]
@@ -274,7 +246,7 @@ class BabiLong(Protocol):
         story = self._story(task, index)
         if length == 0:
             return story, self._text(model, task, story), [], None
-        background = read_haystack_words(self.haystack, longest, self.text_field)
+        background = self.words(longest)
         draw = Random(f"{self.seed}-{length}-{task}-{index}-places")
         first = draw.randrange(len(background.starts))
         # Uniform in [0, 1): as the text grows during the fit, no fact moves across another.
@@ -308,7 +280,7 @@ class BabiLong(Protocol):
 
 
 def _guesses(task: str, story: Story) -> dict[str, float]:
-    """What is scored by naming labels without following the story."""
+    """Scores of naming labels without following the story."""
     labels = mentioned(task, story)
     shares = (1 / len(set(labels)), float(labels[-1] == story.answer))
     return dict(zip(GUESSES, shares, strict=True))

@@ -7,38 +7,28 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.fitting import most_that_fits
-from diffattn.lab.evaluation.long_context.haystack import read_haystack_words
-from diffattn.lab.evaluation.long_context.lengths import (
-    lengths_that_fit,
-    require_lengths,
-)
-from diffattn.lab.evaluation.long_context.ruler.guesses import guesses
+from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol
+from diffattn.lab.evaluation.long_context.lengths import lengths_that_fit, require_lengths
 from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     Material,
-    QuestionFile,
     RulerTask,
     Sample,
     Streams,
     found_any,
     found_share,
 )
-from diffattn.lab.evaluation.long_context.ruler.summary import summarise
 from diffattn.lab.evaluation.long_context.ruler.tasks import (
     FILE_PARAMETERS,
     FULL_FROM,
     TASKS,
     THIN_TASKS,
+    guesses,
     needs_background,
+    summarise,
 )
 from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_list
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Protocol,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-)
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.prompting import prompt_text, require_chat_template
@@ -52,7 +42,7 @@ _TRIED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruler(Protocol):
+class Ruler(HaystackProtocol):
     """Thirteen synthetic tasks per length; a model's effective length is where it still scores.
 
     Source: C.-P. Hsieh et al., arXiv:2404.06654; NVIDIA/RULER.
@@ -97,10 +87,6 @@ class Ruler(Protocol):
     """By RULER's names. Default: all 13, without those whose file is not given."""
     samples: int = 500
     """Per task and length."""
-    haystack: str = "stdlib"
-    """Corpus; see :func:`diffattn.lab.data.corpora.load_corpus`."""
-    text_field: str = "text"
-    """Key of the text where the haystack is JSON lines or from the hub."""
     squad: str | None = None
     """SQuAD JSON file, for ``qa_1``."""
     hotpotqa: str | None = None
@@ -142,8 +128,13 @@ class Ruler(Protocol):
             require_chat_template(model)
         material = self._material(max(lengths))
         if material.background is not None:
-            material.background.require_tokens(model, max(lengths), self.name)
-        self._require_questions(material)
+            self.require_words(model, max(lengths))
+        for name, asked in material.questions.items():
+            if len(asked) < self.samples:
+                raise ConfigError(
+                    f"ruler: the file of {name} must hold samples={self.samples} questions, "
+                    f"got {len(asked)}. Set fewer samples."
+                )
         batches: dict[tuple[int, int], list[Item]] = {}
         for length in lengths:
             for task in self._tasks(model, length, material):
@@ -179,6 +170,7 @@ class Ruler(Protocol):
         for (task, length, index, sample, units), completion in zip(asked, done, strict=True):
             rate = found_any if task.match == "part" else found_share
             text = material.background if needs_background(task) else None
+            words = material.words if task.name == "cwe" else None
             scores = {"score": rate(completion.text, sample.references)}
             if completion.logprob_per_token is not None:
                 scores["logprob_per_token"] = completion.logprob_per_token
@@ -194,7 +186,7 @@ class Ruler(Protocol):
                     "units": units,
                     "haystack": text.sha256 if text else None,
                     **guesses(model, task, sample, completion.text),
-                    **_words(task, material),
+                    **({} if words is None else {"words": words.sha256}),
                     **sample.notes,
                     "scores": scores,
                 }
@@ -213,11 +205,8 @@ class Ruler(Protocol):
         """The tasks that are run, in RULER's order."""
         if self.tasks is not None:
             return tuple(name for name in TASKS if name in self.tasks)
-        return tuple(
-            name
-            for name in TASKS
-            if name not in FILE_PARAMETERS or getattr(self, FILE_PARAMETERS[name])
-        )
+        given = {name for name, key in FILE_PARAMETERS.items() if getattr(self, key)}
+        return tuple(name for name in TASKS if name not in FILE_PARAMETERS or name in given)
 
     def _material(self, longest: int) -> Material:
         """Content of all samples. Files are read once per process."""
@@ -225,47 +214,32 @@ class Ruler(Protocol):
         background, words = None, None
         of_haystack = "cwe" in chosen and self.word_list == "haystack"
         if of_haystack or any(needs_background(TASKS[name]) for name in chosen):
-            background = read_haystack_words(self.haystack, longest, self.text_field)
+            background = self.words(longest)
         if "cwe" in chosen:
             words = word_list(self.word_list, background.words if background else ())
-        questions: dict[str, QuestionFile] = {}
-        if "qa_1" in chosen and self.squad:
-            questions["qa_1"] = read_squad(self.squad)
-        if "qa_2" in chosen and self.hotpotqa:
-            questions["qa_2"] = read_hotpotqa(self.hotpotqa)
+        try:
+            keys = read_words(self.key_list, _LEAST_KEYS) if self.key_list else None
+        except ConfigError as error:
+            raise ConfigError(f"ruler: key_list: {error}") from error
+        readers = {"qa_1": read_squad, "qa_2": read_hotpotqa}
+        paths = {name: getattr(self, FILE_PARAMETERS[name]) for name in readers if name in chosen}
         return Material(
             background=background,
             numbers=frozenset() if background is None else background.numbers,
             from_beginning=self.haystack_start == "beginning",
             words=words,
-            keys=self._keys(),
+            keys=keys,
             questions={
-                name: file.shuffled(Random(f"{self.seed}-{name}-questions"))
-                for name, file in questions.items()
+                name: readers[name](path).shuffled(Random(f"{self.seed}-{name}-questions"))
+                for name, path in paths.items()
             },
         )
 
-    def _keys(self) -> tuple[str, ...] | None:
-        if not self.key_list:
-            return None
-        try:
-            return read_words(self.key_list, _LEAST_KEYS)
-        except ConfigError as error:
-            raise ConfigError(f"ruler: key_list: {error}") from error
-
-    def _require_questions(self, material: Material) -> None:
-        for name, asked in material.questions.items():
-            if len(asked) < self.samples:
-                raise ConfigError(
-                    f"ruler: the file of {name} must hold samples={self.samples} questions, "
-                    f"got {len(asked)}. Set fewer samples."
-                )
-
     def _tasks(self, model: LanguageModel, length: int, material: Material) -> list[RulerTask]:
-        """The tasks in the form they have at a length, all of which it holds.
+        """The tasks in the form they have at a length.
 
         Raises:
-            ConfigError: The length is too short for one, or what there is does not fill it.
+            ConfigError: The length is too short for one, or its content does not fill it.
         """
         tasks, short = [], []
         for name in self.chosen():
@@ -329,9 +303,3 @@ class Ruler(Protocol):
 
     def _text(self, model: LanguageModel, sample: Sample) -> str:
         return prompt_text(model, sample.question, sample.answer_prefix, chat=self.chat)
-
-
-def _words(task: RulerTask, material: Material) -> dict[str, str]:
-    """Which words a list was made of."""
-    listed = material.words if task.name == "cwe" else None
-    return {} if listed is None else {"words": listed.sha256}

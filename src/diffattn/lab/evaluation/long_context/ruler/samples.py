@@ -1,4 +1,4 @@
-"""What RULER's samples are made of: words, questions, random streams, and where they are from."""
+"""Samples of RULER's tasks, and their content: words, questions and random streams."""
 
 import random
 from abc import ABC, abstractmethod
@@ -21,9 +21,9 @@ class Sample:
 
     question: str
     answer_prefix: str
-    """What the answer begins with; the model completes it."""
+    """The beginning of the answer, which the model completes."""
     references: tuple[str, ...]
-    """What is looked for in the output."""
+    """Strings that are looked for in the output."""
     answer: str
     """A right answer as it would follow the prefix."""
     candidates: tuple[str, ...] | None = None
@@ -40,7 +40,7 @@ class Sample:
 class Streams:
     """Random numbers of one sample, one stream per purpose.
 
-    A longer context so only adds to a shorter one, which is what the fit of the length relies on.
+    So a longer context only adds to a shorter one, and the fit of the length relies on that.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of a file, and where its answer stands."""
+    """A question of a file, and the documents with its answer."""
 
     text: str
     answers: tuple[str, ...]
@@ -95,7 +95,7 @@ class QuestionFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """Where content is from."""
+    """Sources of the content."""
 
     background: HaystackWords | None = None
     from_beginning: bool = False
@@ -124,21 +124,16 @@ class RulerTask(ABC):
         """Units of context that a sample must have."""
 
     def most(self, material: Material, index: int, length: int) -> int:
-        """Units that there are, for contexts of ``length`` tokens."""
+        """Units that exist, for contexts of ``length`` tokens."""
         return length
 
     @abstractmethod
     def build(
         self, units: int, length: int, index: int, streams: Streams, material: Material
     ) -> Sample:
-        """A sample with so many units of context.
+        """Sample number ``index`` with so many units of context, from ``least`` to ``most``.
 
-        Args:
-            units: Words, lines or documents, from ``least`` to ``most``.
-            length: Tokens aimed at; some tasks scale with it.
-            index: Number of the sample.
-            streams: Its random numbers.
-            material: Its content.
+        ``length`` is the number of tokens aimed at; some tasks scale with it.
         """
 
 

@@ -1,12 +1,27 @@
-"""RULER's thirteen tasks by name."""
+"""RULER's thirteen tasks by name, the scores of guesses, and the summary of scores."""
 
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from diffattn.lab.evaluation.long_context.lengths import by_length_and_task, length_metric
 from diffattn.lab.evaluation.long_context.ruler.aggregation import (
     CommonWordsTask,
     FrequentWordsTask,
 )
 from diffattn.lab.evaluation.long_context.ruler.questions import QuestionTask
 from diffattn.lab.evaluation.long_context.ruler.retrieval import NeedleTask, VariableTask
-from diffattn.lab.evaluation.long_context.ruler.samples import RulerTask
+from diffattn.lab.evaluation.long_context.ruler.samples import (
+    RulerTask,
+    Sample,
+    found_any,
+    found_share,
+)
+from diffattn.lab.evaluation.metrics import GUESSES, NAMED, guess_metrics, guess_shares
+from diffattn.lab.evaluation.protocol import Summary
+from diffattn.lab.inference.language_model import LanguageModel
 
 _ALL: tuple[RulerTask, ...] = (
     NeedleTask(name="niah_single_1", haystack="noise"),
@@ -28,13 +43,94 @@ TASKS: dict[str, RulerTask] = {task.name: task for task in _ALL}
 THIN_TASKS: dict[str, RulerTask] = {
     "cwe": CommonWordsTask(name="cwe", example_words=20, example_repeats=(3, 1), repeats=(6, 1))
 }
-"""What RULER takes in place of a task where contexts are short."""
+"""Replacements where contexts are short, as in RULER."""
 FULL_FROM = 4_096
 """Tokens from which contexts are not short."""
 FILE_PARAMETERS = {"qa_1": "squad", "qa_2": "hotpotqa"}
 """Tasks that need a file, and the parameter that names it."""
+THRESHOLD = 0.856
+"""Mean score of Llama-2-7B at 4K: from here on RULER calls a length effective."""
 
 
 def needs_background(task: RulerTask) -> bool:
     """Whether the haystack is the user's text."""
     return isinstance(task, NeedleTask) and task.haystack == "essay"
+
+
+def guesses(model: LanguageModel, task: RulerTask, sample: Sample, output: str) -> dict[str, float]:
+    """Scores of copying from the context, whatever was asked.
+
+    Values are named at random. Different words of a list are named in the order in which they
+    stand there: those that are asked for occur often, so they come early. Of documents a stretch
+    is copied, at a place drawn at random: as long as the answer may be, and as the output is.
+
+    Returns:
+        ``guess``, for as many strings as are asked for, and
+        :data:`~diffattn.lab.evaluation.metrics.NAMED`, for as many as the output names. Nothing
+        where all values of the context are asked for.
+    """
+    wanted = sample.references
+    if sample.documents is not None:
+        ids, written = model.encode(sample.documents), len(model.encode(output))
+
+        def copied(size: int) -> float:
+            stretches = (model.decode(ids[i : i + size]) for i in range(0, len(ids), size))
+            return fmean(found_any(text, wanted) for text in stretches)
+
+        whole = copied(task.max_new_tokens)
+        if written == task.max_new_tokens:
+            return {GUESSES[0]: whole, NAMED: whole}
+        return {GUESSES[0]: whole, NAMED: copied(written) if written else 0.0}
+    words = sample.candidates or tuple(dict.fromkeys(sample.listed or ()))
+    # A word is named where the score would find it.
+    named = round(found_share(output, words) * len(words))
+    if sample.listed is None:
+        return guess_shares(len(wanted), len(words), named)
+    first, most = (found_share(" ".join(words[:count]), wanted) for count in (len(wanted), named))
+    return {GUESSES[0]: first, NAMED: most}
+
+
+def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> Summary:
+    """Scores by task and length beside those of guesses, and the effective length.
+
+    Args:
+        rows: With ``length``, ``task`` and ``scores``.
+        left_out: Reasons of the tasks that were not run.
+    """
+    lengths = sorted({int(row["length"]) for row in rows})
+    tasks = [name for name in TASKS if any(row["task"] == name for row in rows)]
+    metrics, means, grid = by_length_and_task(rows, tasks, "score")
+    length_name = f"effective_length_of_{len(tasks)}_tasks"
+    metrics.append(length_metric(length_name, means, THRESHOLD, len(rows)))
+    for task in ("cwe", "fwe"):  # a list's score has to beat words named without counting
+        for length in lengths:
+            of_list = [row for row in rows if row["length"] == length and row["task"] == task]
+            metrics += guess_metrics(of_list, {"length": length, "task": task})
+    axes = {"lengths": lengths, "tasks": tasks}
+    kinds = (GUESSES[0], NAMED)
+    tables = {
+        "scores": axes | {"score": grid},
+        "guesses": axes | {kind: _grid(rows, lengths, tasks, kind) for kind in kinds},
+        "words_sha256": sorted({row["words"] for row in rows if "words" in row}),
+        f"mean_of_{len(tasks)}_tasks": [
+            {"length": length, "score": mean} for length, mean in means.items()
+        ],
+        "left_out": dict(left_out),
+        "threshold": THRESHOLD,
+        "haystack_sha256": sorted({row["haystack"] for row in rows if row.get("haystack")}),
+    }
+    return Summary(metrics=metrics, tables=tables)
+
+
+def _grid(
+    rows: Sequence[Mapping[str, Any]], lengths: Sequence[int], tasks: Sequence[str], kind: str
+) -> list[list[float | None]]:
+    """Mean by length and task; ``None`` where nothing can be counted."""
+    cells: dict[tuple[int, str], list[float]] = {(n, task): [] for n in lengths for task in tasks}
+    for row in rows:
+        if kind in row:
+            cells[int(row["length"]), row["task"]].append(row[kind])
+    return [
+        [float(np.mean(cell)) if (cell := cells[length, task]) else None for task in tasks]
+        for length in lengths
+    ]

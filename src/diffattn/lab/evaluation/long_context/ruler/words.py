@@ -1,4 +1,4 @@
-"""Words of RULER's lists and keys: real ones from text at hand, coined ones, or a user's file."""
+"""Words of RULER's lists and keys: from text at hand, coined, or from a user's file."""
 
 import hashlib
 import re
@@ -14,13 +14,13 @@ from diffattn.lab.data import files
 from diffattn.lab.data.corpora import python_installation
 
 WORD_SOURCES = ("python", "haystack", "coined")
-"""What ``word_list`` may name besides a file."""
+"""Values of ``word_list`` besides a file."""
 _LEAST_WORDS = 60
 """A worked example of 40 and a list of 20."""
 _LETTERS = (5, 9)
-"""Of a word taken from text: with fewer letters it would lie within many others."""
+"""Letters of a word from text: with fewer it would lie within many others."""
 _LEAST_TEXTS = 2
-"""Texts or sentences that hold a word: what stands in one alone is often a name or a slip."""
+"""Texts that must hold a word: one that stands in one alone is often a name or a slip."""
 _IN_PROSE = re.compile(r"(?<=[a-z,;] )[a-z]+(?=[,;.]? [a-z])")
 """A word between words, all in lower case: names in code seldom stand so."""
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
@@ -71,7 +71,7 @@ _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
 
 @dataclass(frozen=True)
 class WordList:
-    """Different words, and where they are from."""
+    """Different words of one source."""
 
     source: str
     words: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ class WordList:
     """Whether adjective-noun pairs follow where the words are spent."""
 
     def draw(self, count: int, draw: Random) -> list[str]:
-        """So many different words in random order; those of a longer list begin as a shorter one's.
+        """So many different words in random order. A longer list begins as a shorter one.
 
         Raises:
-            ConfigError: There are not so many.
+            ConfigError: The source has fewer.
         """
         if self.source == "coined":
             return coined_words(count, draw)
@@ -99,7 +99,7 @@ class WordList:
 
     @property
     def most(self) -> int | None:
-        """How many there are. ``None``: more than any context holds."""
+        """Number of words. ``None``: more than any context holds."""
         return None if self.goes_on or self.source == "coined" else len(self.words)
 
     @cached_property
@@ -112,9 +112,8 @@ def word_list(source: str, haystack: tuple[str, ...] = ()) -> WordList:
     """The words that ``source`` names.
 
     Args:
-        source: ``"python"``: words of the documentation that this Python installation carries;
-            ``"haystack"``: words of the haystack; ``"coined"``: see :func:`coined_words`; or a
-            file as :func:`read_words` takes it.
+        source: ``"python"`` (the documentation that this Python installation carries),
+            ``"haystack"``, ``"coined"`` (see :func:`coined_words`), or a file.
         haystack: Words of the haystack, with marks.
 
     Raises:
@@ -138,10 +137,9 @@ def word_list(source: str, haystack: tuple[str, ...] = ()) -> WordList:
 def _python_words() -> tuple[str, ...]:
     """Of the standard library's docstrings and the documentation beside it."""
     texts = (
-        " ".join(_DOCSTRING.findall(document.text)) if document.name.endswith(".py")
-        else document.text
-        for document in python_installation()
-    )  # fmt: skip
+        " ".join(_DOCSTRING.findall(file.text)) if file.name.endswith(".py") else file.text
+        for file in python_installation()
+    )
     return _apart(_IN_PROSE.findall(text) for text in texts)
 
 
@@ -168,19 +166,15 @@ def _apart(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """What lies within a word and is long enough to be one."""
+    """Parts of a word that are long enough to be one."""
     for size in range(_LETTERS[0], len(word)):
         yield from (word[i : i + size] for i in range(len(word) - size + 1))
 
 
 def coined_words(count: int, draw: Random) -> list[str]:
-    """Different six-letter words of three syllables, such as ``"bavone"``.
+    """Different six-letter words of three syllables, such as ``"bavone"``; there are 512,000.
 
     All have one length, so that none lies within another, which a substring score would count.
-
-    Args:
-        count: Up to some hundred thousand; there are 512,000.
-        draw: The first words of a longer list are those of a shorter one.
     """
     words: dict[str, None] = {}
     while len(words) < count:
@@ -191,11 +185,7 @@ def coined_words(count: int, draw: Random) -> list[str]:
 
 @lru_cache(maxsize=2)
 def read_words(path: str, least: int) -> tuple[str, ...]:
-    """Different words of a file, one per line, in its order.
-
-    Args:
-        path: UTF-8 text.
-        least: Words needed.
+    """Different words of a file, ``least`` or more, one per line, in its order.
 
     Raises:
         ConfigError: The file is missing, not UTF-8, or holds fewer words, or words with spaces.
