@@ -30,12 +30,7 @@ _FRAMES = (
 
 
 def generated_questions(per_class: int, seed: int) -> list[tuple[str, str]]:
-    """Texts and labels; every class has words of its own, and one label begins as another.
-
-    Args:
-        per_class: Texts of every class.
-        seed: Of the words.
-    """
+    """Texts and labels; every class has words of its own, and one label begins as another."""
     generator = random.Random(f"questions-{seed}")
     questions = []
     for _ in range(per_class):
@@ -91,7 +86,7 @@ class IclData:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IclDataset:
-    """How one data set is found, prompted and asked."""
+    """Files, prompts and sizes of one data set."""
 
     folder: str
     files: tuple[str, ...]
@@ -107,20 +102,15 @@ class IclDataset:
 
 
 def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) -> IclData:
-    """Open a data set.
+    """Train and test examples in the order of the files; see :func:`without_test_texts`.
 
     Args:
         dataset: A name from :data:`ICL_DATASETS`.
-        source: The folder that holds the original files, or one above it with the usual name of
-            the data set (``trec``, ``banking77``, ``clinc150``), or with ``train.jsonl`` and
-            ``test.jsonl`` in their place; or ``"hub"``; or ``"generated"``: made-up questions that
-            stand in for any of them, to see a protocol work.
-        columns: ``text`` and ``label`` to what CSV files and JSON lines call them. Default: those
+        source: The folder with the original files, or with ``train.jsonl`` and ``test.jsonl``, or
+            one above it with the usual name of the data set (``trec``, ``banking77``,
+            ``clinc150``); or ``"hub"``; or ``"generated"``: made-up questions, to see it work.
+        columns: ``text`` and ``label`` to their names in CSV files and JSON lines. Default: those
             names, and ``category`` for the label of a CSV file.
-
-    Returns:
-        Train and test examples, in the order of the files, of train those of
-        :func:`without_test_texts`.
 
     Raises:
         ConfigError: An unknown name, files that are missing or of another form, or a label all of
@@ -148,10 +138,9 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
 
 
 def without_test_texts(data: IclData) -> IclData:
-    """The same data without training texts that stand in the test part too, whatever their label.
+    """The same data without training texts that stand in the test part too.
 
-    As demonstrations they would hold the answer. Letters and digits alone are compared, case
-    ignored.
+    As demonstrations they would hold the answer. Letters and digits alone are compared.
     """
     asked = {_letters(example.text) for example in data.test}
     train = tuple(example for example in data.train if _letters(example.text) not in asked)
@@ -159,7 +148,7 @@ def without_test_texts(data: IclData) -> IclData:
 
 
 def _letters(text: str) -> str:
-    """What two spellings of a text share; of a text without letters and digits all of it."""
+    """Letters and digits of a text in lower case; the whole text if it has none."""
     return "".join(filter(str.isalnum, text.lower())) or text
 
 

@@ -1,21 +1,57 @@
-"""Demonstrations for in-context learning: which, in what order, and read once."""
+"""Demonstrations for in-context learning: chosen, ordered, and read once."""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS, Example, load_icl_data
+from diffattn.lab.evaluation.protocol import Protocol
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
+from diffattn.models.config.known_names import check_known
 
 SEPARATOR = "\n==\n"
 P = TypeVar("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IclProtocol(Protocol):
+    """A protocol that asks questions of a classification data set after demonstrations."""
+
+    dataset: str = "trec"
+    """``trec``, ``trec_fine``, ``banking77``, ``clinic150`` or ``clinic151`` (with ``oos``)."""
+    data: str = "hub"
+    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
+
+    def __post_init__(self) -> None:
+        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
+        self.require_columns(("text", "label"))
+
+    def numbers_that_fit(
+        self, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
+    ) -> list[int]:
+        """The wanted numbers of demonstrations, ascending, that are at most ``fit``.
+
+        Raises:
+            ConfigError: There is none; ``hint`` says what to do. Default: choose other ``shots``.
+        """
+        numbers = [n for n in wanted if n <= fit]
+        if not numbers:
+            raise ConfigError(
+                f"{self.name}: {self.dataset} examples must be at most {fit}, "
+                f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
+                + (hint or f"Choose others: --set {self.name}.shots=[...].")
+            )
+        return numbers
 
 
 class IclTask:
@@ -27,11 +63,9 @@ class IclTask:
 
     Args:
         model: Its tokenizer is used.
-        dataset: A name from ``ICL_DATASETS``.
-        source: See :func:`load_icl_data`.
-        test_items: Drawn from the test set.
-        seed: Of the draw: fewer items are a part of more.
-        columns: See :func:`load_icl_data`.
+        dataset, source, columns: See :func:`load_icl_data`.
+        test_items: Number of items drawn from the test set.
+        seed: Seed of the draw: fewer items are a part of more.
 
     Raises:
         ConfigError: The data is missing or wrong, or has too few test items.
@@ -127,12 +161,7 @@ def balanced_rounds(
     """Rounds that hold every class once, without replacement; an exhausted class is left out.
 
     The first n of the list are the n demonstrations of a prompt, so a longer prompt begins as a
-    shorter one. Within a round the classes stand in random order.
-
-    Args:
-        examples: Of a training set.
-        seed: Of both orders.
-        limit: How many are wanted. Default: all.
+    shorter one. Within a round the classes stand in random order. ``limit`` cuts the list.
     """
     generator = random.Random(f"rounds-{seed}")
     left = _by_class(examples, generator)
@@ -148,11 +177,9 @@ def balanced_rounds(
 
 
 def skipped_classes(order: Sequence[Example], count: int) -> int:
-    """Classes that balanced rounds have left out of the rounds that are complete after ``count``.
+    """Number of classes that some complete round lacks, among the first ``count`` examples.
 
-    Args:
-        order: All examples, from :func:`balanced_rounds`.
-        count: Demonstrations taken from its beginning.
+    ``order`` holds all examples, from :func:`balanced_rounds`.
     """
     sizes = Counter(example.label for example in order).values()
     complete, left = 0, count
@@ -176,24 +203,6 @@ def alternating_order(examples: Sequence[Example], seed: int) -> list[Example]:
     return [left[name][i] for i in range(longest) for name in order if i < len(left[name])]
 
 
-def numbers_that_fit(
-    protocol: Any, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
-) -> list[int]:
-    """Those of the wanted numbers of demonstrations, ascending, that are at most ``fit``.
-
-    Raises:
-        ConfigError: None is; ``hint`` says what to do. Default: choose other ``shots``.
-    """
-    numbers = [n for n in wanted if n <= fit]
-    if not numbers:
-        raise ConfigError(
-            f"{protocol.name}: {protocol.dataset} examples must be at most {fit}, "
-            f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
-            + (hint or f"Choose others: --set {protocol.name}.shots=[...].")
-        )
-    return numbers
-
-
 def longest_kept(examples: Iterable[Example]) -> int:
     """The 99th percentile of the texts' lengths, in characters."""
     lengths = sorted(len(example.text) for example in examples)
@@ -208,10 +217,7 @@ def encode_after(model: LanguageModel, before: str, text: str) -> list[int]:
 def kept_per_model(
     prepare: Callable[[P, LanguageModel], T],
 ) -> Callable[[P, LanguageModel], T]:
-    """What a protocol has made ready for a model, kept until it is asked with other settings.
-
-    It goes with the model, and so do keys and values that it holds.
-    """
+    """Keep the result for a model until it is asked with other settings, or the model goes."""
     kept: WeakKeyDictionary[LanguageModel, tuple[P, T]] = WeakKeyDictionary()
 
     @wraps(prepare)

@@ -2,25 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS, OVERLAP_CHOICE, Example
 from diffattn.lab.evaluation.icl.demonstrations import (
     DemonstrationReader,
+    IclProtocol,
     IclTask,
     kept_per_model,
-    numbers_that_fit,
     skipped_classes,
 )
 from diffattn.lab.evaluation.metrics import metric, score_metric
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Protocol,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-)
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
 from diffattn.lab.inference.label_trie import LabelReading, LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
@@ -40,6 +34,26 @@ PROMPT_CHOICES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelProtocol(IclProtocol):
+    """A protocol that asks which of the labels follows."""
+
+    test_items: int = 100
+    """As in the paper's random format; 250 make the intervals a third narrower."""
+    decoding: str = "greedy_trie"
+    """``greedy_trie`` or ``loglik``: which is the headline. Both are recorded."""
+    seed: int = 43
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known(self.name, "decoding", self.decoding, DECODINGS)
+        self.require_at_least(1, "test_items")
+
+    def task(self, model: LanguageModel) -> IclTask:
+        """The data set as the model reads it."""
+        return IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
+
+
 @dataclass(kw_only=True, slots=True)
 class _Ready:
     task: IclTask
@@ -50,7 +64,7 @@ class _Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManyShot(Protocol):
+class ManyShot(LabelProtocol):
     """Text classification from n labelled examples in the prompt, n up to the context length.
 
     Source: arXiv:2410.05258v2, section 3.4 and Fig. 6; arXiv:2405.00200.
@@ -65,27 +79,14 @@ class ManyShot(Protocol):
     }
     quick = {"data": "generated", "shots": (6, 12, 30), "test_items": 12}
 
-    dataset: str = "trec"
-    """``trec``, ``trec_fine``, ``banking77``, ``clinic150`` or ``clinic151`` (with ``oos``)."""
-    data: str = "hub"
-    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
-    columns: dict[str, str] = field(default_factory=dict)
-    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
     shots: tuple[int, ...] | None = None
     """Numbers of demonstrations. Default: those of Fig. 6."""
-    test_items: int = 100
-    """As in the paper; 250 make the intervals a third narrower."""
-    decoding: str = "greedy_trie"
-    """``greedy_trie`` or ``loglik``: which is the headline. Both are recorded."""
     stable_from: int | None = None
     """A second mean over the numbers from here on. Default: where the paper's line begins."""
-    seed: int = 43
 
     def __post_init__(self) -> None:
-        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
-        check_known(self.name, "decoding", self.decoding, DECODINGS)
-        self.require_columns(("text", "label"))
-        self.require_at_least(1, "shots", "test_items")
+        super().__post_init__()
+        self.require_at_least(1, "shots")
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -151,11 +152,11 @@ class ManyShot(Protocol):
 
     @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
+        task = self.task(model)
         order = task.rounds(self.seed)
         pieces = task.encode(model, order[: self.grid[-1]])
         fit = task.how_many_fit(model, pieces)
-        shots = numbers_that_fit(self, model, self.grid, fit)
+        shots = self.numbers_that_fit(model, self.grid, fit)
         tokens = {n: sum(map(len, pieces[:n])) for n in shots}
         reader = DemonstrationReader(pieces, shots)
         return _Ready(task=task, order=order, tokens=tokens, reader=reader)
@@ -169,18 +170,16 @@ def label_rows(
     facts: dict[str, Any],
     shown: str,
 ) -> list[dict[str, Any]]:
-    """Rows of chosen test items after demonstrations: ``facts``, and what was made of each.
-
-    ``shown`` is the text of the demonstrations.
-    """
+    """Rows of chosen test items after demonstrations, whose text is ``shown``."""
     questions = [task.questions[i] for i in chosen]
     readings = model.read_labels(task.trie, questions, before=before)
     return [
-        facts | _row(task.trie, task.test[i], reading)
+        facts
+        | _row(task.trie, task.test[i], reading)
         | {"prompt_tokens": before.length + len(question)}
         | {"prompt": prompt_facts(shown + model.decode(question))}
         for i, question, reading in zip(chosen, questions, readings, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, Any]:

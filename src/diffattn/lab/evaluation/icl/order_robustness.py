@@ -1,7 +1,7 @@
-"""How much does the order of the demonstrations matter?"""
+"""Accuracy over orders of the same demonstrations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,18 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     IclTask,
     alternating_order,
     kept_per_model,
-    numbers_that_fit,
     random_order,
 )
 from diffattn.lab.evaluation.icl.many_shot import (
     DECODINGS,
     PROMPT_CHOICES,
+    LabelProtocol,
     label_rows,
     mean_accuracy,
     most_frequent_answer,
 )
 from diffattn.lab.evaluation.metrics import score_metric
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, split_long_batches
+from diffattn.lab.evaluation.protocol import Item, Summary, split_long_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.proportions import expected_range
@@ -41,7 +41,7 @@ class _Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderRobustness(Protocol):
+class OrderRobustness(LabelProtocol):
     """The same demonstrations in several orders: best minus worst accuracy.
 
     Source: arXiv:2410.05258v2, section 3.4, Fig. 7 and 11.
@@ -59,30 +59,17 @@ class OrderRobustness(Protocol):
     }
     quick = {"data": "generated", "per_class": 2, "orders": 3, "test_items": 12}
 
-    dataset: str = "trec"
-    """As in ``many_shot``."""
-    data: str = "hub"
-    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
-    columns: dict[str, str] = field(default_factory=dict)
-    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
     format: str = "random"
     """``random`` or ``alternating``."""
     per_class: int | None = None
     """Demonstrations per class. Default: as many as fit; see ``choices``."""
     orders: int = 10
-    """Permutations. The paper has 10 in format ``random`` and 30 in ``alternating``."""
-    test_items: int = 100
-    """The paper has 100 in format ``random`` and 30 in ``alternating``."""
-    decoding: str = "greedy_trie"
-    """``greedy_trie`` or ``loglik``. Both are recorded."""
-    seed: int = 43
+    """Permutations. The paper has 10, in format ``alternating`` 30 and 30 test items."""
 
     def __post_init__(self) -> None:
-        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
+        super().__post_init__()
         check_known(self.name, "format", self.format, ORDERS)
-        check_known(self.name, "decoding", self.decoding, DECODINGS)
-        self.require_columns(("text", "label"))
-        self.require_at_least(1, "per_class", "test_items")
+        self.require_at_least(1, "per_class")
         self.require_at_least(2, "orders")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
@@ -134,14 +121,13 @@ class OrderRobustness(Protocol):
 
     @kept_per_model
     def _ready(self, model: LanguageModel) -> _Ready:
-        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
-        known, order = ICL_DATASETS[self.dataset], task.rounds(self.seed)
-        wanted = known.shots
+        task, known = self.task(model), ICL_DATASETS[self.dataset]
+        order, wanted = task.rounds(self.seed), known.shots
         if self.per_class is not None:
             wanted = (self.per_class * known.num_classes,)
         pieces = task.encode(model, order[: wanted[-1]])
         fit = task.how_many_fit(model, pieces)
-        usable = numbers_that_fit(self, model, wanted, fit, "Choose a smaller per_class.")
+        usable = self.numbers_that_fit(model, wanted, fit, "Choose a smaller per_class.")
         return _Ready(task=task, examples=order[: usable[-1]], readers={})
 
 
@@ -182,23 +168,17 @@ def _ranges(
     }
     interval: dict[str, Any] = {"method": "none: no answer changed with the order"}
     if np.ptp(scores, axis=0).any():
-        interval = {
-            "low": min(margin, float(low)), "high": max(margin, float(high)),
-            "method": "bootstrap over test items",
-        }  # fmt: skip
-    chance = [
-        Metric(
-            name=f"margin_{decoding}", value=margin, n=n, headline=headline,
-            higher_is_better=False, **interval,
-        ),
-        *(
-            Metric(name=f"{key}_{decoding}", value=facts[key], n=n, headline=headline,
-                   higher_is_better=None)
-            for key in ("margin_expected_binomial", "margin_expected_dealt")
-        ),
-        Metric(
-            name=f"standard_deviation_{decoding}", value=facts["standard_deviation"],
-            n=num_orders, headline=headline, higher_is_better=False,
-        ),
-    ]  # fmt: skip
-    return chance, facts
+        ends = {"low": min(margin, float(low)), "high": max(margin, float(high))}
+        interval = ends | {"method": "bootstrap over test items"}
+
+    def fact(name: str, value: float, count: int, better: bool | None, **more: Any) -> Metric:
+        shown: dict[str, Any] = {"headline": headline, "higher_is_better": better, **more}
+        return Metric(name=f"{name}_{decoding}", value=value, n=count, **shown)
+
+    expected = ("margin_expected_binomial", "margin_expected_dealt")
+    spread_of_orders = facts["standard_deviation"]
+    return [
+        fact("margin", margin, n, False, **interval),
+        *(fact(key, facts[key], n, None) for key in expected),
+        fact("standard_deviation", spread_of_orders, num_orders, False),
+    ], facts

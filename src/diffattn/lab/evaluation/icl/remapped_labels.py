@@ -5,29 +5,22 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.icl.data import (
-    ICL_DATASETS,
-    OVERLAP_CHOICE,
-    Example,
-    IclData,
-    load_icl_data,
-)
+from diffattn.lab.evaluation.icl.data import OVERLAP_CHOICE, Example, IclData, load_icl_data
 from diffattn.lab.evaluation.icl.demonstrations import (
+    IclProtocol,
     balanced_rounds,
     encode_after,
     kept_per_model,
-    numbers_that_fit,
 )
 from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics, score_metric
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
-from diffattn.models.config.known_names import check_known
 
 _INSTRUCTION = (
     "Use the provided mapping from the text to label to assign a label to the text. "
@@ -52,7 +45,7 @@ class _Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemappedLabels(Protocol):
+class RemappedLabels(IclProtocol):
     """Classification by demonstrations whose labels are random numbers, new for every question.
 
     Source: H. Yen et al., arXiv:2410.02694 (HELMET), section on many-shot ICL.
@@ -74,20 +67,13 @@ class RemappedLabels(Protocol):
     }
     quick = {"data": "generated", "shots": (12,), "test_items": 8}
 
-    dataset: str = "trec"
-    """As in ``many_shot``; the reference takes ``clinic151``."""
-    data: str = "hub"
-    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
-    columns: dict[str, str] = field(default_factory=dict)
-    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
     shots: tuple[int, ...] | None = None
     """Numbers of demonstrations. Default: the reference's for 8K to 128K tokens."""
     test_items: int = 500
     seed: int = 42
 
     def __post_init__(self) -> None:
-        check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
-        self.require_columns(("text", "label"))
+        super().__post_init__()
         self.require_at_least(1, "shots", "test_items")
 
     @property
@@ -119,10 +105,8 @@ class RemappedLabels(Protocol):
             whole = model.encode_prompt(prompt)
             tokens = ready.trie.cut(whole)
             prefix = model.read(tokens[:-1])
-            (free,) = model.generate(
-                [whole[prefix.length :]], max_new_tokens=_NEW_TOKENS, stop=("\n",),
-                before=prefix,
-            )  # fmt: skip
+            rest = [whole[prefix.length :]]
+            (free,) = model.generate(rest, max_new_tokens=_NEW_TOKENS, stop=("\n",), before=prefix)
             (reading,) = model.read_labels(ready.trie, [tokens[-1:]], before=prefix)
             guesses = (1 / len(ready.trie.labels), float(number == most_shown(prompt)))
             answer = free.text.rpartition("label:")[2].strip()
@@ -160,7 +144,7 @@ class RemappedLabels(Protocol):
 
     def prompt(self, data: IclData, example: Example, count: int) -> tuple[str, str]:
         """The prompt with ``count`` demonstrations, and the number that is right."""
-        generator = random.Random(f"numbers-{self._own_seed(example)}")
+        generator = random.Random(f"numbers-{self._seed_of(example)}")
         numbers = generator.sample(range(len(data.labels)), len(data.labels))
         renamed = {label: str(number) for label, number in zip(data.labels, numbers, strict=True)}
         context = "\n\n".join(
@@ -171,13 +155,13 @@ class RemappedLabels(Protocol):
 
     def _demonstrations(self, data: IclData, example: Example, count: int) -> list[Example]:
         """The first ``count`` of the question's rounds; an exhausted set starts again."""
-        seed, chosen = self._own_seed(example), list[Example]()
+        seed, chosen = self._seed_of(example), list[Example]()
         while len(chosen) < count:
             again = _hashed(f"{seed}-{len(chosen)}")
             chosen += balanced_rounds(data.train, again, count - len(chosen))
         return chosen
 
-    def _own_seed(self, example: Example) -> int:
+    def _seed_of(self, example: Example) -> int:
         return _hashed(f"{self.seed}\n{example.text}")
 
     @kept_per_model
@@ -213,7 +197,7 @@ class RemappedLabels(Protocol):
                     break
                 fitting += 1
             fit = min(fit, fitting)
-        return numbers_that_fit(self, model, self.grid, fit)
+        return self.numbers_that_fit(model, self.grid, fit)
 
 
 def most_shown(prompt: str) -> str:
