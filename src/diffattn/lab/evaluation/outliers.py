@@ -65,7 +65,7 @@ class Outliers(Protocol):
     """The first windows of the corpus; 98 of 4,096 tokens are the paper's 0.4M."""
     window_tokens: int = 4096
     windows_per_item: int = 8
-    """Windows that are one item of the log: what an interruption can lose."""
+    """Windows that are one item of the log: an interruption loses no more."""
     windows_per_document: int = 16
     """At most; of very long documents the first windows."""
 
@@ -79,20 +79,20 @@ class Outliers(Protocol):
         require_readable(model.network, self.window_tokens)
         start = model.start()
         texts = first_windows(
-            self.name, model, self.texts, start=start, size=self.window_tokens - len(start),
-            windows=self.num_windows, per_document=self.windows_per_document,
-        )  # fmt: skip
-        windows = [ids for _, ids in texts]
-        size = self.windows_per_item
-        return [
-            [
-                Item(
-                    id=f"windows-{first}-to-{first + len(windows[first : first + size]) - 1}",
-                    payload=(first, tuple(windows[first : first + size])),
-                )
-            ]
-            for first in range(0, len(windows), size)
-        ]
+            self.name,
+            model,
+            self.texts,
+            start=start,
+            size=self.window_tokens - len(start),
+            windows=self.num_windows,
+            per_document=self.windows_per_document,
+        )
+        windows, batches = [ids for _, ids in texts], []
+        for first in range(0, len(windows), self.windows_per_item):
+            some = tuple(windows[first : first + self.windows_per_item])
+            name = f"windows-{first}-to-{first + len(some) - 1}"
+            batches.append([Item(id=name, payload=(first, some))])
+        return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """One pass over the windows of every item, in fixed memory."""
@@ -146,14 +146,7 @@ class Outliers(Protocol):
 
 
 def scan_window(scan: OutlierScan, model: LanguageModel, ids: Sequence[int], number: int) -> None:
-    """Run one sequence and count its logits and hidden states.
-
-    Args:
-        scan: Extended.
-        model: One that :func:`diffattn.probes.layer_reader.require_readable` accepts.
-        ids: Tokens.
-        number: Of the text, for the places of the largest.
-    """
+    """Run sequence ``number`` and count its logits and hidden states in ``scan``."""
     tokens = torch.tensor(ids, device=model.device)
 
     def on_attention(layer: int, inputs: AttentionInputs) -> None:
@@ -183,6 +176,11 @@ def _texts(model: LanguageModel, groups: Mapping[str, Parts]) -> dict[str, str]:
 
 def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
     """A maximum has no interval: other tokens could only raise it."""
+
+    def metric(name: str, value: float, **more: Any) -> Metric:
+        facts: dict[str, Any] = {"n": num_tokens, "unit": "value", "higher_is_better": None}
+        return Metric(name=name, value=float(value), **facts, **more)
+
     metrics = []
     for name, of_name in table.items():
         for which, row in of_name.items():
@@ -191,22 +189,12 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
             values |= {"median": row["median"]}
             values |= {"kurtosis": row["kurtosis"]} if row["kurtosis"] is not None else {}
             values |= {"massive activations": row["massive"]} if "massive" in row else {}
-            metrics += [
-                Metric(
-                    name=key, value=float(value), n=num_tokens, unit="value", where=where,
-                    higher_is_better=None,
-                )
-                for key, value in values.items()
-            ]  # fmt: skip
+            metrics += [metric(key, value, where=where) for key, value in values.items()]
     for label, name in ((LARGEST["logits"], LOGITS), (LARGEST["hidden"], HIDDEN)):
         for which, row in table[name].items():
-            metrics.append(
-                Metric(
-                    name=label if which != WITHOUT else f"{label}, {WITHOUT}",
-                    value=float(row["top"]["1"]), n=num_tokens, unit="value",
-                    headline=which != WITHOUT, higher_is_better=None,
-                )
-            )  # fmt: skip
+            printed = which != WITHOUT
+            title = label if printed else f"{label}, {WITHOUT}"
+            metrics.append(metric(title, row["top"]["1"], headline=printed))
     return metrics
 
 

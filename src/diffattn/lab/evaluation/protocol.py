@@ -1,4 +1,4 @@
-"""What a protocol is: items, how a model is asked, and what is counted."""
+"""The interface of a protocol: its items, its questions to a model, and its summary."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -22,18 +22,18 @@ class Item:
     id: str
     """Unique within the protocol and equal for every model, so that results can be paired."""
     payload: Any
-    """What the protocol needs to ask it. Light: long prompts are built when they are asked."""
+    """The protocol's own facts. Light: long prompts are built when they are asked."""
     cluster: str | None = None
     """Items of one cluster share a text or a seed and are not independent. Default: its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """What a protocol found."""
+    """Metrics and tables of a protocol."""
 
     metrics: list[Metric]
     tables: dict[str, Any] = field(default_factory=dict)
-    """Whatever else a report shows, by name; JSON values."""
+    """JSON values by name, for the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +46,15 @@ class Protocol(ABC):
     name: ClassVar[str]
     """Its name in :data:`diffattn.lab.evaluation.catalog.PROTOCOLS`."""
     choices: ClassVar[Mapping[str, str]] = {}
-    """What the source leaves open, and what is done here. Stands in every record."""
+    """Decisions that the source leaves open. They stand in every record."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the reduced size that ``--quick`` runs."""
     quick_context: ClassVar[str | None] = None
-    """The one of them, if any, that is cut to the model's context."""
+    """The parameter among them that is cut to the model's context, if any."""
 
     @classmethod
     def quick_for(cls, longest: int | None) -> dict[str, Any]:
-        """:attr:`quick`, smaller still where a model is made for fewer tokens.
-
-        Args:
-            longest: Tokens that the model of a run with the shortest context is made for. Default:
-                enough.
-        """
+        """:attr:`quick`, smaller still where the shortest model takes ``longest`` tokens only."""
         values = dict(cls.quick)
         if cls.quick_context is not None and longest is not None:
             values[cls.quick_context] = min(values[cls.quick_context], longest)
@@ -67,7 +62,7 @@ class Protocol(ABC):
 
     @property
     def version(self) -> int:
-        """Two versions share no table."""
+        """Results of two versions share no table."""
         return PROTOCOLS[self.name].version
 
     @property
@@ -84,29 +79,22 @@ class Protocol(ABC):
         """
 
     def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
-        """What items are built from when they are asked and their payloads do not hold.
+        """Data of all items that their payloads do not hold. Default: none.
 
-        It is hashed, so that an evaluation is never continued on another text than it was begun
-        with. Default: nothing.
-
-        Args:
-            model: That is asked.
-            items: All of them, from :meth:`batches`.
+        It is hashed, so that an evaluation is never continued on other data.
         """
         return None
 
     @abstractmethod
     def ask(self, model: "LanguageModel", items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Put some items of one batch to the model.
+        """Ask the model some items of one batch.
 
         Returns:
-            One row per item, in order, of JSON values. ``scores`` maps names to numbers: what is
-            compared between models, item by item, as shares from 0 to 1 unless the name says
-            otherwise (:func:`diffattn.lab.evaluation.metrics.is_share`). ``weights`` may say what
-            an
-            item counts in the mean of a score, such as its tokens; default 1. ``prompt`` holds
-            :func:`prompt_facts` of the text that was read. Everything else is for the reader of
-            the log.
+            One row per item, in order, of JSON values. ``scores`` maps names to numbers, which
+            are compared between models: shares from 0 to 1 unless the name says otherwise
+            (:func:`diffattn.lab.evaluation.metrics.is_share`). ``weights`` may hold the weight of
+            the item in the mean of a score. ``prompt`` holds :func:`prompt_facts` of the text that
+            was read. Everything else is for the reader of the log.
 
         Raises:
             ItemError: An item cannot be asked; the others are asked again one by one.
@@ -114,16 +102,13 @@ class Protocol(ABC):
 
     @abstractmethod
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Metrics with intervals from the rows of all items that were scored, one or more.
-
-        A row holds what :meth:`ask` returned, ``id`` and ``cluster``.
-        """
+        """Metrics with intervals from the rows of :meth:`ask`, with ``id`` and ``cluster``."""
 
     def require_at_least(self, least: int, *names: str) -> None:
-        """Refuse settings below ``least``: whole numbers, or tuples of one or more.
+        """Refuse settings below ``least``: whole numbers, or tuples of them; ``None`` is allowed.
 
         Raises:
-            ConfigError: One is smaller, no whole number, or an empty tuple; ``None`` is allowed.
+            ConfigError: One is smaller, no whole number, or an empty tuple.
         """
         for name in names:
             value = getattr(self, name)
@@ -134,11 +119,7 @@ class Protocol(ABC):
                 raise ConfigError(f"{self.name}: {name} must be {least} or more, got {value}.")
 
     def require_names(self, field: str, known: Iterable[str]) -> None:
-        """Refuse a setting that does not list one known name or more, each once.
-
-        Raises:
-            ConfigError: It does not; the nearest known name is suggested.
-        """
+        """Refuse a setting that does not list one known name or more, each once."""
         names = getattr(self, field)
         if isinstance(names, str) or not names or len(set(names)) < len(names):
             raise ConfigError(
@@ -148,11 +129,7 @@ class Protocol(ABC):
             check_known(self.name, field, str(name), known)
 
     def require_columns(self, known: Iterable[str]) -> None:
-        """Refuse a setting ``columns`` that is no object of known names to names of a file.
-
-        Raises:
-            ConfigError: It is not; the nearest known name is suggested.
-        """
+        """Refuse a setting ``columns`` that is no object of known names to names of a file."""
         columns = self.columns  # type: ignore[attr-defined]
         if not isinstance(columns, Mapping) or not all(
             isinstance(name, str) and name for name in columns.values()
@@ -165,11 +142,7 @@ class Protocol(ABC):
             check_known(self.name, "columns", str(name), known)
 
     def require_fit(self, model: "LanguageModel", field: str, tokens: int) -> None:
-        """Refuse a setting that asks for more tokens than the model takes.
-
-        Raises:
-            ConfigError: It does.
-        """
+        """Refuse a setting that asks for more tokens than the model takes."""
         if tokens > model.max_length:
             raise ConfigError(
                 f"{self.name}: {field} must be at most the {model.max_length} tokens of "
@@ -191,15 +164,7 @@ class Part:
 
 
 def used_of(unit: str, wanted: int | None, used: int) -> dict[str, Any]:
-    """The table ``used`` of a summary: a corpus may hold fewer texts than are wanted.
-
-    A run says so where there are fewer.
-
-    Args:
-        unit: What is counted, in the plural.
-        wanted: The setting. ``None``: all that there are.
-        used: How many were scored.
-    """
+    """The table ``used`` of a summary, since a corpus may hold fewer texts than are wanted."""
     return {"used": {"unit": unit, "wanted": wanted, "used": used}}
 
 
@@ -219,14 +184,10 @@ _BEGINS, _ENDS = 400, 1_200
 
 
 def prompt_facts(text: str) -> dict[str, Any]:
-    """What a row says of the text that its item held, as ``row["prompt"]``.
+    """Facts of the text that a model was given to read, as ``row["prompt"]``.
 
-    Args:
-        text: All that the model was given to read, the same for every tokenizer if it can be.
-
-    Returns:
-        ``sha256`` (16 hex digits), ``characters``, and how it ``begins`` and, where that is not
-        all, ``ends``. Items of two models are paired only where the hashes are equal.
+    They are ``sha256`` (16 hex digits), ``characters``, and its beginning and end. Items of two
+    models are paired only where the hashes are equal.
     """
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     facts = {"sha256": digest, "characters": len(text)}

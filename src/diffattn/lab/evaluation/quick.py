@@ -1,4 +1,4 @@
-"""What ``--quick`` does for models with a short context: smaller sizes, and reading beyond it."""
+"""``--quick`` for models with a short context."""
 
 import json
 from collections.abc import Iterable
@@ -11,22 +11,16 @@ QUICK_REACH = 2_048
 
 
 def shortest_context(models: Iterable[str]) -> int | None:
-    """Tokens that the one of several models with the shortest context is made for.
+    """The shortest context of several models in tokens, from ``config.json``.
 
-    Read from ``config.json``; models of the hub do not count, since theirs are long enough.
-
-    Args:
-        models: Run directories, model folders or hub names.
-
-    Returns:
-        ``None`` where nothing is known.
+    Models of the hub do not count, since theirs are long enough. ``None`` if nothing is known.
     """
     known = []
     for name in models:
         try:
             config = json.loads((checkpoint_folder(name) / "config.json").read_text("utf-8"))
             known.append(config["max_position_embeddings"])
-        # What is wrong with a model is told when it is loaded, and the others go on.
+        # A fault of a model is reported when it is loaded, and the others go on.
         except (CheckpointError, OSError, ValueError, LookupError, TypeError):
             continue
     return min((n for n in known if isinstance(n, int) and n > 1), default=None)

@@ -1,4 +1,4 @@
-"""What the items of an evaluation say, as one hash beside their rows: no resume mixes two data."""
+"""One hash of the data of all items, beside their rows: no resume mixes two data."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,10 @@ DATA = "data.json"
 
 
 def data_digest(items: Iterable[Item], material: Any) -> str:
-    """First 16 hex digits of the SHA-256 of all items and of what else they are built from.
+    """First 16 hex digits of the SHA-256 of all items, also those that are not selected.
 
-    Parameters name files and packages; this is what came out of them.
-
-    Args:
-        items: All of a protocol, also those that are not selected.
-        material: See :meth:`diffattn.lab.evaluation.protocol.Protocol.material`.
+    Parameters name files and packages; this is their content. For ``material`` see
+    :meth:`diffattn.lab.evaluation.protocol.Protocol.material`.
     """
     digest = hashlib.sha256()
     for value in (material, *items):
@@ -32,12 +29,7 @@ def data_digest(items: Iterable[Item], material: Any) -> str:
 
 
 def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
-    """Write the digest beside the rows, or check that they are of the same data.
-
-    Args:
-        folder: Of one model and protocol.
-        digest: From :func:`data_digest`.
-        has_rows: Whether rows are there already; without, the digest is written anew.
+    """Write the digest beside the rows, or check that existing rows are of the same data.
 
     Raises:
         CheckpointError: The rows are of other data.
@@ -54,17 +46,13 @@ def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
 
 
 def recorded_data(folder: Path) -> str | None:
-    """Digest of the data that the rows in ``folder`` are of; ``None`` in older records.
-
-    Raises:
-        CheckpointError: Its file is damaged.
-    """
+    """Digest of the data of the rows in ``folder``; ``None`` in older records."""
     path = folder / DATA
     return str(read_json(path).get("sha256")) if path.exists() else None
 
 
 def _pieces(value: Any) -> Iterable[bytes]:
-    """The value in bytes, equal in every process; of what holds no plain data, its type alone."""
+    """The value in bytes, equal in every process; of objects without plain data the type alone."""
     if isinstance(value, str):
         content = value.encode("utf-8", "surrogatepass")
         yield b"s%d:" % len(content)

@@ -34,9 +34,8 @@ def parts(
     """Protocols and presets by name, with their parameters.
 
     Args:
-        names: Of protocols or presets; ``"all"`` is every protocol.
-        settings: ``PROTOCOL.KEY=VALUE``, for every part that runs this protocol; values are JSON,
-            else text.
+        names: Protocols or presets; ``"all"`` is every protocol.
+        settings: ``PROTOCOL.KEY=VALUE``; values are JSON, else text.
         quick: Take the parameters of the reduced size where they are not set.
         longest: Tokens that this size is fitted to; see :meth:`Protocol.quick_for`.
 

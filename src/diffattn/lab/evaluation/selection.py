@@ -1,4 +1,4 @@
-"""Which items of a protocol are asked: all, a fixed number, or one of several equal shares."""
+"""The items of a protocol that are asked: all, a fixed number, or one of several equal shares."""
 
 import hashlib
 import itertools
@@ -15,9 +15,9 @@ class Selection:
     """All items by default."""
 
     limit: int | None = None
-    """At most so many items, by whole clusters if it can be: a setting of its own, never mixed."""
+    """Most items, by whole clusters if it can be. Results of two limits are never mixed."""
     shard: tuple[int, int] | None = None
-    """(i, n), i from 1: the share i of n. All n together are what one process would ask."""
+    """(i, n), i from 1: the share i of n. All n together are the whole evaluation."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -29,11 +29,7 @@ class Selection:
 
     @classmethod
     def read(cls, shard: str | None, limit: int | None) -> "Selection":
-        """From the command line.
-
-        Raises:
-            ConfigError: ``shard`` is not ``i/n``, or a number is out of range.
-        """
+        """From the command line, where ``shard`` is ``i/n``."""
         if shard is None:
             return cls(limit=limit)
         first, _, second = shard.partition("/")
@@ -43,19 +39,19 @@ class Selection:
 
     @property
     def suffix(self) -> str:
-        """What the folder of a share is called after the name of the part."""
+        """End of the name of a share's folder, after the name of the part."""
         return "" if self.shard is None else f".shard-{self.shard[0]}-of-{self.shard[1]}"
 
     def recorded(self) -> dict[str, Any]:
-        """What a record says of it; empty for all items."""
+        """The selection for records; empty for all items."""
         limit = {} if self.limit is None else {"limit": self.limit}
         return limit | ({} if self.shard is None else {"shard": list(self.shard)})
 
     def of(self, batches: Sequence[Sequence[Item]]) -> list[list[Item]]:
-        """The batches that are asked; a batch is never torn apart between shares.
+        """The batches that are asked. A batch is never divided between shares.
 
-        So every item is asked in the company it has in a whole run, and its answer is the same to
-        the last bit.
+        So every item is asked beside the same others as in a whole run, and its answer is the same
+        to the last bit.
         """
         chosen = [list(batch) for batch in batches]
         if self.limit is not None:

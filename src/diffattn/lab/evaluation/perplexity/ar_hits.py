@@ -1,4 +1,4 @@
-"""Loss on tokens that the context alone can tell: associative recall in ordinary text."""
+"""Loss on tokens that the context alone reveals: associative recall in ordinary text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sequence:
-    """One sequence and what is needed to slice it."""
+    """One sequence and the counts that slice it."""
 
     tokens: np.ndarray
     counts: dict[int, NgramCounts]
@@ -94,9 +94,12 @@ class ArHits(Protocol):
         """Eight sequences a batch; the n-grams of all are counted in the training tokens."""
         self.require_fit(model, "length", self.length)
         splits = token_splits(
-            self.name, model, self.data,
-            text_field=self.text_field, validation_fraction=self.validation_fraction,
-        )  # fmt: skip
+            self.name,
+            model,
+            self.data,
+            text_field=self.text_field,
+            validation_fraction=self.validation_fraction,
+        )
         available = len(splits.validation) // self.length
         if not available:
             raise ConfigError(
@@ -114,23 +117,18 @@ class ArHits(Protocol):
             keys = np.concatenate([ngram_keys(ids, n, vocab_size) for ids in tokens])
             counts[n] = NgramCounts(keys, n, vocab_size)
             counts[n].add(splits.pieces())
-        threshold = self.threshold
+        total, threshold = len(splits.train), self.threshold
         if threshold is None:
-            threshold = hit_threshold(len(splits.train))
-        items = [
-            Item(
-                id=str(start),
-                cluster=f"document-{document}",  # in which the sequence begins
-                payload=_Sequence(
-                    tokens=ids, counts=counts, threshold=threshold, train_tokens=len(splits.train)
-                ),
-            )
-            for start, document, ids in zip(starts, documents, tokens, strict=True)
-        ]
+            threshold = hit_threshold(total)
+        items = []
+        for start, document, ids in zip(starts, documents, tokens, strict=True):
+            sequence = _Sequence(tokens=ids, counts=counts, threshold=threshold, train_tokens=total)
+            # A sequence belongs to the document in which it begins.
+            items.append(Item(id=str(start), cluster=f"document-{document}", payload=sequence))
         return split_long_batches([items], 8)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """What was counted in the training tokens."""
+        """The counts in the training tokens."""
         counts: Mapping[int, NgramCounts] = items[0].payload.counts
         return {n: (of.keys, of.counts) for n, of in counts.items()}
 
@@ -147,8 +145,8 @@ class ArHits(Protocol):
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Overall loss, loss and share of each slice, losses by gap and by training count.
 
-        The slices part the tokens, so share-weighted losses add up to the overall loss. That is
-        checked, and how nearly they do is recorded.
+        Every token lies in one slice, so share-weighted losses add up to the overall loss. That
+        is checked, and the difference is recorded.
         """
         tokens = np.array([row["tokens"] for row in rows], float)
         nll = np.array([row["nll"] for row in rows])
@@ -171,24 +169,13 @@ class ArHits(Protocol):
                     total += share.mean * loss.mean
             errors[str(n)] = abs(total - overall.mean)
             assert errors[str(n)] < 1e-6, f"slices of n={n} must add up, off by {errors[str(n)]}"
-        metrics += [
-            loss_metric(
-                "ar_hit_nll_by_gap",
-                cluster_ratio(sums[:, 1], sums[:, 0], clusters),
-                {"gap": low},
-            )
-            for low, sums in bin_sums(rows, f"gap_{self.n[0]}").items()
-        ]
-        tables = {
-            "threshold": rows[0]["threshold"],
-            "train_tokens": rows[0]["train_tokens"],
-            "identity_error": errors,
-            "by_gap": {str(n): slice_losses(rows, f"gap_{n}") for n in self.n},
-            "by_count_repeated": {
-                str(n): slice_losses(rows, f"count_repeated_{n}") for n in self.n
-            },
-            "by_count_new": {str(n): slice_losses(rows, f"count_new_{n}") for n in self.n},
-        }
+        for low, sums in bin_sums(rows, f"gap_{self.n[0]}").items():
+            loss = cluster_ratio(sums[:, 1], sums[:, 0], clusters)
+            metrics.append(loss_metric("ar_hit_nll_by_gap", loss, {"gap": low}))
+        tables = {key: rows[0][key] for key in ("threshold", "train_tokens")}
+        tables["identity_error"] = errors
+        for name in ("gap", "count_repeated", "count_new"):
+            tables[f"by_{name}"] = {str(n): slice_losses(rows, f"{name}_{n}") for n in self.n}
         return Summary(metrics=metrics, tables=tables)
 
     def _row(self, sequence: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
@@ -220,11 +207,7 @@ class ArHits(Protocol):
 
 
 def hit_threshold(train_tokens: int) -> int:
-    """Zoology's 1,250 of ten billion training tokens, in proportion, rounded up, at least 1.
-
-    Args:
-        train_tokens: 0 or more.
-    """
+    """Zoology's 1,250 of ten billion training tokens, in proportion, rounded up, at least 1."""
     return max(1, math.ceil(_PUBLISHED_COUNT * train_tokens / _PUBLISHED_TOKENS))
 
 

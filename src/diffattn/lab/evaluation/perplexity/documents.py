@@ -15,16 +15,7 @@ _CUT_TOKENS = 16
 
 
 def open_texts(source: str, text_field: str, *, split: str = "train") -> Iterator[Document]:
-    """Documents of a corpus without what Project Gutenberg put around them.
-
-    Args:
-        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
-        text_field: Key or column of the text.
-        split: Of a hub dataset.
-
-    Raises:
-        ConfigError: The source is unknown, missing, empty or damaged.
-    """
+    """Documents of :func:`diffattn.lab.data.corpora.load_corpus` without Gutenberg's frames."""
     for document in load_corpus(source, text_field=text_field, split=split):
         yield Document(name=document.name, text=strip_gutenberg(document.text))
 
@@ -39,19 +30,15 @@ def long_texts(
     most: int,
     documents: int | None,
 ) -> dict[str, np.ndarray]:
-    """The first tokens of every document that has enough.
+    """The first tokens of every document that has enough, by name.
 
     Args:
         protocol: Its name, for errors.
-        model: Whose tokenizer it is.
-        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
-        text_field: Key or column of the text.
-        least: Tokens a document must have.
+        model: Its tokenizer is used.
+        source, text_field: See :func:`diffattn.lab.data.corpora.load_corpus`.
+        least: Tokens that a document must have.
         most: Tokens that are kept of it.
-        documents: How many to take, in the order of the corpus. Default: all.
-
-    Returns:
-        int64 ``[n]`` by name of the document, ``least <= n <= most``.
+        documents: Number of documents, in the order of the corpus. ``None``: all.
 
     Raises:
         ConfigError: The corpus cannot be read, or no document is long enough.
@@ -91,16 +78,15 @@ def first_windows(
     windows: int,
     per_document: int,
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The first windows of a corpus, one after the other; a document's short rest is left out.
+    """The first windows of a corpus with the names of their documents, one after the other.
+
+    A document's short rest is left out.
 
     Args:
         protocol, model, source, text_field: As of :func:`long_texts`.
-        start: Tokens that every window begins with.
+        start: First tokens of every window.
         size: Tokens of the text in a window.
-        windows, per_document: At most so many, of all documents and of one.
-
-    Returns:
-        Name of the document and ``len(start) + size`` tokens.
+        windows, per_document: Most windows of all documents, and of one.
 
     Raises:
         ConfigError: The corpus cannot be read, or no document is long enough.

@@ -27,12 +27,11 @@ class Slices:
         """The same by bins of ``sizes`` (int64 ``[n]``): 0, 1, 2 to 3, 4 to 7, and so on."""
         exponents = np.frexp(sizes[inside].astype(float))[1]  # 0 -> 0, 1 -> 1, 2 and 3 -> 2
         losses = self._losses[inside]
+        bins = ((e, exponents == e) for e in np.unique(exponents).tolist())
         self.sums[name] = {
-            str(0 if e == 0 else 2 ** (e - 1)): [
-                int((exponents == e).sum()), float(losses[exponents == e].sum())
-            ]
-            for e in np.unique(exponents).tolist()
-        }  # fmt: skip
+            str(0 if e == 0 else 2 ** (e - 1)): [int(held.sum()), float(losses[held].sum())]
+            for e, held in bins
+        }
 
     def scores(self, names: Sequence[str]) -> tuple[dict[str, float], dict[str, int]]:
         """Mean loss and number of tokens of slices that have any."""

@@ -1,4 +1,4 @@
-"""Loss by position in long texts: does a longer context keep helping?"""
+"""Loss by position in long texts: whether a longer context keeps helping."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,18 +74,22 @@ class NllByPosition(Protocol):
         """One window per item; short ones share a batch."""
         self.require_fit(model, "length", self.length)
         given = 0 if model.start() else 1  # without BOS the token before a window is given
+        size = self.length + given
         texts = long_texts(
-            self.name, model, self.texts, self.text_field,
-            least=self.length + given, most=self.windows * self.length + given,
+            self.name,
+            model,
+            self.texts,
+            self.text_field,
+            least=size,
+            most=self.windows * self.length + given,
             documents=self.documents,
-        )  # fmt: skip
+        )
         items = [
-            Item(id=f"{name}:{index}", payload=tokens[start : start + self.length + given],
-                 cluster=name)
+            Item(id=f"{name}:{index}", payload=tokens[start : start + size], cluster=name)
             for name, tokens in texts.items()
             for index, start in enumerate(range(0, len(tokens) - given, self.length))
-            if start + self.length + given <= len(tokens)
-        ]  # fmt: skip
+            if start + size <= len(tokens)
+        ]
         return split_long_batches([items], max(1, 16_384 // self.length))
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -121,15 +125,14 @@ class NllByPosition(Protocol):
             loss_metric("nll_last_half", late, {}),
             loss_metric("bits_per_byte", per_byte, {}, unit="bits per byte"),
         ]
+        first = [edge + 1 for edge in edges[:-1]]
         tables = {
             "cumulative": {"position": positions, **_columns(cumulative)},
-            "buckets": {
-                "first": [edge + 1 for edge in edges[:-1]], "last": edges[1:], **_columns(bucketed)
-            },
+            "buckets": {"first": first, "last": edges[1:], **_columns(bucketed)},
             "power_law": self._power_law(curves, clusters),
             "documents": sorted(set(clusters)),
             **used_of("documents", self.documents, len(set(clusters))),
-        }  # fmt: skip
+        }
         return Summary(metrics=metrics, tables=tables)
 
     def _row(self, losses: np.ndarray, num_bytes: int) -> dict[str, Any]:
@@ -210,8 +213,5 @@ def _refit_interval(
 
 
 def _columns(intervals: Sequence[Interval]) -> dict[str, list[float | None]]:
-    return {
-        "mean": [interval.mean for interval in intervals],
-        "low": [interval.low for interval in intervals],
-        "high": [interval.high for interval in intervals],
-    }
+    keys = ("mean", "low", "high")
+    return {key: [getattr(interval, key) for interval in intervals] for key in keys}

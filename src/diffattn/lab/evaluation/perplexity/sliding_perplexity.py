@@ -62,9 +62,14 @@ class SlidingPerplexity(Protocol):
         """One document and window per item."""
         self.require_fit(model, "windows", max(self.windows))
         texts = long_texts(
-            self.name, model, self.texts, self.text_field,
-            least=self.tokens, most=self.tokens, documents=self.documents,
-        )  # fmt: skip
+            self.name,
+            model,
+            self.texts,
+            self.text_field,
+            least=self.tokens,
+            most=self.tokens,
+            documents=self.documents,
+        )
         return [
             [Item(id=f"{name}:{window}", payload=(tokens, window), cluster=name)]
             for name, tokens in texts.items()

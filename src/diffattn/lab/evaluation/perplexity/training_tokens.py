@@ -1,4 +1,4 @@
-"""Tokens a model was trained on, and those held out: of a run, a packing, or any corpus."""
+"""Training and held-out tokens of a run, of packed tokens, or of any corpus."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,19 +37,18 @@ class TokenSplits:
 def token_splits(
     protocol: str, model: LanguageModel, data: str, *, text_field: str, validation_fraction: float
 ) -> TokenSplits:
-    """Training and validation tokens as the model's tokenizer makes them.
+    """Training and validation tokens of the model's tokenizer.
 
     Args:
         protocol: Its name, for errors.
-        model: Whose tokenizer it is.
+        model: Its tokenizer is used.
         data: A run directory, a folder with packed tokens, or a corpus for
             :func:`diffattn.lab.data.corpora.load_corpus`, which is split as ``pack`` splits it.
-        text_field: Key or column of the text of a corpus.
-        validation_fraction: Of a corpus; packed tokens have theirs.
+        text_field, validation_fraction: Of a corpus.
 
     Raises:
-        ConfigError: A run directory without packed tokens, another tokenizer's tokens, or a
-            corpus that cannot be read.
+        ConfigError: There are no packed tokens, they are another tokenizer's, or the corpus cannot
+            be read.
         CheckpointError: Packed tokens are damaged.
     """
     folder = _packed_folder(protocol, Path(data))
@@ -72,7 +71,7 @@ def token_splits(
 
 
 def _packed_folder(protocol: str, path: Path) -> Path | None:
-    """Where the packed tokens of a path lie; ``None`` if it is no folder of ours."""
+    """Folder of the packed tokens of a path; ``None`` if it is a corpus."""
     is_run = (path / "run.json").exists()
     places = [path, path / "data"] + ([path.parent.parent / "data"] if is_run else [])
     for place in places:

@@ -76,10 +76,8 @@ class WordPerplexity(Protocol):
         given = model.start(required=True)
         rows = []
         for item in items:
-            losses = model.sliding_losses(
-                np.array(model.encode(item.payload)), window=self.window - len(given),
-                stride=self.stride, given=given,
-            )  # fmt: skip
+            tokens, window = np.array(model.encode(item.payload)), self.window - len(given)
+            losses = model.sliding_losses(tokens, window=window, stride=self.stride, given=given)
             total, words = float(losses.sum()), len(item.payload.split())
             num_bytes = len(item.payload.encode())
             rows.append(
