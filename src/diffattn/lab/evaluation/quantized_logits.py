@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from diffattn.probes.quantized_logits import (
 
 _LOSS = "text loss"
 _BY_SCORE = ("scores", "weights")
-"""Parts of a row that say something of each of its scores, by the score's name."""
+"""Parts of a row that map names of scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedLogits(Protocol):
-    """What a model still knows when its attention logits are rounded.
+    """Scores of a model whose attention logits are rounded.
 
     Source: arXiv:2410.05258v2, Fig. 8.
     """
@@ -134,7 +134,7 @@ class QuantizedLogits(Protocol):
         return batches
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """What the wrapped protocol's items are built from."""
+        """The data of the wrapped protocol's items."""
         inner = [question for item in items if (question := item.payload.item) is not None]
         return self.wrapped().material(model, inner)
 
@@ -151,21 +151,12 @@ class QuantizedLogits(Protocol):
             rows = self.wrapped().ask(alone, inner) if inner else [_text_row(alone, asked[0])]
         names = [item.id for item in inner] or [items[0].id.removeprefix(f"{bits}-bits-")]
         return [
-            {
-                **row,
-                "bits": bits,
-                "wrapped_id": name,
-                **{
-                    of: {_with_bits(key, bits): value for key, value in row[of].items()}
-                    for of in _BY_SCORE
-                    if of in row
-                },
-            }
+            {**_renamed(row, lambda key: f"{key}, {bits} bits"), "bits": bits, "wrapped_id": name}
             for row, name in zip(rows, names, strict=True)
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """The wrapped protocol's metrics under each width, and what each width changes."""
+        """The wrapped protocol's metrics under each width, and the changes by each width."""
         metrics: list[Metric] = []
         tables: dict[str, Any] = {}
         by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
@@ -176,10 +167,7 @@ class QuantizedLogits(Protocol):
                 summary = self.wrapped().summarise(inner)
                 tables[f"{bits} bits"] = summary.tables
                 better |= self._directions(inner, summary.metrics)
-                metrics += [
-                    replace(inner_metric, where=inner_metric.where | {"bits": bits})
-                    for inner_metric in summary.metrics
-                ]
+                metrics += [replace(x, where=x.where | {"bits": bits}) for x in summary.metrics]
             text = [row for row in of_width if _LOSS in row["scores"]]
             if text:
                 interval = cluster_mean([row["scores"][_LOSS] for row in text], row_clusters(text))
@@ -194,13 +182,13 @@ class QuantizedLogits(Protocol):
     def _directions(
         self, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
     ) -> dict[str, bool | None]:
-        """Whether more of each wrapped score is better, as the wrapped protocol's metrics say."""
+        """Whether more of each wrapped score is better, by the wrapped protocol's metrics."""
         names = sorted({name for row in rows for name in row["scores"]})
-        said = {one.name: one.higher_is_better for one in metrics}
+        known = {metric.name: metric.higher_is_better for metric in metrics}
         # A score of a task is named TASK METRIC.
-        found = {name: said.get(name, said.get(name.partition(" ")[2])) for name in names}
+        better = {name: known.get(name, known.get(name.partition(" ")[2])) for name in names}
         declared = primary_score(self.protocol, self.wrapped().parameters(), names)
-        return found | (dict([declared]) if declared else {})
+        return better | (dict([declared]) if declared else {})
 
     def _windows(self, model: LanguageModel) -> list[Item]:
         """Windows of text, BOS or EOS first; a document is a cluster."""
@@ -209,9 +197,15 @@ class QuantizedLogits(Protocol):
         start, size = model.start(required=True), self.window_tokens
         self.require_fit(model, "window_tokens", size)
         windows = first_windows(
-            self.name, model, self.text, self.text_field, start=start, size=size,
-            windows=self.num_windows, per_document=self.windows_per_document,
-        )  # fmt: skip
+            self.name,
+            model,
+            self.text,
+            self.text_field,
+            start=start,
+            size=size,
+            windows=self.num_windows,
+            per_document=self.windows_per_document,
+        )
         return [
             Item(id=f"text-window-{i}", payload=ids, cluster=document)
             for i, (document, ids) in enumerate(windows)
@@ -232,24 +226,20 @@ def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
     }
 
 
-def _with_bits(name: str, bits: int) -> str:
-    return f"{name}, {bits} bits"
+def _renamed(row: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+    """The row with other names of its scores."""
+    parts = {key: row[key] for key in _BY_SCORE if key in row}
+    return {
+        **row,
+        **{key: {rename(name): x for name, x in part.items()} for key, part in parts.items()},
+    }
 
 
 def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, Any]]:
     """Rows of one width as the wrapped protocol made them."""
+    end = f", {bits} bits"
     return [
-        {
-            **row,
-            "id": row["wrapped_id"],
-            **{
-                of: {
-                    key.removesuffix(_with_bits("", bits)): value for key, value in row[of].items()
-                }
-                for of in _BY_SCORE
-                if of in row
-            },
-        }
+        _renamed(row, lambda name: name.removesuffix(end)) | {"id": row["wrapped_id"]}
         for row in rows
         if row["bits"] == bits
     ]
@@ -261,26 +251,24 @@ def _changes(
     bits: int,
     better: Mapping[str, bool | None],
 ) -> list[Metric]:
-    """Paired differences to the same items without rounding, score by score and weighed as it is.
+    """Paired differences to the same items without rounding, score by score and weighted.
 
-    ``better`` says of each wrapped score whether more of it is.
+    ``better`` tells of each wrapped score whether more of it is better.
     """
     before = {row["id"]: row["scores"] for row in exact}
     changes = []
     for name in sorted({key for row in rows for key in row["scores"]}):
         both = [row for row in rows if name in row["scores"] and name in before.get(row["id"], {})]
         if both:
-            values = [row["scores"][name] for row in both]
-            others = [before[row["id"]][name] for row in both]
-            weights = [row_weight(row, name) for row in both]
             contrast = paired_contrast(
-                values, others, weights, row_clusters(both), shares=is_share(name)
+                [row["scores"][name] for row in both],
+                [before[row["id"]][name] for row in both],
+                [row_weight(row, name) for row in both],
+                row_clusters(both),
+                shares=is_share(name),
             )
-            changes.append(
-                metric(
-                    f"change of {name}", contrast.interval,
-                    where={"bits": bits}, unit="difference",
-                    higher_is_better=False if is_loss(name) else better.get(name),
-                )
-            )  # fmt: skip
+            direction = False if is_loss(name) else better.get(name)
+            facts: dict[str, Any] = {"where": {"bits": bits}, "unit": "difference"}
+            facts["higher_is_better"] = direction
+            changes.append(metric(f"change of {name}", contrast.interval, **facts))
     return changes

@@ -1,4 +1,4 @@
-"""Models behind a completions endpoint such as OpenAI's or vLLM's: they write, nothing else."""
+"""Models behind a completions endpoint such as OpenAI's or vLLM's: they only write."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,12 +28,12 @@ _MOST_STOPS = 4
 """Stop strings that every such server takes; the others are cut here."""
 
 _NOT_ASKED = ("endpoint", "document", "name", "max_tokens", "give_up_after")
-"""Settings of a judge that a served model has from elsewhere, or not at all."""
+"""Settings of a judge that no user sets for a served model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedSettings(JudgeSettings):
-    """Where a model is served and how it is asked: address, retries and key as for a judge."""
+    """Settings of a served model: address, retries and key as for a judge."""
 
     who: ClassVar[str] = "served model"
     tokenizer: str
@@ -123,16 +123,21 @@ class ServedModel(LanguageModel):
         self.made_for, self._prefix, self._add_bos = None, None, add_bos
 
     def facts(self) -> dict[str, Any]:
-        """What a record says of the model: what the server calls it, since nothing tells its
-        weights."""
+        """Facts for records: the server's name of the model, since its weights are unknown."""
         kept = self._endpoint.facts()
+        unknown = ("attention_type", "parameters", "weights", "commit", "dtype")
         return {
-            "label": self.label, "path": kept["endpoint"], "type": "served",
-            "attention_type": None, "parameters": None, "weights": None, "commit": None,
-            "served_name": kept["model"], "temperature": kept["temperature"], "dtype": None,
-            "device": "server", "max_length": self.max_length, "bos": self.bos,
+            **dict.fromkeys(unknown),
+            "label": self.label,
+            "path": kept["endpoint"],
+            "type": "served",
+            "served_name": kept["model"],
+            "temperature": kept["temperature"],
+            "device": "server",
+            "max_length": self.max_length,
+            "bos": self.bos,
             **self.tokenizer_facts(),
-        }  # fmt: skip
+        }
 
     @property
     def device(self) -> torch.device:
@@ -154,8 +159,7 @@ class ServedModel(LanguageModel):
         """Greedy completions, several at a time.
 
         Raises:
-            ModelError: It shall be restricted or continue what was read, which needs logits; or the
-                server cannot be reached.
+            ModelError: ``allowed`` or ``before`` need logits, or the server cannot be reached.
             ItemError: A prompt does not fit.
             JudgeFailure: There was no reply to a prompt.
         """
@@ -167,11 +171,9 @@ class ServedModel(LanguageModel):
                     f"generate: prompt and continuation must fit the {self.max_length} tokens of "
                     f"{self.label}, got {len(prompt)} + {max_new_tokens}."
                 )
-        requests = [
-            {"prompt": list(prompt), "max_tokens": max_new_tokens,
-             **({"stop": list(stop)[:_MOST_STOPS]} if stop else {})}
-            for prompt in prompts
-        ]  # fmt: skip
+        common: dict[str, Any] = {"max_tokens": max_new_tokens}
+        common |= {"stop": list(stop)[:_MOST_STOPS]} if stop else {}
+        requests = [{"prompt": list(prompt), **common} for prompt in prompts]
         with ThreadPoolExecutor(self.settings.workers) as pool:
             replies = list(pool.map(self._reply, requests))
         written = []
@@ -202,14 +204,12 @@ class ServedModel(LanguageModel):
         stop: Sequence[str] = (),
         chat: bool = False,
     ) -> list[Completion]:
-        """Complete prompts; how likely an answer is, a server does not tell."""
+        """Complete prompts; a server does not tell the probability of an answer."""
         ids = [self.encode_prompt(prompt, special=chat) for prompt in prompts]
         written = self.generate(ids, max_new_tokens=max_new_tokens, stop=stop)
         return [
-            Completion(
-                text=one.text, prompt_tokens=len(tokens), logprob_per_token=None, prompt=prompt
-            )
-            for one, tokens, prompt in zip(written, ids, prompts, strict=True)
+            Completion(text=x.text, prompt_tokens=len(tokens), logprob_per_token=None, prompt=text)
+            for x, tokens, text in zip(written, ids, prompts, strict=True)
         ]
 
     @property

@@ -1,4 +1,4 @@
-"""Scores of what a model writes, against references."""
+"""Scores of an output against references."""
 
 import re
 import string
@@ -49,9 +49,6 @@ def rouge(output: str, references: Sequence[str]) -> dict[str, float]:
     """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L with stemming, best over the references.
 
     Source: C.-Y. Lin, ROUGE (2004), by the package ``rouge_score``.
-
-    Raises:
-        ConfigError: ``rouge_score`` is not installed.
     """
     scorer = rouge_scorer()
     scores = [scorer.score(reference, output) for reference in references]
@@ -60,11 +57,7 @@ def rouge(output: str, references: Sequence[str]) -> dict[str, float]:
 
 @cache
 def rouge_scorer() -> Any:
-    """The scorer of ``rouge_score``.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """The scorer of ``rouge_score``; a ConfigError if that is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:

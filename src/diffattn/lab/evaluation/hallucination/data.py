@@ -34,14 +34,13 @@ def load_examples(
     """The first rows of a data set.
 
     Args:
-        task: Which data set.
+        task: The data set.
         data: A ``.jsonl`` file in the data set's own or LongBench's columns, a folder that holds
             ``<task>.jsonl``, ``"hub"`` for the published data set, ``"hub:NAME[:CONFIG[:SPLIT]]"``
             for another copy, or ``"generated"`` for made-up articles.
-        samples: Rows wanted, in file order; fewer if there are no more.
-        seed: Of the made-up articles.
-        columns: ``document``, ``question`` and ``references`` to what the rows call them, where
-            they do otherwise.
+        samples: Most rows, in file order.
+        seed: Seed of the made-up articles.
+        columns: ``document``, ``question`` and ``references`` to other names in the rows.
 
     Raises:
         ConfigError: Nothing is there, a column is missing, or a value has the wrong type.
@@ -61,7 +60,7 @@ def _rows(
 ) -> tuple[str, Iterator[Mapping[str, Any]]]:
     """A name for messages, and the rows."""
     if data == "generated":
-        return "generated", iter(generated_rows(task, samples, seed))
+        return data, iter(generated_rows(task, samples, seed))
     if data == "hub":
         if task.hub is None:
             return _LONG_BENCH, _archive_rows(task)
@@ -182,13 +181,7 @@ _ASIDES = (
 
 
 def generated_rows(task: Task, count: int, seed: int) -> list[dict[str, Any]]:
-    """Rows in the first layout of a task.
-
-    Args:
-        task: Which data set is stood in for.
-        count: Rows.
-        seed: Equal seeds make equal rows.
-    """
+    """Made-up rows in the first layout of a task."""
     columns = task.columns[0]
     rows: list[dict[str, Any]] = []
     for i in range(count):
@@ -212,10 +205,6 @@ def _article(generator: random.Random) -> tuple[str, str, str, str]:
     facts = [summary, f"The {building} was paid for by the town and cost {cost:,} pounds."]
     for _ in range(generator.randint(6, 40)):
         aside = generator.choice(_ASIDES)
-        facts.append(
-            aside.format(
-                building=building, town=town, year=generator.randrange(1800, 1850),
-                number=generator.randrange(2, 900),
-            )
-        )  # fmt: skip
+        then, number = generator.randrange(1800, 1850), generator.randrange(2, 900)
+        facts.append(aside.format(building=building, town=town, year=then, number=number))
     return " ".join(facts), summary, f"Who built the {building} of {town}?", person

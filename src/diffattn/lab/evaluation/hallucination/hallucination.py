@@ -1,4 +1,4 @@
-"""Contextual hallucination: summaries and answers, and how well the document supports them."""
+"""Contextual hallucination: summaries and answers, and their support in the document."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -67,9 +67,12 @@ class Hallucination(Protocol):
         "context / (|context| + |new|), which has no pole",
     }
     quick = {
-        "data": "generated", "samples": 6, "prompt_tokens": 768, "max_new_tokens": 24,
+        "data": "generated",
+        "samples": 6,
+        "prompt_tokens": 768,
+        "max_new_tokens": 24,
         "rouge": False,
-    }  # fmt: skip
+    }
 
     dataset: str = "xsum"
     """A name from ``TASKS``."""
@@ -141,29 +144,22 @@ class Hallucination(Protocol):
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Mean of every score over the rows that have it; lookback ratios by layer and head."""
-        names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
         metrics = []
-        for name in names:
-            values = [row["scores"][name] for row in rows if name in row["scores"]]
-            signed = name.startswith("lookback_")  # parts of a signed map are no shares
-            interval = (cluster_mean if signed else share_interval)(values)
-            better = None if name in _NEITHER else name != "empty"
-            headline = name in _HEADLINES
-            metrics.append(metric(name, interval, headline=headline, higher_is_better=better))
-        for name in dict.fromkeys(name for row in rows for name in row.get("lead", {})):
-            interval = share_interval([row["lead"][name] for row in rows if name in row["lead"]])
-            headline = name in _HEADLINES
-            metrics.append(
-                metric(f"lead_{name}", interval, headline=headline, higher_is_better=None)
-            )
+        for key, prefix in (("scores", ""), ("lead", "lead_")):
+            for name in dict.fromkeys(name for row in rows for name in row.get(key, {})):
+                values = [row[key][name] for row in rows if name in row.get(key, {})]
+                signed = name.startswith("lookback_")  # parts of a signed map are no shares
+                interval = (cluster_mean if signed else share_interval)(values)
+                better = None if name in _NEITHER or prefix else name != "empty"
+                shown: dict[str, Any] = {"headline": name in _HEADLINES, "higher_is_better": better}
+                metrics.append(metric(f"{prefix}{name}", interval, **shown))
         counts = {
             "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
             "finished": dict(Counter(row["finished"] for row in rows)),
         }
         tables = {"counts": counts, "lookback": _mean_ratios(rows)}
-        return Summary(
-            metrics=metrics, tables=tables | used_of("examples", self.samples, len(rows))
-        )
+        tables |= used_of("examples", self.samples, len(rows))
+        return Summary(metrics=metrics, tables=tables)
 
     def _limits(self) -> tuple[int, int]:
         """Tokens of the prompt and of the output."""
@@ -174,23 +170,37 @@ class Hallucination(Protocol):
         """The prompt, and the characters of the document that stand in it, begin and end."""
         if not example.document.strip():
             raise ItemError(f"{self.dataset}: the document must hold text, got none.")
-        read = cut(
-            model, example.document, lambda text: self.task.prompt(text, example.question),
-            limit=self._limits()[0], where=self.task.cut,
-        )  # fmt: skip
-        return self.task.prompt(text_read(example.document, read), example.question), read
+
+        def render(text: str) -> str:
+            return self.task.prompt(text, example.question)
+
+        limit = self._limits()[0]
+        read = cut(model, example.document, render, limit=limit, where=self.task.cut)
+        return render(text_read(example.document, read)), read
 
     def _row(
-        self, model: LanguageModel, example: Example, prompt: str, read: tuple[int, int],
-        ids: list[int], output: Generation,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        model: LanguageModel,
+        example: Example,
+        prompt: str,
+        read: tuple[int, int],
+        ids: list[int],
+        output: Generation,
+    ) -> dict[str, Any]:
         text = output.text.strip()
         row: dict[str, Any] = {
-            "dataset": self.dataset, "kind": self.task.kind, "question": example.question,
-            "references": list(example.references), "output": text,
-            "finished": output.finished, "prompt_tokens": len(ids), "new_tokens": len(output.ids),
-            "read": list(read), "document": example.document, "prompt": prompt_facts(prompt),
-        }  # fmt: skip
+            "dataset": self.dataset,
+            "kind": self.task.kind,
+            "question": example.question,
+            "references": list(example.references),
+            "output": text,
+            "finished": output.finished,
+            "prompt_tokens": len(ids),
+            "new_tokens": len(output.ids),
+            "read": list(read),
+            "document": example.document,
+            "prompt": prompt_facts(prompt),
+        }
         scores = {"empty": float(not text)}
         if self.task.kind == "answer":
             scores["span_match"] = answer_metrics.span_match(text, example.references)
@@ -223,7 +233,7 @@ class Hallucination(Protocol):
         return row | {"scores": scores}
 
     def _lead(self, source: str, references: Sequence[str]) -> dict[str, float]:
-        """What copying the first sentences of the document scores, whatever a summary needs."""
+        """Scores of copying the first sentences of the document."""
         copied = first_sentences(source.strip(), LEAD)
         scores = answer_metrics.rouge(copied, references) if self.rouge else {}
         share = entity_support(copied, source).share

@@ -1,4 +1,4 @@
-"""The lookback ratio: how much of a generated token's attention lies on the context."""
+"""The lookback ratio: the share of a generated token's attention that lies on the context."""
 
 from collections.abc import Sequence
 
@@ -23,18 +23,17 @@ def lookback_ratios(
 
     .. math:: r = \frac{\bar a_\mathrm{context}}{\bar a_\mathrm{context} + \bar a_\mathrm{new}}
 
-    The means run over the keys of either part, so a uniform map has r = 1/2. ``"a1"`` takes A1
-    and ``"absolute"`` the size of what acts on the values, |A1 − λA2|. ``"difference"`` takes
-    A1 − λA2 with its sign; where a mean is negative, r has a pole, so the denominator holds the
-    sizes of both means, which changes nothing where they are positive and keeps r within [−1, 1].
-    For softmax attention all three are equal.
+    The means run over the keys of either part, so a uniform map has r = 1/2. ``"a1"`` takes A1,
+    ``"absolute"`` |A1 − λA2|, and ``"difference"`` A1 − λA2 with its sign. Where a mean is
+    negative, r has a pole; so the denominator holds the sizes of both means, which keeps r within
+    [−1, 1]. For softmax attention all three are equal.
 
     Source: arXiv:2407.07071, section 2.
 
     Args:
         model: The model.
         prompt: Tokens of the prompt, two or more.
-        written: Tokens that were generated, one or more.
+        written: Generated tokens, one or more.
         num_context: Tokens of the prompt that are context, from 1 to ``len(prompt) - 1``; the
             rest of it (the answer's cue) counts as new.
 

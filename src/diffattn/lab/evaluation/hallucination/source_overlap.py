@@ -1,4 +1,4 @@
-"""How much of a text stands in its source: entities, numbers and word pairs."""
+"""Support of a text in its source: entities, numbers and word pairs."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -6,17 +6,9 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 _WORD = re.compile(r"\w+(?:[.'’-]\w+)*")
-
-
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-
-
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-
-
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)]*(?=\s|$)")
-
-
 _SENTENCE_BREAK = re.compile(r"[.!?:;\n\"“‘(]")
 
 

@@ -29,7 +29,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One data set: how it is asked and where its rows come from."""
+    """Prompt, limits and columns of one data set."""
 
     name: str
     kind: str
@@ -39,12 +39,12 @@ class Task:
     after: str
     """Prompt after the document; ``{question}`` stands for the question."""
     cue: str
-    """The end of the prompt, where the answer begins; with the answer it is what is new."""
+    """The end of the prompt, where the answer begins; it counts as new, like the answer."""
     max_new_tokens: int
     prompt_tokens: int
     """Limit of the prompt, BOS included."""
     cut: str
-    """What a long document loses: its ``"end"``, or its ``"middle"``."""
+    """The part that a long document loses: its ``"end"``, or its ``"middle"``."""
     columns: tuple[Columns, ...]
     """Layouts that are understood, the data set's own first."""
     stop: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from diffattn.lab.inference.network_reader import ItemError
 def cut(
     model: LanguageModel, document: str, render: Callable[[str], str], *, limit: int, where: str
 ) -> tuple[int, int]:
-    """How many characters of a document to keep at its beginning and at its end.
+    """Numbers of characters of a document to keep at its beginning and at its end.
 
     ``"end"`` drops words from the end until the prompt fits, which is found by bisection.
     ``"middle"`` keeps half of the token budget at either end.
@@ -23,9 +23,6 @@ def cut(
         render: The prompt around a document.
         limit: Tokens of the prompt, BOS included.
         where: ``"end"`` or ``"middle"``.
-
-    Returns:
-        Characters kept at the beginning and at the end; ``(len(document), 0)`` if all fits.
 
     Raises:
         ItemError: The prompt does not fit even without a document.

@@ -1,8 +1,7 @@
-"""Local files of the seven tasks of Tables 1 and 8, in the fields that the harness's prompts read.
+"""Local files of the seven tasks of Tables 1 and 8, in the fields of the harness's prompts.
 
-Three forms of a document are read: the fields of the dataset on the hub, those of the original
-distribution where they differ, and finished prompts (``query``, ``choices``, ``gold``), from which
-the fields are taken back.
+A document may have the fields of the dataset on the hub, those of the original distribution, or
+be a finished prompt (``query``, ``choices``, ``gold``), from which the fields are taken back.
 """
 
 import re
@@ -24,7 +23,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "piqa": ("goal", "sol1", "sol2", "label"),
     "winogrande": ("sentence", "option1", "option2", "answer"),
 }
-"""What a document of each task must have."""
+"""Fields of a document of each task."""
 TASKS = tuple(FIELDS)
 
 Document = dict[str, Any]
@@ -36,7 +35,7 @@ class LocalDocuments:
 
     evaluated: list[Document]
     training: list[Document] | None
-    """Where few-shot examples come from; ``None`` without a training file."""
+    """Source of few-shot examples; ``None`` without a training file."""
     paths: tuple[Path, ...]
 
 
@@ -45,10 +44,9 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
     ``TASK_train.jsonl`` if there is one; a number after the split is allowed.
 
     Args:
-        folder: Where the files lie.
+        folder: Folder of the files.
         task: One of :data:`TASKS`.
-        columns: Fields that the files call otherwise: ours (``goal``, or ``piqa.goal`` for one task
-            alone) to theirs.
+        columns: Fields (``goal``, or ``piqa.goal`` for one task alone) to other names in the files.
 
     Raises:
         ConfigError: No file or several, or a line that is no document of the task.
@@ -78,7 +76,7 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
 
 
 def read_document(task: str, record: Mapping[str, Any]) -> Document:
-    """One document in any of the three forms, in the fields that prompts read.
+    """One document in any of the three forms, in the fields of the prompts.
 
     Raises:
         KeyError: A field is missing.

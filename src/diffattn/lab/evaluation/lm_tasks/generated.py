@@ -14,13 +14,7 @@ _NUM_TRAINING = 16
 
 
 def generated_documents(task: str, count: int, seed: int = 0) -> LocalDocuments:
-    """So many documents of a task and 16 to draw examples from; equal seeds make equal ones.
-
-    Args:
-        task: One of :data:`~diffattn.lab.evaluation.lm_tasks.documents.TASKS`.
-        count: Documents that are asked.
-        seed: Of the words.
-    """
+    """``count`` documents of a task, and 16 to draw examples from; equal seeds make equal ones."""
     generator = random.Random(f"{task}-{seed}")
     made = [read_document(task, _record(task, generator)) for _ in range(count + _NUM_TRAINING)]
     return LocalDocuments(made[:count], made[count:], ())
@@ -52,10 +46,9 @@ def _record(task: str, generator: random.Random) -> dict[str, Any]:
         }
     if task == "piqa":
         ways = [f"Take a {things[right]}.", f"Take a {things[right - 1]}."]
-        return {"goal": f"do with {use}", "sol1": ways[place], "sol2": ways[1 - place],
-                "label": place}  # fmt: skip
+        goal = {"goal": f"do with {use}", "label": place}
+        return goal | {"sol1": ways[place], "sol2": ways[1 - place]}
+    sentence = f"{first} gave {second} the {things[right]} because _ had to do with {use}."
     options = [second, first] if place == 0 else [first, second]
-    return {
-        "sentence": f"{first} gave {second} the {things[right]} because _ had to do with {use}.",
-        "option1": options[0], "option2": options[1], "answer": "12"[place],
-    }  # fmt: skip
+    answers = {"option1": options[0], "option2": options[1], "answer": "12"[place]}
+    return {"sentence": sentence} | answers

@@ -25,11 +25,11 @@ class Question:
     pairs: tuple[tuple[str, str], ...]
     """Context and continuation of each choice."""
     choices: tuple[str, ...]
-    """What is scored, without the space before it; normalised scores divide by its length."""
+    """Scored texts without the space before them; normalised scores divide by their length."""
     gold: int
 
     def text(self) -> str:
-        """All that is read of it: every context once, then the choices."""
+        """All that the model reads: every context once, then the choices."""
         contexts = dict.fromkeys(context for context, _ in self.pairs)
         return "\n".join([*contexts, *(f"[{i}] {text}" for i, text in enumerate(self.choices))])
 
@@ -48,12 +48,12 @@ def harness_questions(
         task: Its name in the harness.
         documents: Default: the task's dataset on the hub.
         num_fewshot: Solved examples before each question.
-        limit: Only so many documents, from the first. Default: all.
-        seed: Of the examples.
+        limit: Only the first so many documents. Default: all.
+        seed: Seed of the examples.
 
     Returns:
-        The questions in order of the documents, and where examples came from: ``"training"``, or
-        ``"evaluated"``, the question itself left out.
+        The questions in order of the documents, and the source of the examples: ``"training"``, or
+        ``"evaluated"``, without the question itself.
 
     Raises:
         ConfigError: lm-eval is not installed, the dataset cannot be opened, or it has too few
@@ -78,13 +78,7 @@ def harness_questions(
 def harness_task(
     task: str, documents: LocalDocuments | None = None, *, num_fewshot: int = 0, seed: int = 1234
 ) -> Any:
-    """The harness's task object, over local documents if given; nothing is downloaded then.
-
-    The arguments are those of :func:`harness_questions`.
-
-    Raises:
-        ConfigError: lm-eval is not installed, or the dataset cannot be opened.
-    """
+    """The harness's task, over local documents if given; see :func:`harness_questions`."""
     _require_harness()
     import lm_eval.tasks
     from lm_eval.tasks import TaskManager
@@ -112,14 +106,10 @@ def harness_task(
 
 
 def harness_model(model: LanguageModel) -> Any:
-    """A model as ``lm_eval.simple_evaluate(model=...)`` takes it, for any of the harness's tasks.
+    """The model for ``lm_eval.simple_evaluate(model=...)``, for any of the harness's tasks.
 
-    Log-likelihoods, rolling log-likelihoods and greedy generation; contexts that are too long
-    lose their beginning, as with the harness's own models. BOS begins them where the tokenizer puts
-    it, or where the model was told to.
-
-    Args:
-        model: Any model.
+    Contexts that are too long lose their beginning, as with the harness's own models. BOS begins
+    them where the tokenizer puts it, or where the model was told to.
 
     Raises:
         ConfigError: lm-eval is not installed.
@@ -137,13 +127,10 @@ def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continu
     Where a token would reach across the border, the context keeps the tokens it has alone, as in
     the harness; :meth:`LanguageModel.encode_pair` takes those of the whole.
 
-    Args:
-        model: The model; its ``max_length`` tokens are the input, the last token is only predicted.
-        context: May be empty.
-        text: What is scored.
+    The ``max_length`` tokens of the model are the input; the last token is only predicted.
 
     Returns:
-        The continuation, and how many tokens were cut.
+        The continuation, and the number of tokens that were cut.
 
     Raises:
         ItemError: No token is left to score, or they alone are longer than the model.
@@ -163,7 +150,7 @@ def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continu
 
 
 class _Answers:
-    """What the harness asks of a model."""
+    """The interface of a model for the harness."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -189,12 +176,8 @@ class _Answers:
         (prefix,) = self.model.start(required=True)
         logprobs = []
         for request in requests:
-            windows = get_rolling_token_windows(
-                self.model.encode(request.args[0], special=True),
-                prefix,
-                self.model.max_length,
-                context_len=1,
-            )
+            ids = self.model.encode(request.args[0], special=True)
+            windows = get_rolling_token_windows(ids, prefix, self.model.max_length, context_len=1)
             parts = [
                 Continuation(tuple(given), tuple(target))
                 for given, target in map(make_disjoint_window, windows)

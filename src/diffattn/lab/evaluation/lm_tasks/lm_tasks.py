@@ -33,7 +33,7 @@ _ASKED_TOGETHER = 16
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What an item carries; the texts are shared between items."""
+    """Payload of an item; the texts are shared between items."""
 
     task: str
     document: int
@@ -74,7 +74,7 @@ class LmTasks(Protocol):
     """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), ``"hub"``, or ``"generated"``: made
     up, to see it work."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Fields that the local files call otherwise: the name above, or ``TASK.FIELD``, to theirs."""
+    """Fields, or ``TASK.FIELD``, to other names in the local files."""
     limit: int | None = None
     """Only the first so many documents of each task. Default: all."""
     seed: int = 1234
@@ -111,7 +111,7 @@ class LmTasks(Protocol):
         return batches
 
     def _documents(self, task: str) -> LocalDocuments | None:
-        """Of a task; ``None``: those of the hub."""
+        """Documents of a task; ``None``: those of the hub."""
         if self.data == "hub":
             return None
         if self.data == "generated":
@@ -131,15 +131,12 @@ class LmTasks(Protocol):
         pairs = [continuation(model, *pair) for entry in asked for pair in entry.question.pairs]
         scores = iter(model.score([pair for pair, _ in pairs]))
         cuts = iter([cut for _, cut in pairs])
-        return [
-            {"bos": model.bos is not None}
-            | self._row(
-                entry,
-                [next(scores) for _ in entry.question.pairs],
-                max(next(cuts) for _ in entry.question.pairs),
-            )
-            for entry in asked
-        ]
+        rows = []
+        for entry in asked:
+            of_entry = [(next(scores), next(cuts)) for _ in entry.question.pairs]
+            row = self._row(entry, [x for x, _ in of_entry], max(cut for _, cut in of_entry))
+            rows.append({"bos": model.bos is not None} | row)
+        return rows
 
     def _row(self, asked: _Asked, scores: Sequence[Score], cut: int) -> dict[str, Any]:
         question = asked.question

@@ -38,7 +38,7 @@ class _Object:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyValues(Protocol):
-    """Which value belongs to this key? Exact match of a UUID in a JSON object of UUIDs.
+    """The value of a key: exact match of a UUID in a JSON object of UUIDs.
 
     Source: N. Liu et al., arXiv:2307.03172, section 3.1; HELMET, arXiv:2410.02694.
     """
@@ -100,9 +100,9 @@ class KeyValues(Protocol):
             least = cell if self.num_pairs else self.questions + self.examples
             needed = self._tokens(model, self._object(cell, 0, least))
             if needed > limit:
-                what = f"{model.label}" if self.num_pairs else f"a length of {cell} tokens"
+                room = model.label if self.num_pairs else f"a length of {cell} tokens"
                 raise ConfigError(
-                    f"key_values: {what} is too short for {least} pairs; with this tokenizer they "
+                    f"key_values: {room} is too short for {least} pairs; with this tokenizer they "
                     f"need at least {needed} tokens, got {limit}."
                 )
         return [

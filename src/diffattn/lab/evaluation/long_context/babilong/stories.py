@@ -27,7 +27,7 @@ class Story:
 
 @dataclass(slots=True)
 class _World:
-    """Who is where with what, as the story goes on."""
+    """Places and possessions of the people, as the story goes on."""
 
     draw: Random
     people: tuple[str, ...]
@@ -202,16 +202,9 @@ LABELS: dict[str, tuple[str, ...]] = {
 
 
 def mentioned(task: str, story: Story) -> list[str]:
-    """Labels that could be the answer by the question's words alone, as the facts mention them.
+    """Labels of the kind that is asked for, which the question does not name.
 
-    They are of the kind that is asked for, and the question does not name them.
-
-    Args:
-        task: ``"qa1"`` to ``"qa5"``.
-        story: One of its stories.
-
-    Returns:
-        In the order of the facts, with repeats; the answer is among them.
+    They stand in the order of the facts, with repeats; the answer is among them.
     """
     kinds = LABELS[task]
     if task == "qa5":
