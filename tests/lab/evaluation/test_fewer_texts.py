@@ -7,7 +7,7 @@ import pytest
 from diffattn.lab.evaluation.hallucination.hallucination import Hallucination
 from diffattn.lab.evaluation.outliers import Outliers
 from diffattn.lab.evaluation.perplexity.nll_by_position import NllByPosition
-from diffattn.lab.evaluation.perplexity.sliding_perplexity import SlidingPerplexity
+from diffattn.lab.evaluation.perplexity.perplexities import SlidingPerplexity
 from diffattn.lab.evaluation.protocol import Part, shortfall, used_of
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.evaluation.selection import Selection

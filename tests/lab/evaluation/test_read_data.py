@@ -13,7 +13,7 @@ from diffattn.lab.evaluation.gather import gather
 from diffattn.lab.evaluation.long_context import haystack
 from diffattn.lab.evaluation.long_context.needle import Needle
 from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, _Sequence
-from diffattn.lab.evaluation.perplexity.word_perplexity import WordPerplexity
+from diffattn.lab.evaluation.perplexity.perplexities import WordPerplexity
 from diffattn.lab.evaluation.protocol import Item, Part, prompt_facts
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.evaluation.read_data import data_digest

@@ -45,7 +45,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         primary=("accuracy",),
     ),
     "block_perplexity": ProtocolFacts(
-        path="perplexity.block_perplexity:BlockPerplexity",
+        path="perplexity.perplexities:BlockPerplexity",
         version=1,
         summary="perplexity of blocks that do not overlap, as WikiText-2 is usually reported",
         source="GPTQ, arXiv:2210.17323 (evaluation code); transformers' documentation",
@@ -122,14 +122,14 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         primary=("accuracy",),
     ),
     "sliding_perplexity": ProtocolFacts(
-        path="perplexity.sliding_perplexity:SlidingPerplexity",
+        path="perplexity.perplexities:SlidingPerplexity",
         version=2,
         summary="perplexity of long documents by windows that slide by 256 tokens",
         source="ALiBi, arXiv:2108.12409; YaRN, arXiv:2309.00071, section 4.3.1",
         primary=("nll_window_{windows}",),
     ),
     "word_perplexity": ProtocolFacts(
-        path="perplexity.word_perplexity:WordPerplexity",
+        path="perplexity.perplexities:WordPerplexity",
         version=2,
         summary="perplexity per word of whole documents: total loss / number of words",
         source="Compressive Transformers, arXiv:1911.05507, section 4.3 (PG-19)",

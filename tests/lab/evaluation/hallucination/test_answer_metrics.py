@@ -7,16 +7,14 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.hallucination import answer_metrics
 from diffattn.lab.evaluation.hallucination.answer_metrics import (
-    normalise,
-    rouge,
-    span_match,
-    word_f1,
-)
-from diffattn.lab.evaluation.hallucination.source_overlap import (
     bigram_support,
     entities,
     entity_support,
+    normalise,
     number_support,
+    rouge,
+    span_match,
+    word_f1,
 )
 
 

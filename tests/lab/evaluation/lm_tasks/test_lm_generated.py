@@ -2,8 +2,7 @@
 
 import pytest
 
-from diffattn.lab.evaluation.lm_tasks.documents import TASKS
-from diffattn.lab.evaluation.lm_tasks.generated import generated_documents
+from diffattn.lab.evaluation.lm_tasks.documents import TASKS, generated_documents
 
 
 @pytest.mark.parametrize("task", TASKS)

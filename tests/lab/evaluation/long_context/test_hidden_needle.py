@@ -8,8 +8,13 @@ from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.compare import Answers, compare_answers
 from diffattn.lab.evaluation.long_context.haystack import read_haystack_words
-from diffattn.lab.evaluation.long_context.hidden_needle import HiddenNeedleSearch, names
-from diffattn.lab.evaluation.long_context.hidden_needle_texts import KINDS, NAMES, NEEDLES
+from diffattn.lab.evaluation.long_context.hidden_needle import (
+    KINDS,
+    NAMES,
+    NEEDLES,
+    HiddenNeedleSearch,
+    names,
+)
 from diffattn.lab.evaluation.metrics import NAMED
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.runner import evaluate

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.fitting import most_that_fits
 from diffattn.lab.evaluation.long_context.lengths import (
     length_metric,
     lengths_that_fit,
+    most_that_fits,
     require_lengths,
 )
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.perplexity.block_perplexity import BlockPerplexity
+from diffattn.lab.evaluation.perplexity.perplexities import BlockPerplexity
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.runner import evaluate
 

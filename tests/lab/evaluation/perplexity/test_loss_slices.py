@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diffattn.lab.evaluation.perplexity.loss_slices import Slices, slice_losses
+from diffattn.lab.evaluation.perplexity.ar_hits import Slices, slice_losses
 
 
 def test_bins_part_the_tokens():

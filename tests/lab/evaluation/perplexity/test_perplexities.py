@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.perplexity.sliding_perplexity import SlidingPerplexity
-from diffattn.lab.evaluation.perplexity.word_perplexity import WordPerplexity
+from diffattn.lab.evaluation.perplexity.perplexities import SlidingPerplexity, WordPerplexity
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.runner import evaluate
 

@@ -1,27 +1,107 @@
 """A judge behind an OpenAI-compatible chat endpoint, with retries and limits."""
 
+import asyncio
 import email.utils
 import json
+import logging
 import os
 import re
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from threading import Event
 from typing import Any
 from urllib.parse import unquote
 
+import httpx2
+
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.lab.evaluation.judge.address import login, proxy_for
-from diffattn.lab.evaluation.judge.exchange import FAILURES, Answer, exchange
 from diffattn.lab.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
     Reply,
+    login,
+    proxy_for,
 )
 from diffattn.lab.evaluation.judge.prompt import storable
 from diffattn.lab.evaluation.judge.redaction import Redaction
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Largest answer."""
+FAILURES = (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL)
+"""What :func:`exchange` raises where there is no whole answer."""
+
+for _name in ("httpx2", "httpcore2"):
+    # Below this level they log URLs and headers, which may hold a key.
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a server."""
+
+    status: int
+    retry_after: str | None
+    content: bytes
+
+
+def exchange(
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    seconds: float,
+    tls: ssl.SSLContext,
+    proxy: str | None = None,
+) -> Answer:
+    """``POST`` a body. Redirects are not followed: they would carry the key to another host.
+
+    Args:
+        url: Address of the server.
+        headers: Added to those of every request.
+        body: JSON.
+        seconds: Limit for all of it: name look-up, connection, TLS, request and answer.
+        tls: Certificates that are trusted.
+        proxy: URL of the proxy. Default: none.
+
+    Raises:
+        FAILURES: There was no whole answer. The text may hold what the server sent.
+    """
+    headers = {
+        "User-Agent": "diffattn",
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+        "Content-Type": "application/json",
+        **headers,
+    }
+
+    async def post() -> Answer:
+        # A limit of the client starts anew with every byte; this one does not.
+        async with (
+            asyncio.timeout(seconds),
+            httpx2.AsyncClient(timeout=None, verify=tls, proxy=proxy, trust_env=False) as client,
+            client.stream("POST", url, headers=headers, content=body) as response,
+        ):
+            content = bytearray()
+            async for piece in response.aiter_raw():
+                content += piece
+                if len(content) > MOST_BYTES:
+                    raise OSError(f"the reply is longer than {MOST_BYTES} bytes")
+            retry_after = response.headers.get("Retry-After")
+            return Answer(response.status_code, retry_after, bytes(content))
+
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(post())
+    finally:
+        # A connection that is cancelled during TLS stays open, and closing takes one more step.
+        for transport in list(getattr(loop, "_transports", {}).values()):
+            transport.abort()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()  # unlike asyncio.run, it does not wait for the look-up of a name
+
 
 _REFUSALS = {401, 403, 404}
 """Wrong key, model or address: every other request would fail too."""

@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.lm_tasks.documents import FIELDS, TASKS, LocalDocuments, read_task
-from diffattn.lab.evaluation.lm_tasks.generated import generated_documents
+from diffattn.lab.evaluation.lm_tasks.documents import (
+    FIELDS,
+    TASKS,
+    LocalDocuments,
+    generated_documents,
+    read_task,
+)
 from diffattn.lab.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.lab.evaluation.metrics import metric, task_metric
 from diffattn.lab.evaluation.protocol import (

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.fitting import most_that_fits
-from diffattn.lab.evaluation.long_context.lengths import lengths_that_fit, require_lengths
+from diffattn.lab.evaluation.long_context.lengths import (
+    lengths_that_fit,
+    most_that_fits,
+    require_lengths,
+)
 from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel

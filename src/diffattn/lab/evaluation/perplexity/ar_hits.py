@@ -1,17 +1,20 @@
 """Loss on tokens that the context alone reveals: associative recall in ordinary text."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from diffattn.errors import ConfigError
+from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.data.ngrams import NgramCounts, gaps, ngram_keys
+from diffattn.lab.data.splits import assign_splits
+from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
+from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.evaluation.metrics import loss_metric, metric, row_clusters
-from diffattn.lab.evaluation.perplexity.loss_slices import Slices, bin_sums, slice_losses
-from diffattn.lab.evaluation.perplexity.training_tokens import token_splits
 from diffattn.lab.evaluation.protocol import (
     Item,
     Protocol,
@@ -22,6 +25,155 @@ from diffattn.lab.evaluation.protocol import (
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_ratio
 from diffattn.models.config.numbers import in_float32
+
+
+class Slices:
+    """Number of tokens and summed loss of named sets of tokens of one sequence.
+
+    Args:
+        losses: float64 ``[n]`` in nats.
+    """
+
+    def __init__(self, losses: np.ndarray) -> None:
+        self._losses = losses
+        self.total = float(losses.sum())
+        self.sums: dict[str, Any] = {}
+        """``[tokens, nats]`` by name; by size, such pairs by the bin's lower end."""
+
+    def add(self, name: str, inside: np.ndarray) -> None:
+        """The tokens where ``inside`` (bool ``[n]``) is true."""
+        self.sums[name] = [int(inside.sum()), float(self._losses[inside].sum())]
+
+    def add_by_size(self, name: str, sizes: np.ndarray, inside: np.ndarray) -> None:
+        """The same by bins of ``sizes`` (int64 ``[n]``): 0, 1, 2 to 3, 4 to 7, and so on."""
+        exponents = np.frexp(sizes[inside].astype(float))[1]  # 0 -> 0, 1 -> 1, 2 and 3 -> 2
+        losses = self._losses[inside]
+        bins = ((e, exponents == e) for e in np.unique(exponents).tolist())
+        self.sums[name] = {
+            str(0 if e == 0 else 2 ** (e - 1)): [int(held.sum()), float(losses[held].sum())]
+            for e, held in bins
+        }
+
+    def scores(self, names: Sequence[str]) -> tuple[dict[str, float], dict[str, int]]:
+        """Mean loss and number of tokens of slices that have any."""
+        held = {name: self.sums[name] for name in names if self.sums[name][0]}
+        scores = {f"{name}_nll": nats / count for name, (count, nats) in held.items()}
+        return scores, {f"{name}_nll": count for name, (count, _) in held.items()}
+
+
+def bin_sums(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, np.ndarray]:
+    """``[rows, 2]``, tokens and summed loss of every bin of ``name``, smallest bin first."""
+    bins: dict[int, np.ndarray] = {}
+    for i, row in enumerate(rows):
+        for low, pair in row["slices"][name].items():
+            bins.setdefault(int(low), np.zeros((len(rows), 2)))[i] = pair
+    return dict(sorted(bins.items()))
+
+
+def slice_losses(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Loss, tokens and share of every bin of ``name`` over all rows, smallest bin first."""
+    tokens = sum(row["tokens"] for row in rows)
+    totals = {low: sums.sum(0).tolist() for low, sums in bin_sums(rows, name).items()}
+    return [
+        {
+            "from": low,
+            "to": max(0, 2 * low - 1),
+            "tokens": int(count),
+            "share": count / tokens,
+            "nll": nats / count,
+        }
+        for low, (count, nats) in totals.items()
+    ]
+
+
+_PIECE = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenSplits:
+    """Two streams of token ids, documents parted by the end token."""
+
+    train: np.ndarray
+    """Memory-mapped, or in memory for a corpus."""
+    validation: np.ndarray
+    validation_starts: np.ndarray
+    """int64 ``[documents]``, the first token of each document of ``validation``, ascending."""
+    origin: str
+    """Where they came from, for records."""
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        """The training tokens by pieces."""
+        for start in range(0, len(self.train), _PIECE):
+            yield self.train[start : start + _PIECE]
+
+
+def token_splits(
+    protocol: str, model: LanguageModel, data: str, *, text_field: str, validation_fraction: float
+) -> TokenSplits:
+    """Training and validation tokens of the model's tokenizer.
+
+    Args:
+        protocol: Its name, for errors.
+        model: Its tokenizer is used.
+        data: A run directory, a folder with packed tokens, or a corpus for
+            :func:`diffattn.lab.data.corpora.load_corpus`, which is split as ``pack`` splits it.
+        text_field, validation_fraction: Of a corpus.
+
+    Raises:
+        ConfigError: There are no packed tokens, they are another tokenizer's, or the corpus cannot
+            be read.
+        CheckpointError: Packed tokens are damaged.
+    """
+    folder = _packed_folder(protocol, Path(data))
+    if folder is None:
+        return _encoded(model, data, text_field, validation_fraction)
+    train, validation = (PackedTokens(folder, split) for split in ("train", "validation"))
+    packed_by, ours = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
+    if packed_by != ours:
+        raise ConfigError(
+            f"{protocol}: the tokens in {folder} must come from the tokenizer of {model.label} "
+            f"({ours[:12]}), got those of another ({packed_by[:12]}). Name the corpus instead, or "
+            "pack it with this tokenizer."
+        )
+    return TokenSplits(
+        train=train.tokens,
+        validation=validation.tokens,
+        validation_starts=validation.document_offsets[:-1],
+        origin=str(folder),
+    )
+
+
+def _packed_folder(protocol: str, path: Path) -> Path | None:
+    """Folder of the packed tokens of a path; ``None`` if it is a corpus."""
+    is_run = (path / "run.json").exists()
+    places = [path, path / "data"] + ([path.parent.parent / "data"] if is_run else [])
+    for place in places:
+        if (place / "train.json").exists() or (place / "train.bin").exists():
+            return place
+    if is_run:
+        raise ConfigError(
+            f"{protocol}: the run {path} must have packed tokens (in its own data/ or that of its "
+            "study), got none. Name the folder that 'diffattn pack' wrote, or the corpus."
+        )
+    return None
+
+
+def _encoded(
+    model: LanguageModel, data: str, text_field: str, validation_fraction: float
+) -> TokenSplits:
+    """Tokens of a corpus, each document encoded as plain text and followed by the end token."""
+    encoder = plain_encoder(model.tokenizer)
+    end = model.tokenizer.eos_token_id
+    parts: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
+    documents = load_corpus(data, text_field=text_field)
+    for split, document in assign_splits(documents, validation_fraction):
+        ids = encoder.encode(document.text, add_special_tokens=False).ids
+        parts[split].append(np.array([*ids, *([] if end is None else [end])], dtype=np.uint32))
+    train, validation = (np.concatenate(parts[split]) for split in ("train", "validation"))
+    lengths = [len(part) for part in parts["validation"]]
+    starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)
+    return TokenSplits(train=train, validation=validation, validation_starts=starts, origin=data)
+
 
 _PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
 """Zoology's threshold, and the training tokens it was chosen for."""

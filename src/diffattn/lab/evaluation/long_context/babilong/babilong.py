@@ -13,13 +13,13 @@ from diffattn.lab.evaluation.long_context.babilong.stories import (
     Story,
     mentioned,
 )
-from diffattn.lab.evaluation.long_context.fitting import most_that_fits
 from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol, insert_sentences
 from diffattn.lab.evaluation.long_context.lengths import (
     LENGTHS,
     by_length_and_task,
     length_metric,
     lengths_that_fit,
+    most_that_fits,
     require_lengths,
 )
 from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics

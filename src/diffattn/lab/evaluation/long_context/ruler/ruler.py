@@ -6,9 +6,12 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.fitting import most_that_fits
 from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol
-from diffattn.lab.evaluation.long_context.lengths import lengths_that_fit, require_lengths
+from diffattn.lab.evaluation.long_context.lengths import (
+    lengths_that_fit,
+    most_that_fits,
+    require_lengths,
+)
 from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     Material,

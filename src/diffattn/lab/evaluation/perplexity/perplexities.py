@@ -1,0 +1,351 @@
+"""Perplexities: over blocks, by sliding windows, and per word."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diffattn.errors import ConfigError
+from diffattn.lab.data.corpora import load_corpus
+from diffattn.lab.evaluation.metrics import loss_metric, perplexity_metric
+from diffattn.lab.evaluation.perplexity.documents import (
+    first_tokens,
+    long_texts,
+    open_texts,
+    text_bytes,
+)
+from diffattn.lab.evaluation.protocol import (
+    Item,
+    Protocol,
+    Summary,
+    prompt_facts,
+    split_long_batches,
+    used_of,
+)
+from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextProtocol(Protocol):
+    """A protocol over the documents of a corpus."""
+
+    texts: str = "stdlib"
+    """Documents: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
+    text_field: str = "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingPerplexity(TextProtocol):
+    """exp of the mean loss per token, every token seen through a window that slides by a stride.
+
+    Source: arXiv:2108.12409, section 2 and appendix B (sliding windows); arXiv:2309.00071,
+    section 4.3.1 (stride 256).
+    """
+
+    name = "sliding_perplexity"
+    choices = {
+        "texts": "the corpus that is named; the papers use Proof-pile, GovReport and PG-19",
+        "documents": "the first that have `tokens` tokens, cut there; the papers draw ten",
+        "first window": "predicts all its tokens, also those with little context",
+        "first token": "BOS before every window if the tokenizer has one; it takes a place in "
+        "the window",
+        "mean": "over all tokens of a document, then over documents, which have equally many",
+        "interval": "Student t over documents, of the loss",
+    }
+    quick = {"windows": (128, 512), "stride": 64, "tokens": 1_024, "documents": 2}
+
+    windows: tuple[int, ...] = (2_048,)
+    """Tokens of a window; one result each, on the same tokens."""
+    stride: int = 256
+    tokens: int = 131_072
+    """Tokens of each document."""
+    documents: int | None = 10
+    """How many are taken, in the order of the corpus. None: all that are long enough."""
+
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """See :meth:`Protocol.quick_for`."""
+        window = min(max(cls.quick["windows"]), longest or max(cls.quick["windows"]))
+        return cls.quick | {"windows": (window // 4, window), "stride": window // 8}
+
+    def __post_init__(self) -> None:
+        if not self.windows or not 1 <= self.stride < min(self.windows):
+            raise ConfigError(
+                "sliding_perplexity: stride must be 1 or more and below every window, "
+                f"got {self.stride} and {self.windows}."
+            )
+        self.require_at_least(max(self.windows), "tokens")
+        self.require_at_least(1, "documents")
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One document and window per item."""
+        self.require_fit(model, "windows", max(self.windows))
+        texts = long_texts(
+            self.name,
+            model,
+            self.texts,
+            self.text_field,
+            least=self.tokens,
+            most=self.tokens,
+            documents=self.documents,
+        )
+        return [
+            [Item(id=f"{name}:{window}", payload=(tokens, window), cluster=name)]
+            for name, tokens in texts.items()
+            for window in self.windows
+        ]
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Mean loss of each document."""
+        rows = []
+        for item in items:
+            tokens, window = item.payload
+            given = model.start()
+            losses = model.sliding_losses(
+                tokens, window=window - len(given), stride=self.stride, given=given
+            )
+            loss = float(losses.mean())
+            rows.append(
+                {"window": window, "tokens": len(losses), "scores": {f"nll_window_{window}": loss}}
+                | {"prompt": prompt_facts(model.decode(tokens))}
+            )
+        return rows
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Perplexity and loss of each window."""
+        metrics = []
+        for window in self.windows:
+            of_window = [row for row in rows if row["window"] == window]
+            if not of_window:
+                continue
+            losses = [row["scores"][f"nll_window_{window}"] for row in of_window]
+            interval = cluster_mean(losses, [row["cluster"] for row in of_window])
+            where = {"window": window}
+            metrics += [
+                perplexity_metric("sliding_perplexity", interval, where),
+                loss_metric("nll", interval, where),
+            ]
+        documents = sorted({row["cluster"] for row in rows})
+        used = used_of("documents", self.documents, len(documents))
+        return Summary(metrics=metrics, tables={"documents": documents} | used)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordPerplexity(TextProtocol):
+    r"""Perplexity per word of whole documents, whatever the tokenizer.
+
+    .. math:: \exp \Big( \sum_t -\log p(x_t) \Big/ \text{number of words} \Big)
+
+    Source: arXiv:1911.05507, section 4.3 (PG-19).
+    """
+
+    name = "word_perplexity"
+    choices = {
+        "words": "pieces of the text between white space, counted in each document",
+        "texts": "the corpus that is named, whole documents; PG-19 has 50 validation and 100 "
+        "test books",
+        "context": "windows of `window` tokens that move on by `stride`; every token is "
+        "predicted once",
+        "first token": "BOS before every window; EOS if the tokenizer has none",
+        "interval": "Student t over documents, of the loss per word",
+    }
+    quick = {"window": 512, "stride": 256, "documents": 3}
+
+    window: int = 2_048
+    """Tokens of a window, BOS included."""
+    stride: int = 1_024
+    """Tokens by which it moves on: less costs more, and gives every token more context."""
+    documents: int | None = None
+    """How many are taken, in the order of the corpus. Default: all."""
+
+    @classmethod
+    def quick_for(cls, longest: int | None) -> dict[str, Any]:
+        """See :meth:`Protocol.quick_for`."""
+        window = min(cls.quick["window"], longest or cls.quick["window"])
+        return cls.quick | {"window": window, "stride": window // 2}
+
+    def __post_init__(self) -> None:
+        self.require_at_least(1, "stride", "documents")
+        self.require_at_least(self.stride + 1, "window")
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One document per item."""
+        self.require_fit(model, "window", self.window)
+        model.start(required=True)
+        batches: list[list[Item]] = []
+        for document in open_texts(self.texts, self.text_field):
+            if document.text.split(maxsplit=1):
+                batches.append([Item(id=document.name, payload=document.text)])
+            if len(batches) == self.documents:
+                break
+        if not batches:
+            raise ConfigError(
+                f"word_perplexity: {self.texts!r} must hold a document with words, got none."
+            )
+        return batches
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Total loss, words and bytes of each document."""
+        given = model.start(required=True)
+        rows = []
+        for item in items:
+            tokens, window = np.array(model.encode(item.payload)), self.window - len(given)
+            losses = model.sliding_losses(tokens, window=window, stride=self.stride, given=given)
+            total, words = float(losses.sum()), len(item.payload.split())
+            num_bytes = len(item.payload.encode())
+            rows.append(
+                {
+                    "tokens": len(losses),
+                    "words": words,
+                    "bytes": num_bytes,
+                    "nll": total,
+                    "prompt": prompt_facts(item.payload),
+                    "scores": {
+                        "nll_per_word": total / words,
+                        "bits_per_byte": total / np.log(2) / num_bytes,
+                    },
+                    "weights": {"nll_per_word": words, "bits_per_byte": num_bytes},
+                }
+            )
+        return rows
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Perplexity per word, loss per word, bits per byte; sums for other word counts."""
+        totals = [row["nll"] for row in rows]
+        per_word = cluster_ratio(totals, [row["words"] for row in rows])
+        bits = cluster_ratio(np.array(totals) / np.log(2), [row["bytes"] for row in rows])
+        sums = {key: sum(row[key] for row in rows) for key in ("nll", "tokens", "words", "bytes")}
+        return Summary(
+            metrics=[
+                perplexity_metric("word_perplexity", per_word),
+                loss_metric("nll_per_word", per_word, unit="nats per word"),
+                loss_metric("bits_per_byte", bits, unit="bits per byte"),
+            ],
+            tables={"totals": sums},
+        )
+
+
+_BETWEEN = "\n\n"
+_LAYOUTS = ("documents", "wikitext")
+_TOKENS_TOGETHER = 16_384
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockPerplexity(TextProtocol):
+    r"""exp of the mean loss over blocks of B tokens, of which each is read from scratch.
+
+    .. math:: \exp \frac 1 {K (B - 1)} \sum_{k=1}^{K} \sum_{t=2}^{B} -\log p(x^k_t \mid x^k_{<t})
+
+    Source: arXiv:2210.17323 (GPTQ), evaluation code, blocks of 2,048 tokens of WikiText-2's test
+    split; transformers' documentation, "Perplexity of fixed-length models".
+    """
+
+    name = "block_perplexity"
+    choices = {
+        "texts": "the corpus that is named, joined by blank lines into one text; by "
+        "layout=wikitext the rows that the usual scripts join: every line with its end, blank "
+        "lines as empty rows",
+        "blocks": "one after the other from the first token on; an incomplete last one is left out",
+        "first token": "of a block: given, not predicted, and no BOS before it; BOS begins the "
+        "text where the tokenizer itself puts it",
+        "mean": "over all predicted tokens; the usual scripts multiply and divide by B instead of "
+        "B - 1, which gives the same",
+        "interval": "Student t over blocks, of the loss, as if blocks were independent",
+    }
+    quick = {"block": 512, "blocks": 4}
+    quick_context = "block"
+
+    block: int | None = None
+    """Tokens of a block. Default: the longest the model takes. Papers on quantisation: 2,048."""
+    blocks: int | None = None
+    """Only the first so many. Default: all."""
+    split: str = "test"
+    """Of a data set on the hub; other texts have none."""
+    layout: str = "documents"
+    """``"documents"``, or ``"wikitext"`` for the rows of that data set."""
+
+    def __post_init__(self) -> None:
+        self.require_at_least(2, "block")
+        self.require_at_least(1, "blocks")
+        if self.layout not in _LAYOUTS:
+            raise ConfigError(
+                f"block_perplexity: layout must be {' or '.join(_LAYOUTS)}, got {self.layout!r}."
+            )
+        if self.split != "test" and not self.texts.startswith("hub:"):
+            raise ConfigError(
+                "block_perplexity: split must be left out where texts is no data set on the hub "
+                f"(hub:NAME), got {self.split!r} for {self.texts!r}."
+            )
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One block per item; short ones share a batch."""
+        size = self.block or model.max_length
+        self.require_fit(model, "block", size)
+        start = model.as_its_tokenizer_begins().start()
+        text = self._text()
+        wanted = None if self.blocks is None else self.blocks * size
+        ids = model.encode(text) if wanted is None else first_tokens(model, text, wanted)
+        tokens = np.array([*start, *ids], dtype=np.int64)
+        count = len(tokens) // size
+        if self.blocks is not None:
+            count = min(count, self.blocks)
+        if not count:
+            raise ConfigError(
+                f"block_perplexity: {self.texts!r} must hold a block of {size} tokens, got "
+                f"{len(tokens)}. Set block_perplexity.block lower, or name a longer text."
+            )
+        # Blocks of another size hold other text: results of two sizes share no item.
+        items = [
+            Item(id=f"{size}:{i}", payload=tokens[i * size : (i + 1) * size]) for i in range(count)
+        ]
+        return split_long_batches([items], max(1, _TOKENS_TOGETHER // size))
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Mean loss of each block."""
+        losses = model.prefix_losses([item.payload for item in items], given=[])
+        return [
+            {
+                "block": len(item.payload),
+                "tokens": len(loss),
+                "nll": float(loss.sum()),
+                "bytes": text_bytes(model, item.payload[1:]),
+                "prompt": prompt_facts(model.decode(item.payload)),
+                "scores": {"nll": float(loss.mean())},
+            }
+            for item, loss in zip(items, losses, strict=True)
+        ]
+
+    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+        """Perplexity, loss, bits per byte."""
+        where = {"block": rows[0]["block"]}
+        loss = cluster_mean([row["scores"]["nll"] for row in rows])
+        bits = cluster_ratio(
+            [row["nll"] / np.log(2) for row in rows], [max(1, row["bytes"]) for row in rows]
+        )
+        totals = {key: sum(row[key] for row in rows) for key in ("nll", "tokens", "bytes")}
+        return Summary(
+            metrics=[
+                perplexity_metric("block_perplexity", loss, where),
+                loss_metric("nll", loss, where),
+                loss_metric("bits_per_byte", bits, where, unit="bits per byte"),
+            ],
+            tables={"totals": totals},
+        )
+
+    def _text(self) -> str:
+        """All of the corpus as one text."""
+        if self.layout == "documents":
+            return _BETWEEN.join(
+                document.text
+                for document in open_texts(self.texts, self.text_field, split=self.split)
+            )
+        rows: list[str] = []
+        for document in load_corpus(
+            self.texts, text_field=self.text_field, split=self.split, keep_empty=True
+        ):
+            # A file holds many lines, a row of the data set one with its line end.
+            lines = document.text.removesuffix("\n").split("\n")
+            rows += [f"{line}\n" if line.strip() else "" for line in lines]
+        return _BETWEEN.join(rows)
