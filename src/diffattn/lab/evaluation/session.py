@@ -43,7 +43,7 @@ class _Session:
     """By label and variant."""
     refused: list[DiffAttnError] = field(default_factory=list)
 
-    def open(
+    def load(
         self,
         label: str,
         path: str,
@@ -166,7 +166,7 @@ def run_evaluation(
     # Parts that other processes are at work on come last, and are waited for.
     for wait in (False, True):
         for label in [label for label, parts in left.items() if parts]:
-            model = session.open(label, models[label], servers.get(label), load, reach)
+            model = session.load(label, models[label], servers.get(label), load, reach)
             left[label] = session.run_parts(model, label, left[label], wait)
     results = session.results([(label, part.variant) for label in models for part in chosen])
     return results, compare_folder(session.folder)

@@ -16,8 +16,8 @@ from diffattn.lab.inference import (
     decoding,
     label_trie,
     prompting,
-    read_prompts,
     scoring,
+    shared_prefixes,
     token_losses,
 )
 from diffattn.lab.inference.network_reader import NetworkReader
@@ -105,7 +105,7 @@ class LanguageModel(NetworkReader):
     score = scoring.score
     generate = decoding.generate
     complete = prompting.complete
-    read_prompts = read_prompts.read_prompts
+    read_prompts = shared_prefixes.read_prompts
     read_labels = label_trie.read_labels
     prefix_losses = token_losses.prefix_losses
     sliding_losses = token_losses.sliding_losses
