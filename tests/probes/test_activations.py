@@ -5,30 +5,18 @@ from itertools import pairwise
 import pytest
 import torch
 
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.activations import largest_logit, layer_activations
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.residual_stream import residual_writes
 
 
-def model_of(attention_type):
-    torch.manual_seed(0)
-    config = DiffTransformerConfig(
-        attention_type=attention_type, vocab_size=40, hidden_size=32, num_hidden_layers=2,
-        num_heads=4, num_kv_heads=2, head_dim=8, max_position_embeddings=24, initializer_range=0.3,
-    )  # fmt: skip
-    return DiffTransformerForCausalLM(config)
-
-
 @pytest.fixture
 def ids():
-    return torch.randint(0, 40, (3, 24), generator=torch.Generator().manual_seed(1))
+    return torch.randint(50, (3, 24), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("attention_type", ["softmax", "diff", "diff_v2", "shared_diff"])
-def test_they_are_those_of_the_forward_pass(attention_type, ids):
-    model = model_of(attention_type).train()
+def test_they_are_those_of_the_forward_pass(make_model, attention_type, ids):
+    model = make_model(attention_type).train()
     contexts, values = [], []
     hooks = [
         hook
@@ -85,9 +73,11 @@ def test_the_largest_logit_is_over_visible_keys_alone(maps, key_maps, block, mon
 
 @pytest.mark.parametrize("block", [2**24, 50])
 @pytest.mark.parametrize("attention_type", ["diff", "diff_v2"])
-def test_documents_that_are_apart_are_measured_alone(attention_type, block, ids, monkeypatch):
+def test_documents_that_are_apart_are_measured_alone(
+    make_model, attention_type, block, ids, monkeypatch
+):
     monkeypatch.setattr("diffattn.probes.activations._BLOCK_ENTRIES", block)
-    model = model_of(attention_type).eval()
+    model = make_model(attention_type).eval()
     borders = [[0, 5, 6, 24], [0, 24], [0, 17, 24]]
     positions = torch.stack(
         [torch.cat([torch.arange(b - a) for a, b in pairwise(ends)]) for ends in borders]
@@ -112,15 +102,15 @@ def test_documents_that_are_apart_are_measured_alone(attention_type, block, ids,
 
 
 @pytest.mark.parametrize("read", [layer_activations, layer_lambdas, residual_writes])
-def test_a_watched_model_makes_the_logits_of_no_more_than_one_token(ids, read):
-    model, shapes = model_of("diff_v2"), []
+def test_a_watched_model_makes_the_logits_of_no_more_than_one_token(make_model, ids, read):
+    model, shapes = make_model("diff_v2"), []
     model.get_output_embeddings().register_forward_hook(lambda m, x, y: shapes.append(y.shape))
     read(model, ids)
-    assert shapes == [(3, 1, 40)]
+    assert shapes == [(3, 1, 50)]
 
 
-def test_a_model_without_attention_has_no_logits(ids):
-    rows = layer_activations(model_of("none"), ids)
+def test_a_model_without_attention_has_no_logits(make_model, ids):
+    rows = layer_activations(make_model("none"), ids)
     assert set(rows[0]) == {"hidden_max", "logit_max", "value_rms", "context_rms"}
 
 
@@ -128,9 +118,9 @@ def test_a_model_without_attention_has_no_logits(ids):
 @pytest.mark.parametrize("are_apart", [False, True])
 @pytest.mark.parametrize("attention_type", ["softmax", "diff", "diff_v2"])
 def test_windows_that_are_read_some_at_a_time_give_the_same(
-    attention_type, are_apart, at_once, ids
+    make_model, attention_type, are_apart, at_once, ids
 ):
-    model, counts = model_of(attention_type), []
+    model, counts = make_model(attention_type), []
     model.model.embed_tokens.register_forward_hook(lambda m, x, y: counts.append(x[0].numel()))
     positions = torch.arange(24).remainder(10).expand(3, -1) if are_apart else None
     whole = layer_activations(model, ids, positions)
@@ -147,8 +137,8 @@ def test_windows_that_are_read_some_at_a_time_give_the_same(
 
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("broken", [0, 1, 2])
-def test_a_number_that_is_none_in_one_window_is_told(broken, at_once, ids):
-    model = model_of("softmax")
+def test_a_number_that_is_none_in_one_window_is_told(make_model, broken, at_once, ids):
+    model = make_model("softmax")
     model.model.embed_tokens.weight.data[7] = torch.nan
     ids[ids == 7] = 8
     ids[broken, 3] = 7

@@ -2,43 +2,16 @@
 
 import pytest
 import torch
-from transformers import (
-    DiffLlamaConfig,
-    DiffLlamaForCausalLM,
-    DynamicCache,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+from transformers import DynamicCache
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
 from tensor_sizes import Sizes
 
-SIZES = {
-    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3,
-}  # fmt: skip
 LENGTH = 12
 # Models are float64, but Hugging Face's eager kernel makes its softmax, and its norms their mean,
 # in float32: a few roundings of weights up to 1 + |λ|.
 ROUNDING = 32 * torch.finfo(torch.float32).eps
-
-
-@pytest.fixture(params=["softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama"])
-def network(request, make_model):
-    torch.manual_seed(1)
-    if request.param == "llama":
-        return LlamaForCausalLM(LlamaConfig(**SIZES)).eval().double()
-    if request.param == "diffllama":
-        model = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)).eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if ".lambda_" in name:  # λ clearly off its start
-                    parameter.normal_(0.2, 0.3)
-        return model.double()
-    return make_model(request.param).eval().double()
 
 
 @pytest.fixture
@@ -87,10 +60,9 @@ def test_whole_maps_are_the_models_own(network, ids):
         torch.testing.assert_close(actual.signed, expected, rtol=0, atol=ROUNDING)
 
 
-def test_the_signed_map_is_the_one_that_acts(ids):
+def test_the_signed_map_is_the_one_that_acts(make_model, ids):
     """DiffLlama: its heads before the norm are the signed map times both halves of V."""
-    torch.manual_seed(3)
-    model = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)).eval()
+    model = make_model("diffllama").eval()
     attention, seen = model.model.layers[0].self_attn, {}
     attention.v_proj.register_forward_hook(lambda m, args, out: seen.update(v=out))
     attention.groupnorm.register_forward_pre_hook(lambda m, args: seen.update(heads=args[0]))
@@ -139,8 +111,8 @@ def test_what_has_no_rows(make_model, ids):
             attention_rows(model, wrong)
 
 
-def test_a_sliding_window_is_refused(ids):
-    model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4)).eval()
+def test_a_sliding_window_is_refused(make_model, ids):
+    model = make_model("mistral", sliding_window=4).eval()
     with pytest.raises(ConfigError, match="Sliding windows are not supported"):
         attention_rows(model, ids[:, -1:], cached(model, ids[:, :-1]))
 

@@ -5,20 +5,9 @@ import math
 import pytest
 import torch
 
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.gradients import GradientProbe
 
 RATE, DECAY, CLIPPED = 1e-2, 0.1, 0.25
-
-
-def small_model(attention_type, **changes):
-    torch.manual_seed(0)
-    config = DiffTransformerConfig(
-        attention_type=attention_type, vocab_size=32, hidden_size=16, num_hidden_layers=2,
-        num_heads=2, head_dim=4, intermediate_size=24, max_position_embeddings=16, **changes,
-    )  # fmt: skip
-    return DiffTransformerForCausalLM(config)
 
 
 def rms(x):
@@ -40,11 +29,11 @@ def measured_step(model):
     return probe.after_step(), raw
 
 
-def test_gradients_updates_and_slopes_of_the_first_step():
+def test_gradients_updates_and_slopes_of_the_first_step(make_model):
     """AdamW's first update is g / (|g| + ε): its size is 1, its slope the sum of |g|."""
-    model = small_model("diff")
+    model = make_model("diff")
     rows, raw = measured_step(model)
-    assert len(rows) == 2
+    assert len(rows) == 3
     for number, row in enumerate(rows):
         for name in "qkvo":
             g = raw[f"model.layers.{number}.self_attn.{name}_proj.weight"].double()
@@ -54,9 +43,11 @@ def test_gradients_updates_and_slopes_of_the_first_step():
             assert row[name]["slope"] == pytest.approx(float((g * expected).sum()), rel=1e-3)
         for name in "qk":
             g = raw[f"model.layers.{number}.self_attn.{name}_proj.weight"]
-            maps = g.view(2, 2, 4, 16).unbind(1)
-            for index, of_map in enumerate(maps, start=1):
-                assert row[f"{name}{index}"]["gradient"] == pytest.approx(rms(of_map), rel=1e-6)
+            maps = g.view(-1, 2, 8, 32).unbind(1)
+            for index, rows_of_map in enumerate(maps, start=1):
+                assert row[f"{name}{index}"]["gradient"] == pytest.approx(
+                    rms(rows_of_map), rel=1e-6
+                )
         feed_forward = [
             raw[f"model.layers.{number}.mlp.{n}_proj.weight"].flatten()
             for n in ("gate", "up", "down")
@@ -64,8 +55,8 @@ def test_gradients_updates_and_slopes_of_the_first_step():
         assert row["ffn"]["gradient"] == pytest.approx(rms(torch.cat(feed_forward)), rel=1e-6)
 
 
-def test_what_the_head_norm_reads_and_its_gain():
-    model = small_model("diff")
+def test_what_the_head_norm_reads_and_its_gain(make_model):
+    model = make_model("diff")
     seen = []
     layer = model.model.layers[1].self_attn
     torch.nn.init.constant_(layer.head_norm.weight, 3.0)
@@ -83,7 +74,7 @@ def test_what_the_head_norm_reads_and_its_gain():
     ("attention_type", "parts"),
     [("softmax", set()), ("diff_v2", {"q1", "q2"}), ("shared_diff", set())],
 )
-def test_only_matrices_of_one_map_each_are_split(attention_type, parts):
-    rows, _ = measured_step(small_model(attention_type))
+def test_only_matrices_of_one_map_each_are_split(make_model, attention_type, parts):
+    rows, _ = measured_step(make_model(attention_type))
     assert {name for name in rows[0] if name[-1] in "12"} == parts
     assert ("norm_gain" in rows[0]) == (attention_type == "shared_diff")

@@ -5,51 +5,21 @@ import weakref
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    DiffLlamaConfig,
-    DiffLlamaForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
 
 from diffattn.errors import ConfigError, ShapeError
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows
 from diffattn.probes.layer_reader import logit_rows, read_layers, require_readable
 from diffattn.probes.quantized_logits import quantized_logits, require_quantizable
 from tensor_sizes import Sizes
 
-SIZES = {
-    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3,
-}  # fmt: skip
 # Models are float64, but Hugging Face's norms and eager softmax work in float32.
 ROUNDING = 64 * torch.finfo(torch.float32).eps
 
 
-@pytest.fixture(params=["softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama", "gpt2"])
+@pytest.fixture(params=[*ATTENTION_TYPES, "llama", "diffllama", "gpt2"])
 def network(request, make_model):
-    torch.manual_seed(1)
-    if request.param == "llama":
-        return LlamaForCausalLM(LlamaConfig(**SIZES)).eval().double()
-    if request.param == "gpt2":
-        config = GPT2Config(vocab_size=50, n_embd=32, n_layer=3, n_head=4, initializer_range=0.3)
-        return GPT2LMHeadModel(config).eval().double()
-    if request.param == "diffllama":
-        model = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)).eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if ".lambda_" in name:
-                    parameter.normal_(0.2, 0.3)
-        return model.double()
     return make_model(request.param).eval().double()
 
 
@@ -107,28 +77,24 @@ def test_no_tensor_is_as_large_as_all_maps(make_model):
     assert max(sizes.made) == 2**14  # also the size of the queries
 
 
-def refuse(network, tokens, message):
-    with pytest.raises(ConfigError, match=message):
-        require_readable(network.eval(), tokens)
-
-
 def test_models_without_whole_maps_are_refused_by_name(make_model):
-    small = {key: value for key, value in SIZES.items() if key != "initializer_range"}
-    mistral = MistralForCausalLM(MistralConfig(**small, sliding_window=8)).eval()
-    refuse(mistral, 9, "'mistral' must attend to all tokens before, got a sliding window of 8")
-    require_readable(mistral, 8)
-    gemma = Gemma2ForCausalLM(Gemma2Config(**small, head_dim=8))
-    refuse(gemma, 8, "'gemma2' must be plain causal softmax, got softcap")
-    bloom = BloomForCausalLM(BloomConfig(vocab_size=50, hidden_size=32, n_layer=2, n_head=4))
-    refuse(bloom, 8, "'bloom'")
-    for name, why in (("none", "no attention"), ("shared_diff_map_norm", "its norm on the map")):
-        config = make_model("softmax").config.twin(name).config
-        refuse(DiffTransformerForCausalLM(config), 8, f"'{name}' must have .* {why}")
+    window = "'mistral' must attend to all tokens before, got a sliding window of 8"
+    without_attention = make_model("softmax").config.twin("none").config
+    for model, tokens, message in (
+        (make_model("mistral", sliding_window=8), 9, window),
+        (make_model("gemma2"), 8, "'gemma2' must be plain causal softmax, got softcap"),
+        (make_model("bloom"), 8, "'bloom'"),
+        (DiffTransformerForCausalLM(without_attention), 8, "'none' must have .* no attention"),
+        (make_model("shared_diff_map_norm"), 8, "_norm' must have .* its norm on the map"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            require_readable(model.eval(), tokens)
+    require_readable(make_model("mistral", sliding_window=8).eval(), 8)
 
 
-def test_nothing_holds_a_model_that_was_read(input_ids):
+def test_nothing_holds_a_model_that_was_read(make_model, input_ids):
     def read():
-        network = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
+        network = make_model("llama").eval()
         with pytest.raises(ZeroDivisionError):  # also after what went wrong
             read_layers(network, input_ids[:1], lambda layer, inputs: network and 1 / 0)
         read_layers(network, input_ids[:1], lambda layer, inputs: network is None)

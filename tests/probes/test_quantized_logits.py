@@ -2,22 +2,10 @@
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    DiffLlamaConfig,
-    DiffLlamaForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
 
 from diffattn.errors import ConfigError
 from diffattn.models.attention import cached_attention
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     quantize_logits,
@@ -25,38 +13,13 @@ from diffattn.probes.quantized_logits import (
     require_quantizable,
 )
 
-KINDS = (*ATTENTION_TYPES, "llama", "diffllama")
 BITS = (8, 6, 4)
 CAUSAL = torch.ones(5, 9, dtype=torch.bool).tril(4)
 
 
-def build(kind, dtype=torch.float32):
-    sizes = {
-        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "max_position_embeddings": 64,
-    }  # fmt: skip
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    torch.manual_seed(1)
-    if kind == "llama":
-        network = LlamaForCausalLM(LlamaConfig(**sizes, **heads))
-    elif kind == "diffllama":
-        network = DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, **heads))
-    else:
-        network = DiffTransformerForCausalLM(
-            DiffTransformerConfig(
-                attention_type=kind, num_heads=4, num_kv_heads=2, head_dim=8, **sizes
-            )
-        )
-    with torch.no_grad():
-        for parameter in network.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.3)
-    return network.to(dtype).eval()
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def network(request):
-    return build(request.param)
+@pytest.fixture(params=[*ATTENTION_TYPES, "llama", "diffllama"])
+def network(request, make_model):
+    return make_model(request.param).eval()
 
 
 def random_logits(seed=0):
@@ -127,12 +90,12 @@ def test_nothing_to_round():
     ("bits", "granularity", "message"),
     [(1, "tensor", "bits must be"), (17, "tensor", "bits must be"), (4, "column", "must be in")],
 )
-def test_wrong_settings(bits, granularity, message):
+def test_wrong_settings(make_model, bits, granularity, message):
     with pytest.raises(ConfigError, match=message):
         quantize_logits(random_logits(), CAUSAL, bits, granularity=granularity)
     with (
         pytest.raises(ConfigError, match=message),
-        quantized_logits(build("softmax"), bits, granularity=granularity),
+        quantized_logits(make_model("softmax"), bits, granularity=granularity),
     ):
         pass
 
@@ -158,7 +121,7 @@ def test_16_bits_equal_eager_attention(network):
 @pytest.mark.parametrize("bits", [16, 4])
 def test_caches_and_padding(network, bits):
     """With a scale per row, whose visible keys are the same, neither changes a thing."""
-    ids = torch.randint(1, 61, (1, 12), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(1, 50, (1, 12), generator=torch.Generator().manual_seed(0))
     with quantized_logits(network, bits, granularity="row"):
         expected = network(ids).logits
         out = network(ids[:, :7], use_cache=True)
@@ -182,17 +145,18 @@ def test_caches_and_padding(network, bits):
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["diff", "diff_v2", "shared_diff"])
-def test_both_maps_are_quantised_before_their_softmax(kind):
+def test_both_maps_are_quantised_before_their_softmax(make_model, kind):
     """Against the definition, with one scale for both maps of a layer."""
-    network = build(kind, torch.float64)
+    network = make_model(kind).eval().double()
+    heads, kv_heads = network.config.num_heads, network.config.num_kv_heads
     layer = network.model.layers[0].self_attn
     generator = torch.Generator().manual_seed(3)
     shared_keys = kind == "diff_v2"
     width = 8 if shared_keys else 16
-    q = 2 * torch.randn(1, 9, 4, 2, 8, generator=generator, dtype=torch.float64)
-    k = 2 * torch.randn(1, 9, 2, 2, 8, generator=generator, dtype=torch.float64)
+    q = 2 * torch.randn(1, 9, heads, 2, 8, generator=generator, dtype=torch.float64)
+    k = 2 * torch.randn(1, 9, kv_heads, 2, 8, generator=generator, dtype=torch.float64)
     k = k[:, :, :, 0] if shared_keys else k
-    v = torch.randn(1, 9, 2, width, generator=generator, dtype=torch.float64)
+    v = torch.randn(1, 9, kv_heads, width, generator=generator, dtype=torch.float64)
     lam = torch.tensor(0.4, dtype=torch.float64)
     causal = torch.ones(9, 9, dtype=torch.bool).tril()
     mask = torch.zeros(1, 1, 9, 9, dtype=torch.float64).masked_fill(
@@ -209,7 +173,7 @@ def test_both_maps_are_quantised_before_their_softmax(kind):
         )
         actual = attend(q, k, v, lam)
     keys = k[:, :, :, None].expand(-1, -1, -1, 2, -1) if shared_keys else k
-    keys, values = (x.repeat_interleave(2, dim=2) for x in (keys, v))
+    keys, values = (x.repeat_interleave(heads // kv_heads, dim=2) for x in (keys, v))
     logits = torch.einsum("bthmd,bshmd->bhmts", q, keys) * 8**-0.5
     step = logits[..., causal].abs().max() / 7
     maps = ((logits / step).round() * step).masked_fill(~causal, -torch.inf).softmax(-1)
@@ -218,8 +182,8 @@ def test_both_maps_are_quantised_before_their_softmax(kind):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_another_attention_function_is_not_taken_for_ours():
-    network = build("diff")
+def test_another_attention_function_is_not_taken_for_ours(make_model):
+    network = make_model("diff").eval()
     ids = torch.arange(5)[None]
     with quantized_logits(network, 4):
         network.set_attn_implementation("eager")
@@ -235,17 +199,16 @@ def test_models_that_qualify(network):
     assert network.config._attn_implementation == before
 
 
-def test_models_that_do_not_are_named():
-    sizes = {"vocab_size": 61, "hidden_size": 32}
-    bloom = BloomForCausalLM(BloomConfig(n_layer=2, n_head=4, **sizes)).eval()
-    with pytest.raises(ConfigError, match=r"every layer of 'bloom' .* got 0 of 2"):
-        require_quantizable(bloom)
-    config = Gemma2Config(
-        intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=8, **sizes,
-    )  # fmt: skip
-    gemma = Gemma2ForCausalLM(config).eval()
-    before = gemma.config._attn_implementation
-    with pytest.raises(ConfigError, match=r"attention of 'gemma2' .* got softcap"):
-        require_quantizable(gemma)
-    assert gemma.config._attn_implementation == before
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("bloom", "every layer of 'bloom' .* got 0 of 3"),
+        ("gemma2", "attention of 'gemma2' .* got softcap"),
+    ],
+)
+def test_models_that_do_not_are_named(make_model, kind, message):
+    network = make_model(kind).eval()
+    before = network.config._attn_implementation
+    with pytest.raises(ConfigError, match=message):
+        require_quantizable(network)
+    assert network.config._attn_implementation == before
