@@ -98,6 +98,27 @@ def ids() -> Tensor:
 
 
 @pytest.fixture(scope="session")
+def padding_mask(ids) -> Tensor:
+    """int64 ``[2, 11]``: the first four tokens of the first row are padding."""
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    return mask
+
+
+@pytest.fixture(scope="session")
+def built_parameters() -> Callable[..., int]:
+    """``built_parameters(config, embeddings=True)``: of the model, built without memory."""
+
+    def count(config: DiffTransformerConfig, *, embeddings: bool = True) -> int:
+        with torch.device("meta"):
+            model = DiffTransformerForCausalLM(config)
+        total = sum(parameter.numel() for parameter in model.parameters())
+        return total if embeddings else total - model.model.embed_tokens.weight.numel()
+
+    return count
+
+
+@pytest.fixture(scope="session")
 def implementation() -> Callable[..., Any]:
     """``with implementation(model, "sdpa")``: another attention implementation for a while."""
 

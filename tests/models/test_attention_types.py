@@ -14,7 +14,6 @@ from diffattn.models.config.attention_types import (
     ATTENTION_TYPES,
     CONTROL_TYPES,
     attention_facts,
-    types_with,
 )
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import ModelSettings
@@ -53,11 +52,6 @@ def test_the_row_is_what_the_layer_does(row):
     assert ("head_norm.weight" in names) == row.head_norm
 
 
-def test_a_head_stands_for_softmax_heads(row):
-    assert row.softmax_heads("params") == row.softmax_heads("heads") == row.value_width
-    assert row.softmax_heads("attention_flops") == row.attention_units / 2
-
-
 def test_an_unknown_type_is_named_with_its_neighbour():
     with pytest.raises(ConfigError) as caught:
         attention_facts("here", "dif_v2")
@@ -65,11 +59,6 @@ def test_an_unknown_type_is_named_with_its_neighbour():
         f"here: attention_type must be in {{{', '.join(ATTENTION)}}}, got 'dif_v2'. "
         "Did you mean 'diff_v2'?"
     )
-
-
-def test_types_in_words():
-    assert types_with("lambda_vectors") == "'diff' and 'shared_diff'"
-    assert types_with("lambda_projection") == "'diff_v2'"
 
 
 def test_tables_name_every_type():

@@ -18,31 +18,22 @@ def test_what_fits_passes_and_what_does_not_is_named():
     )
 
 
-def test_unknown_memory_refuses_nothing(monkeypatch):
-    for name in ("_machine_bytes", "_container_bytes", "_process_bytes"):
-        monkeypatch.setattr(memory, name, lambda: None)
-    assert memory.available_bytes() is None
-    memory.require_memory("here", {"a": 10**30})
-
-
-def test_the_least_of_all_limits_counts(monkeypatch):
-    limits = {"_machine_bytes": 30, "_container_bytes": 20, "_process_bytes": None}
-    for name, value in limits.items():
+@pytest.mark.parametrize(
+    ("limits", "least"), [((30, 20, None), 20), ((30, None, 10), 10), ((None, None, None), None)]
+)
+def test_the_least_of_all_limits_counts(limits, least, monkeypatch):
+    names = ("_machine_bytes", "_container_bytes", "_process_bytes")
+    for name, value in zip(names, limits, strict=True):
         monkeypatch.setattr(memory, name, lambda value=value: value)
-    assert memory.available_bytes() == 20
+    assert memory.available_bytes() == least
+    if least is None:  # unknown memory refuses nothing
+        memory.require_memory("here", {"a": 10**30})
 
 
-def test_this_machine_tells():
-    available = memory.available_bytes()
-    assert available is None or 10**6 < available < 10**15
-
-
-def test_the_limit_of_the_process_counts(monkeypatch):
-    limit = 1 << 50
+@pytest.mark.parametrize("limit", [1 << 50, resource.RLIM_INFINITY])
+def test_the_limit_of_the_process_counts(limit, monkeypatch):
     monkeypatch.setattr(memory.resource, "getrlimit", lambda kind: (limit, limit))
     left = memory._process_bytes()
-    assert left is not None
-    assert 0 < left <= limit
-    unlimited = (resource.RLIM_INFINITY,) * 2
-    monkeypatch.setattr(memory.resource, "getrlimit", lambda kind: unlimited)
-    assert memory._process_bytes() is None
+    assert (left is None) == (limit == resource.RLIM_INFINITY)
+    available = memory.available_bytes()
+    assert available is None or 10**6 < available < 10**15

@@ -11,12 +11,23 @@ from diffattn.models.config.configuration_diff_transformer import DiffTransforme
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
-def saved_model(attention_type, folder, num_kv_heads, **options):
+def twin_config(attention_type, **options):
+    sizes = {
+        "vocab_size": 60,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_heads": 8,
+        "head_dim": 4,
+    }
     base = DiffTransformerConfig(
-        attention_type="softmax", vocab_size=60, hidden_size=32, num_hidden_layers=2, num_heads=8,
-        num_kv_heads=num_kv_heads, head_dim=4, max_position_embeddings=32, **options,
-    )  # fmt: skip
-    model = DiffTransformerForCausalLM(base.twin(attention_type).config)
+        attention_type="softmax", num_heads=8, head_dim=4, **sizes, **options
+    )
+    return base.twin(attention_type).config
+
+
+def saved_model(attention_type, folder, num_kv_heads, **options):
+    config = twin_config(attention_type, num_kv_heads=num_kv_heads, **options)
+    model = DiffTransformerForCausalLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))  # λ and norms off their start
@@ -99,10 +110,7 @@ def test_a_head_is_never_split(attention_type, num_kv_heads, tmp_path):
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
 def test_equal_shares_of_the_rows_are_whole_heads(attention_type):
     """What the plan relies on: rows of half the heads give the queries and keys of those heads."""
-    config = DiffTransformerConfig(
-        attention_type="softmax", vocab_size=60, hidden_size=32, num_hidden_layers=1, num_heads=8,
-        head_dim=4,
-    ).twin(attention_type).config  # fmt: skip
+    config = twin_config(attention_type)
     layer = DiffTransformerForCausalLM(config).model.layers[0].self_attn
     x = torch.randn(1, 3, 32)
     with torch.no_grad():
@@ -117,10 +125,7 @@ def test_equal_shares_of_the_rows_are_whole_heads(attention_type):
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
 def test_every_rule_names_something(attention_type):
-    config = DiffTransformerConfig(
-        attention_type="softmax", vocab_size=60, hidden_size=32, num_hidden_layers=1, num_heads=8,
-        head_dim=4, qkv_bias=True, qk_norm=True,
-    ).twin(attention_type).config  # fmt: skip
+    config = twin_config(attention_type, qkv_bias=True, qk_norm=True)
     with torch.device("meta"):
         model = DiffTransformerForCausalLM(config).model
     names = {name for name, _ in (*model.named_modules(), *model.named_parameters())}
