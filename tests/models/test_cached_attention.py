@@ -53,14 +53,11 @@ def test_steps_equal_the_full_pass(
 @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_steps_under_left_padding_equal_the_unpadded_row(
-    model, ids, assert_only_rounding, logits_of, kind, chunks
+    model, ids, padding_mask, assert_only_rounding, logits_of, kind, chunks
 ):
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0
-    places = (mask.cumsum(-1) - 1).clamp(min=0)
-    stepwise = in_steps(
-        model, ids, make_cache(kind, model.config), chunks, attention_mask=mask, position_ids=places
-    )
+    places = (padding_mask.cumsum(-1) - 1).clamp(min=0)
+    inputs = {"attention_mask": padding_mask, "position_ids": places}
+    stepwise = in_steps(model, ids, make_cache(kind, model.config), chunks, **inputs)
     assert_only_rounding([stepwise[:1, 4:]], model, logits_of(input_ids=ids[:1, 4:]))
     assert_only_rounding([stepwise[1:]], model, logits_of(input_ids=ids[1:]))
 
@@ -101,14 +98,19 @@ def test_paged_caches_hold_the_physical_heads(
         assert (keys[1], keys[3]) == (values[1], values[3]) == expected
 
 
+@pytest.mark.parametrize("layout", ["compact", "of kernels"])
 def test_a_static_cache_can_be_made_before_the_first_token(
-    model, ids, assert_only_rounding, logits_of
+    model, ids, assert_only_rounding, logits_of, layout
 ):
-    num_heads, width = model._get_static_cache_init_shape()
-    cache = make_cache("static", model.config)
-    cache.early_initialization(2, num_heads, width, torch.float32, torch.device("cpu"))
+    """As our models make it, and by the configuration's numbers as exporters do."""
+    config = model.config
+    heads, width = config.num_key_value_heads, config.head_dim
+    if layout == "compact":
+        heads, width = model._get_static_cache_init_shape()
+    cache = make_cache("static", config)
+    cache.early_initialization(2, heads, width, torch.float32, torch.device("cpu"))
     storage = [layer.keys.data_ptr() for layer in cache.layers]
-    stepwise = in_steps(model, ids, cache, CHUNKS["chunks"])
+    stepwise = in_steps(model, ids, cache, CHUNKS["prefill"])
     assert [layer.keys.data_ptr() for layer in cache.layers] == storage
     assert_only_rounding([stepwise], model, logits_of(input_ids=ids))
 
@@ -118,36 +120,23 @@ def test_layers_on_several_devices_get_no_early_cache(model):
     assert model._get_static_cache_init_shape() is None
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-def test_a_cache_made_by_the_configurations_numbers_works(
-    model, ids, assert_only_rounding, logits_of, kind
-):
-    """As exporters make a static one, and peft a dynamic one that starts with a prefix."""
+@torch.no_grad()
+def test_a_prefix_made_by_the_configurations_numbers_works(model, ids, assert_only_rounding):
+    """As peft makes it: a dynamic cache that starts in the layout of kernels."""
     config = model.config
-    shape = (2, config.num_key_value_heads, 4, config.head_dim)
-    cache, start = make_cache(kind, config), 0
-    if kind == "static":
-        cache.early_initialization(2, shape[1], shape[3], torch.float32, torch.device("cpu"))
-        storage = [layer.keys.data_ptr() for layer in cache.layers]
-    else:
-        first, start = make_cache(kind, config), 4
-        with torch.no_grad():
-            model(ids[:, :4], past_key_values=first)
-        for layer_idx, layer in enumerate(first.layers):
-            k, v = layer.keys, layer.values
-            if config.attention.key_maps == 2:
-                k = k.transpose(1, 2).unflatten(-1, (2, -1))
-                k, v = in_kernel_layout(k, v.transpose(1, 2))
-            assert k.shape == v.shape == shape
-            cache.update(k, v, layer_idx)
-    with torch.no_grad():
-        stepwise = [
-            model(ids[:, i : i + 1], past_key_values=cache).logits for i in range(start, 11)
-        ]
-    if kind == "static":
-        assert [layer.keys.data_ptr() for layer in cache.layers] == storage
-    expected = lambda m: [logits_of(input_ids=ids)(m)[0][:, start:]]  # noqa: E731
-    assert_only_rounding([torch.cat(stepwise, dim=1)], model, expected)
+    cache, first = make_cache("dynamic", config), make_cache("dynamic", config)
+    model(ids[:, :4], past_key_values=first)
+    for layer_idx, layer in enumerate(first.layers):
+        k, v = layer.keys, layer.values
+        if config.attention.key_maps == 2:
+            k = k.transpose(1, 2).unflatten(-1, (2, -1))
+            k, v = in_kernel_layout(k, v.transpose(1, 2))
+        assert k.shape == v.shape == (2, config.num_key_value_heads, 4, config.head_dim)
+        cache.update(k, v, layer_idx)
+    stepwise = [model(ids[:, i : i + 1], past_key_values=cache).logits for i in range(4, 11)]
+    assert_only_rounding(
+        [torch.cat(stepwise, dim=1)], model, lambda m: [m(ids).logits.detach()[:, 4:]]
+    )
 
 
 def test_a_learned_prefix_gets_a_gradient_everywhere(attention_type, make_config, build, ids):

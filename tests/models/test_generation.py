@@ -4,11 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import (
-    CompileConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import CompileConfig, LlamaConfig, LlamaForCausalLM
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops import attention as api
@@ -30,10 +26,8 @@ RUNS = [
 
 def generate(model, ids, **options):
     """Tokens after the prompt ``[B, NEW]``."""
-    settings = {
-        "attention_mask": torch.ones_like(ids), "max_new_tokens": NEW, "do_sample": False,
-        "pad_token_id": 0,
-    }  # fmt: skip
+    settings = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+    settings["attention_mask"] = torch.ones_like(ids)
     return model.generate(ids, **(settings | options))[:, ids.shape[1] :]
 
 
@@ -95,28 +89,25 @@ def test_caches_agree(model, ids, greedy, implementation, name, options):
 
 @pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize(("name", "options"), RUNS)
-def test_a_left_padded_row_generates_as_it_does_alone(model, ids, implementation, name, options):
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0
+def test_a_left_padded_row_generates_as_it_does_alone(
+    model, ids, greedy, padding_mask, implementation, name, options
+):
     alone = generate(model, ids[:1, 4:])
-    full = generate(model, ids[1:])
     with implementation(model, name):
-        both = generate(model, ids * mask, attention_mask=mask, **options)
-    assert torch.equal(both[:1], alone)
-    assert torch.equal(both[1:], full)
+        both = generate(model, ids * padding_mask, attention_mask=padding_mask, **options)
+    assert torch.equal(both, torch.cat([alone, greedy[1:]]))
 
 
 @pytest.mark.parametrize("name", ["diffattn", "sdpa"])
-def test_beam_search_needs_no_cache(model, ids, implementation, name):
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0
-    beams = {"num_beams": 3, "attention_mask": mask}
+def test_beam_search_needs_no_cache(model, ids, padding_mask, implementation, name):
+    options = {"num_beams": 3, "attention_mask": padding_mask}
     with implementation(model, name):
-        without = generate(model, ids * mask, use_cache=False, **beams)
-        assert torch.equal(generate(model, ids * mask, **beams), without)
-        assert torch.equal(
-            generate(model, ids * mask, cache_implementation="static", **beams), without
-        )
+        results = [
+            generate(model, ids * padding_mask, **options, **cache)
+            for cache in ({"use_cache": False}, {}, {"cache_implementation": "static"})
+        ]
+    assert torch.equal(results[1], results[0])
+    assert torch.equal(results[2], results[0])
 
 
 @pytest.mark.parametrize(
@@ -136,54 +127,42 @@ def test_assisted_decoding_is_greedy(model, build, ids, greedy, draft):
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-def test_a_static_cache_is_compiled_once(attention_type, make_config, build, ids, padded):
+def test_a_static_cache_is_compiled_once(
+    attention_type, make_config, build, ids, padding_mask, padded
+):
     """As the mask grows, no step is compiled anew: as many graphs as transformers' own Llama."""
-    llama = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-            num_attention_heads=4, bos_token_id=None, eos_token_id=None,
-        )
-    ).eval()  # fmt: skip
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0 if padded else 1
+    sizes = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    llama = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, **sizes, **ends)).eval()
+    mask = padding_mask if padded else torch.ones_like(ids)
     counts = []
     for model in (llama, build(make_config(attention_type))):
         graphs = []
-        compile_config = CompileConfig(
-            backend=lambda graph, inputs, graphs=graphs: graphs.append(graph) or graph.forward,
-            fullgraph=True, mode=None,
-        )  # fmt: skip
+
+        def count(graph, inputs, graphs=graphs):
+            graphs.append(graph)
+            return graph.forward
+
+        compile_config = CompileConfig(backend=count, fullgraph=True, mode=None)
         compile_config._compile_all_devices = True
         torch.compiler.reset()
         plain = generate(model, ids * mask, attention_mask=mask)
-        compiled = generate(
-            model, ids * mask, attention_mask=mask, cache_implementation="static",
-            compile_config=compile_config,
-        )  # fmt: skip
+        options = {"cache_implementation": "static", "compile_config": compile_config}
+        compiled = generate(model, ids * mask, attention_mask=mask, **options)
         assert torch.equal(compiled, plain)
         counts.append(len(graphs))
     assert counts == [1, 1]
 
 
-def test_continuous_batching_equals_generate(model, ids, greedy, paged):
+@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
+def test_continuous_batching_equals_generate(model, ids, greedy, paged, implementation, name):
     """Two prompts of unlike length share one paged cache, whose pages hold four tokens."""
     short = generate(model, ids[:1, 4:])
-    results = model.generate_batch([ids[1].tolist(), ids[0, 4:].tolist()], **paged(NEW))
+    with implementation(model, name):
+        results = model.generate_batch([ids[1].tolist(), ids[0, 4:].tolist()], **paged(NEW))
+        assert model.config._attn_implementation == name
     tokens = [result.generated_tokens for result in results.values()]
     assert tokens == [greedy[1].tolist(), short[0].tolist()]
-    assert model.config._attn_implementation == "diffattn"
-
-
-@pytest.mark.parametrize("name", ["sdpa", "eager"])
-def test_continuous_batching_under_another_implementation(
-    attention_type, make_config, build, ids, paged, name
-):
-    model = build(make_config(attention_type))
-    expected = generate(model, ids[:1])[0].tolist()
-    model.set_attn_implementation(name)
-    results = model.generate_batch([ids[0].tolist()], **paged(NEW))
-    assert [result.generated_tokens for result in results.values()] == [expected]
-    assert model.config._attn_implementation == name
 
 
 def test_a_kept_manager_serves_twice(make_config, build, ids, paged):

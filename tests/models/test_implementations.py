@@ -1,7 +1,5 @@
 """Our operator and Hugging Face's kernels compute the same model."""
 
-import importlib.util
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, StaticCache
@@ -41,29 +39,21 @@ def other(request, model):
     return model
 
 
-@pytest.fixture
-def left_padded(ids):
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0
-    return {
-        "input_ids": ids * mask,
-        "attention_mask": mask,
-        "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
+@pytest.fixture(params=[False, True], ids=["whole", "padded"])
+def compute(request, ids, padding_mask):
+    """Logits of a batch, of its real tokens if one row is padded on the left."""
+    if not request.param:
+        return torch.no_grad()(lambda model: [model(ids).logits])
+    inputs = {
+        "input_ids": ids * padding_mask,
+        "attention_mask": padding_mask,
+        "position_ids": (padding_mask.cumsum(-1) - 1).clamp(min=0),
     }
+    return torch.no_grad()(lambda model: [model(**inputs).logits[padding_mask.bool()]])
 
 
 @pytest.mark.sampled(one_of=3)
-def test_logits_agree(other, ids, assert_only_rounding, logits_of):
-    compute = logits_of(input_ids=ids)
-    assert_only_rounding(compute(other), other, compute)
-
-
-@pytest.mark.sampled(one_of=3)
-def test_logits_agree_under_left_padding(other, left_padded, assert_only_rounding):
-    @torch.no_grad()
-    def compute(model):
-        return [model(**left_padded).logits[left_padded["attention_mask"].bool()]]
-
+def test_logits_agree(other, compute, assert_only_rounding):
     assert_only_rounding(compute(other), other, compute)
 
 
@@ -135,53 +125,23 @@ def test_float32_under_a_flash_kernel_is_refused(make_config, build, ids, monkey
 
 @pytest.mark.scheduled
 @compiles
-def test_flex_attention_agrees(model, ids, left_padded, assert_only_rounding, logits_of):
+def test_flex_attention_agrees(model, compute, assert_only_rounding):
     """Forward only: FlexAttention has no backward on CPU. Compiles once per shape."""
     torch._dynamo.reset()  # each model is another shape, and recompiling has a limit
-    compute = logits_of(input_ids=ids)
     model.set_attn_implementation("flex_attention")
-    assert_only_rounding(compute(model), model, compute)
-
-    @torch.no_grad()
-    def padded(model):
-        return [model(**left_padded).logits[left_padded["attention_mask"].bool()]]
-
-    assert_only_rounding(padded(model), model, padded)
-
-
-@compiles
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_uncompiled(
-    attention_type, make_config, build, left_padded, assert_only_rounding
-):
-    """Its mask is no tensor. Every push asks for that, and leaves out what compiling takes."""
-    model = build(make_config(attention_type))
-    model.set_attn_implementation("flex_attention")
-
-    @torch.no_grad()
-    def compute(model):
-        return [model(**left_padded).logits[left_padded["attention_mask"].bool()]]
-
-    with torch.compiler.set_stance("force_eager"):
-        actual = compute(model)
-    assert_only_rounding(actual, model, compute)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is None, reason="needs flash-attn")
-def test_flash_attention_agrees(model, ids, assert_only_rounding, logits_of):
-    model.to("cuda", torch.bfloat16)
-    compute = logits_of(input_ids=ids.cuda())
-    model.set_attn_implementation("flash_attention_2")
     assert_only_rounding(compute(model), model, compute)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager", "flex_attention"])
+@pytest.mark.parametrize(
+    "name", ["diffattn", "sdpa", "eager", "flex_attention", "flash_attention_2"]
+)
 @compiles
 def test_logits_agree_on_cuda(model, ids, name, assert_only_rounding, logits_of):
+    if name == "flash_attention_2":
+        pytest.importorskip("flash_attn", reason="needs flash-attn")
+        model.to(torch.bfloat16)
     model.to("cuda")
     compute = logits_of(input_ids=ids.cuda())
     model.set_attn_implementation(name)

@@ -12,13 +12,7 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
 def twin_config(attention_type, **options):
-    sizes = {
-        "vocab_size": 60,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_heads": 8,
-        "head_dim": 4,
-    }
+    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2}
     base = DiffTransformerConfig(
         attention_type="softmax", num_heads=8, head_dim=4, **sizes, **options
     )
