@@ -32,7 +32,7 @@ def test_what_all_share_stands_once_and_the_rest_by_model():
     assert item["facts"] == {"length": "8"}
     assert item["prompt"] == {"begins": "begin", "ends": "end 1", "between": 4_990}
     assert item["models"]["a"] == {"scores": {"recall": 0.0}, "fields": {"output": "yes 1"}}
-    assert part["said"] == "2 items."
+    assert part["summary"] == "2 items."
 
 
 def test_another_text_stands_by_its_model_and_failures_are_said():
@@ -50,7 +50,7 @@ def test_the_size_is_bounded_and_what_is_cut_is_said():
     (part,) = answers_data({"needle": {"a": long}}, ["a"], most_bytes=50_000)
     assert len(json.dumps(part["items"])) < 55_000
     assert 10 < len(part["items"]) < 400
-    assert "of 400 items are shown" in part["said"]
+    assert "of 400 items are shown" in part["summary"]
     assert "3,002 more characters)" in part["items"][0]["models"]["a"]["fields"]["output"]
 
 

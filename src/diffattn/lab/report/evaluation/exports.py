@@ -5,142 +5,128 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric
 from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows
-from diffattn.lab.report.page.wording import markdown_table, one_line
+from diffattn.lab.report.page.tables import record_table, table_markdown
+from diffattn.lab.report.page.wording import one_line
 
 _COLUMNS = (
-    "kind", "protocol", "version", "variant", "name", "where", "model", "baseline", "value",
-    "low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over",
-    "chance", "guess_ceiling", "verdict",
-)  # fmt: skip
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "−": "$-$", "–": "--", "—": "---", "λ": r"$\lambda$",
-}  # fmt: skip
+    *("kind", "protocol", "version", "variant", "name", "where", "model", "baseline", "value"),
+    *("low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over"),
+    *("chance", "guess_ceiling", "verdict"),
+)
+_HARNESS_PARTS = ("results", "group_subtasks", "configs", "versions", "n-shot")
+_HARNESS_PARTS += ("higher_is_better", "n-samples")
+_LATEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"−": "$-$", "–": "--", "—": "---", "λ": r"$\lambda$"}
+)
 
 BEGINNINGS = {
-    "csv": ",".join(_COLUMNS), "markdown": "| protocol |", "table": "| protocol |",
-    "latex": r"\begin{tabular}{lll", "json": '{\n  "results": [', "lm-eval": '{\n  "results": {',
-}  # fmt: skip
+    "csv": ",".join(_COLUMNS),
+    "markdown": "| protocol |",
+    "table": "| protocol |",
+    "latex": r"\begin{tabular}{lll",
+    "json": '{\n  "results": [',
+    "lm-eval": '{\n  "results": {',
+}
 """How every file begins, by format."""
 
 
 def csv_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
-    """Every metric and every difference, one line each, numbers in full."""
+    """Write every metric and every difference, one line each, numbers in full."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, _COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(out, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     versions: dict[str, dict[str, Any]] = {}
     for result in results:
         version = {"protocol": result.protocol, "version": result.version}
         versions[result.variant] = version
         for metric in result.metrics:
-            writer.writerow(
-                version
-                | {
-                    "kind": "metric", "variant": result.variant, "name": metric.name,
-                    "where": _where(metric.where), "model": result.model.get("label"),
-                    "value": metric.value, "low": metric.low, "high": metric.high,
-                    "level": metric.level, "method": metric.method, "n": metric.n,
-                    "unit": metric.unit,
-                }
-            )  # fmt: skip
-    for one in comparison.differences if comparison else ():
-        writer.writerow(
-            versions.get(one.variant, {})
-            | {
-                "kind": "difference", "variant": one.variant, "name": one.score,
-                "where": _where(one.where), "model": one.model, "baseline": one.baseline,
-                "value": one.difference, "low": one.low, "high": one.high, "level": one.level,
-                "method": one.method, "n": one.n, "p": one.p_value, "p_holm": one.p_holm,
-                "test": one.test, "primary": one.primary, "over": one.over,
-                "chance": one.chance, "guess_ceiling": one.guess_ceiling, "verdict": one.verdict,
-            }
-        )  # fmt: skip
+            row = asdict(metric) | version | {"kind": "metric", "variant": result.variant}
+            row |= {"where": _where(metric.where), "model": result.model.get("label")}
+            writer.writerow(row)
+    for pair in comparison.differences if comparison else ():
+        row = asdict(pair) | versions.get(pair.variant, {})
+        row |= {"kind": "difference", "name": pair.score, "where": _where(pair.where)}
+        writer.writerow(row | {"value": pair.difference, "p": pair.p_value})
     return out.getvalue()
 
 
 def markdown_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
-    """Headline metrics and differences as two Markdown tables."""
-    tables = (
-        markdown_table(list(rows[0]), (row.values() for row in rows)) + "\n"
-        for rows in _tables(results, comparison)
-    )
-    return "\n".join(tables)
+    """Write headline metrics and differences as two Markdown tables."""
+    rows_of_tables = _tables(results, comparison)
+    return "\n".join(table_markdown(record_table("", rows)) for rows in rows_of_tables)
 
 
 def latex_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
-    """Headline metrics and differences as two LaTeX tables, without any package."""
+    """Write headline metrics and differences as two LaTeX tables, without any package."""
     lines: list[str] = []
     for rows in _tables(results, comparison):
-        head, *others = [list(rows[0]), *(list(row.values()) for row in rows)]
-        lines += [rf"\begin{{tabular}}{{{'l' * len(head)}}}", r"\hline"]
-        lines.append(" & ".join(map(_latex, head)) + r" \\ \hline")
-        lines += [" & ".join(map(_latex, row)) + r" \\" for row in others]
+        lines += [rf"\begin{{tabular}}{{{'l' * len(rows[0])}}}", r"\hline"]
+        lines.append(" & ".join(map(_latex, rows[0])) + r" \\ \hline")
+        lines += [" & ".join(map(_latex, row.values())) + r" \\" for row in rows]
         lines += [r"\hline", r"\end{tabular}", ""]
     return "\n".join(lines)
 
 
 def harness_results(results: Sequence[EvalResult]) -> dict[str, Any]:
-    """Results of one model as lm-evaluation-harness writes its ``results_*.json``.
+    """Arrange results of one model as lm-evaluation-harness writes its ``results_*.json``.
 
-    The tasks of ``lm_tasks`` have the harness's own names and metrics. Of other protocols the
-    headline metrics stand under ``VARIANT`` or ``VARIANT/WHERE``. A standard error is given for
-    shares right of independent items of ``lm_tasks``; else it is ``"N/A"``, as the harness has it.
+    Tasks of ``lm_tasks`` have the names and metrics of the harness. Headline metrics of other
+    protocols stand under ``VARIANT`` or ``VARIANT/WHERE``. Only ``lm_tasks`` has standard errors,
+    of shares of independent items; others are ``"N/A"``, as in the harness.
 
     Args:
         results: One or more, of one model.
     """
     model = results[0].model
-    names = (
-        "results", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better",
-        "n-samples",
-    )  # fmt: skip
-    found: dict[str, Any] = {name: {} for name in names}
+    parts: dict[str, Any] = {name: {} for name in _HARNESS_PARTS}
     for result in results:
-        shots = result.parameters.get("num_fewshot", 0)
-        of_harness = result.protocol == "lm_tasks"
         for metric in result.metrics:
-            if not (metric.headline or of_harness):
-                continue
-            name = _task(result, metric)
-            error: float | str = "N/A"
-            if of_harness and metric.method == "Wilson" and metric.n > 1:
-                error = math.sqrt(metric.value * (1 - metric.value) / (metric.n - 1))
-            entry = found["results"].setdefault(name, {"alias": name})
-            entry |= {f"{metric.name},none": metric.value, f"{metric.name}_stderr,none": error}
-            found["configs"][name] = {
-                "task": name, "num_fewshot": shots,
-                "metadata": {"version": result.version, "protocol": result.protocol},
-            }  # fmt: skip
-            better = found["higher_is_better"].setdefault(name, {})
-            better[metric.name] = metric.higher_is_better
-            found["versions"][name], found["n-shot"][name] = result.version, shots
-            found["n-samples"][name] = {"original": metric.n, "effective": metric.n}
-            found["group_subtasks"][name] = []
-    found["config"] = {
-        "model": "diffattn", "model_args": f"pretrained={model.get('path')}",
-        "model_num_parameters": model.get("parameters"), "model_dtype": model.get("dtype"),
-        "limit": results[0].selection.get("limit"), "model_label": model.get("label"),
+            if metric.headline or result.protocol == "lm_tasks":
+                _add_metric(parts, result, metric)
+    parts["config"] = {
+        "model": "diffattn",
+        "model_args": f"pretrained={model.get('path')}",
+        "model_num_parameters": model.get("parameters"),
+        "model_dtype": model.get("dtype"),
+        "limit": results[0].selection.get("limit"),
+        "model_label": model.get("label"),
         "weights": model.get("weights"),
-    }  # fmt: skip
-    return found
+    }
+    return parts
+
+
+def _add_metric(parts: dict[str, Any], result: EvalResult, metric: Metric) -> None:
+    of_harness, shots = result.protocol == "lm_tasks", result.parameters.get("num_fewshot", 0)
+    where = _where(metric.where)
+    name = f"{result.variant}/{where}" if where else result.variant
+    error: float | str = "N/A"
+    if of_harness:
+        name = str(metric.where.get("task", result.variant))
+        if metric.method == "Wilson" and metric.n > 1:
+            error = math.sqrt(metric.value * (1 - metric.value) / (metric.n - 1))
+    entry = parts["results"].setdefault(name, {"alias": name})
+    entry |= {f"{metric.name},none": metric.value, f"{metric.name}_stderr,none": error}
+    parts["configs"][name] = {
+        "task": name,
+        "num_fewshot": shots,
+        "metadata": {"version": result.version, "protocol": result.protocol},
+    }
+    parts["higher_is_better"].setdefault(name, {})[metric.name] = metric.higher_is_better
+    parts["versions"][name], parts["n-shot"][name] = result.version, shots
+    parts["n-samples"][name] = {"original": metric.n, "effective": metric.n}
+    parts["group_subtasks"][name] = []
 
 
 def harness_text(results: Sequence[EvalResult]) -> str:
-    """:func:`harness_results` as a file."""
+    """Write :func:`harness_results` as a file."""
     return json.dumps(harness_results(results), indent=2, ensure_ascii=False) + "\n"
-
-
-def _task(result: EvalResult, metric: Metric) -> str:
-    if result.protocol == "lm_tasks":
-        return str(metric.where.get("task", result.variant))
-    where = _where(metric.where)
-    return f"{result.variant}/{where}" if where else result.variant
 
 
 def _where(where: Mapping[str, Any]) -> str:
@@ -155,4 +141,4 @@ def _tables(
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in one_line(text))
+    return one_line(text).translate(_LATEX)

@@ -55,8 +55,8 @@ document.addEventListener("DOMContentLoaded", function () {
     if (rule === "same") return known.length > 1 && known.every((x) => x === known[0]);
     if (rule === "zero") return known.length > 0 && known.every((x) => x === 0);
     if (rule.startsWith("best:")) {
-      const own = score(item, rule.slice(5));
-      return own !== null && known.length > 1 && known.filter((x) => x >= own).length === 1;
+      const best = score(item, rule.slice(5));
+      return best !== null && known.length > 1 && known.filter((x) => x >= best).length === 1;
     }
     return true;
   }
@@ -125,7 +125,7 @@ document.addEventListener("DOMContentLoaded", function () {
       });
       place.append(box);
     }
-    at("said").textContent = of.said + " " + chosen.length.toLocaleString("en") + " fit the choice.";
+    at("summary").textContent = of.summary + " " + chosen.length.toLocaleString("en") + " fit the choice.";
     at("more").hidden = chosen.length <= shown;
   }
 
