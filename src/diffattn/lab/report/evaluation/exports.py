@@ -18,8 +18,7 @@ _COLUMNS = (
     *("low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over"),
     *("chance", "guess_ceiling", "verdict"),
 )
-_HARNESS_PARTS = ("results", "group_subtasks", "configs", "versions", "n-shot")
-_HARNESS_PARTS += ("higher_is_better", "n-samples")
+_HARNESS_PARTS = "results group_subtasks configs versions n-shot higher_is_better n-samples".split()
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
