@@ -18,7 +18,7 @@ _COLUMNS = (
     *("low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over"),
     *("chance", "guess_ceiling", "verdict"),
 )
-_HARNESS_PARTS = "results group_subtasks configs versions n-shot higher_is_better n-samples".split()
+_HARNESS_PARTS = ("results", "group_subtasks", "configs", "versions", "n-shot", "n-samples")
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -84,7 +84,7 @@ def harness_results(results: Sequence[EvalResult]) -> dict[str, Any]:
         results: One or more, of one model.
     """
     model = results[0].model
-    parts: dict[str, Any] = {name: {} for name in _HARNESS_PARTS}
+    parts: dict[str, Any] = {name: {} for name in (*_HARNESS_PARTS, "higher_is_better")}
     for result in results:
         for metric in result.metrics:
             if metric.headline or result.protocol == "lm_tasks":

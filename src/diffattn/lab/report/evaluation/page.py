@@ -7,7 +7,7 @@ from diffattn.lab.records.evaluations import EvalResult, Metric, PairedDifferenc
 from diffattn.lab.report.evaluation.charts import heat_maps, line_charts
 from diffattn.lab.report.evaluation.files import EvaluationFolder
 from diffattn.lab.report.evaluation.tables import label_of, place_text, value_with_interval
-from diffattn.lab.report.evaluation.verdicts import parts_table, verdict_section
+from diffattn.lab.report.evaluation.verdicts import difference_tables, verdict_section
 from diffattn.lab.report.page.elements import (
     Bullets,
     Code,
@@ -25,7 +25,6 @@ from diffattn.lab.report.page.wording import (
     count,
     listing,
     number,
-    p_value,
     plural,
     span,
 )
@@ -140,33 +139,12 @@ def _protocol_section(
         Text(f"{first.protocol}, version {first.version}. Source: {first.source}."),
         Pair(line_charts(results, prefix)),
         *map(Pair, heat_maps(results, prefix)),
-        *parts_table(differences),
-        *_differences_table(differences),
+        *difference_tables(differences),
         Fold("Every metric", [_metrics_table(results)]),
         Fold("What the source leaves open, and our choices", [Terms(first.choices)]),
         Fold("Parameters", [Code(json.dumps(first.parameters, indent=2, ensure_ascii=False))]),
     ]
     return Section(key, first.variant, content)
-
-
-def _differences_table(differences: Sequence[PairedDifference]) -> list[Table]:
-    """Show the paired differences over all items; empty without any."""
-    rows = [
-        [
-            pair.score,
-            f"{pair.model} − {pair.baseline}" + (", over seeds" if pair.over == "seeds" else ""),
-            number(pair.difference, signed=True),
-            span(pair.low, pair.high),
-            p_value(pair.p_value),
-            pair.test,
-            count(pair.n),
-            count(pair.num_unpaired + pair.num_other_text),
-        ]
-        for pair in differences
-        if not pair.where
-    ]
-    headers = ["Score", "Models", "Difference", "95 % interval", "p", "Test", "n", "Not paired"]
-    return [table("Model minus baseline, item by item.", headers, rows)] if rows else []
 
 
 def _metrics_table(results: Sequence[EvalResult]) -> Table:

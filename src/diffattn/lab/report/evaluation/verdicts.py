@@ -1,11 +1,11 @@
-"""The primary scores of an evaluation with their verdicts: the part that a hurried reader sees."""
+"""Paired differences as tables, and the verdicts on the primary scores."""
 
 from collections.abc import Mapping, Sequence
 
 from diffattn.lab.records.evaluations import PairedDifference
 from diffattn.lab.report.evaluation.tables import place_text
 from diffattn.lab.report.page.elements import Bullets, Element, Fold, Section, Terms, Text
-from diffattn.lab.report.page.tables import Cell, Table, table
+from diffattn.lab.report.page.tables import Table, table
 from diffattn.lab.report.page.wording import MISSING, count, number, p_value, span
 
 _ONE_SEED = (
@@ -21,17 +21,6 @@ _SEVERAL_SEEDS = (
 _CAPTION = (
     "One declared score per protocol. p-values are adjusted by Holm for all rows over the same "
     "unit, items or seeds. At 0.05, one family of rows in twenty has any wrong verdict."
-)
-_HEADERS = (
-    "Protocol",
-    "Models",
-    "Verdict on these models",
-    "Difference",
-    "95 % interval",
-    "p, Holm",
-    "n",
-    "Model / baseline",
-    "Chance / best guess",
 )
 _MEANINGS = {
     "higher, lower": "The adjusted p-value is at most 0.05.",
@@ -62,13 +51,15 @@ def verdict_section(
     printed = {variant: published.get(protocols[variant], "") for variant in variants}
     guesses = [f"{pair.variant}: the best guess is {pair.guess}." for pair in primary if pair.guess]
     terms = _MEANINGS | ({"guessing": " ".join(dict.fromkeys(guesses))} if guesses else {})
+    columns = ["Protocol", "Score", "Models", "Verdict", "Difference", "95 % interval", "p, Holm"]
+    columns += ["n", "Model / baseline", "Chance / best guess"]
     content: list[Element] = [
         Bullets(
             list(map(_sentence, first)),
             role="verdict" if is_informative else "verdict uninformative",
         ),
         Text(_SEVERAL_SEEDS if by_seed else _ONE_SEED),
-        table(_CAPTION, _HEADERS, map(_row, primary)),
+        _difference_table(_CAPTION, columns, primary),
         Bullets([f"{name}: {text}" for name, text in printed.items() if text], "The papers print:"),
         Fold("What the verdicts mean", [Terms(terms)]),
     ]
@@ -86,48 +77,53 @@ def _sentence(pair: PairedDifference) -> str:
     )
 
 
-def _row(pair: PairedDifference) -> list[Cell | str]:
-    over = ", over seeds" if pair.over == "seeds" else ""
-    return [
-        pair.variant,
-        Cell(text=f"{pair.model} − {pair.baseline}{over}", note=pair.score),
-        pair.verdict,
-        number(pair.difference, 3, signed=True),
-        span(pair.low, pair.high, 3),
-        p_value(pair.p_holm),
-        f"{count(pair.n)} seeds" if pair.over == "seeds" else count(pair.n),
-        _both(pair.value, pair.baseline_value),
-        _both(pair.chance, pair.guess_ceiling),
-    ]
+def difference_tables(differences: Sequence[PairedDifference]) -> list[Table]:
+    """Show the primary score part by part, and every score over all items; empty without any."""
+    parts = [pair for pair in differences if pair.where and pair.over == "items"]
+    whole = [pair for pair in differences if not pair.where]
+    shared = ["Models", "Difference", "95 % interval", "p", "Test", "n"]
+    tables = []
+    if parts:
+        caption = (
+            f"{parts[0].score}, part by part. p-values are not adjusted: with {len(parts)} rows, "
+            f"{len(parts) / 20:.1f} below 0.05 are expected where nothing differs."
+        )
+        columns = ["Part", *shared, "Model / baseline", "Best guess"]
+        tables.append(_difference_table(caption, columns, parts))
+    if whole:
+        columns = ["Score", *shared, "Not paired"]
+        tables.append(_difference_table("Model minus baseline, item by item.", columns, whole))
+    return tables
+
+
+def _difference_table(
+    caption: str, columns: Sequence[str], differences: Sequence[PairedDifference]
+) -> Table:
+    cells = map(_cells, differences)
+    return table(caption, columns, ([row[column] for column in columns] for row in cells))
+
+
+def _cells(pair: PairedDifference) -> dict[str, str]:
+    is_over_seeds = pair.over == "seeds"
+    return {
+        "Protocol": pair.variant,
+        "Score": pair.score,
+        "Part": place_text(pair.where),
+        "Models": f"{pair.model} − {pair.baseline}" + (", over seeds" if is_over_seeds else ""),
+        "Verdict": pair.verdict,
+        "Difference": number(pair.difference, signed=True),
+        "95 % interval": span(pair.low, pair.high),
+        "p": p_value(pair.p_value),
+        "p, Holm": p_value(pair.p_holm),
+        "Test": pair.test,
+        "n": f"{count(pair.n)} seeds" if is_over_seeds else count(pair.n),
+        "Model / baseline": _both(pair.value, pair.baseline_value),
+        "Chance / best guess": _both(pair.chance, pair.guess_ceiling),
+        "Best guess": number(pair.guess_ceiling, 3),
+        "Not paired": count(pair.num_unpaired + pair.num_other_text),
+    }
 
 
 def _both(first: float | None, second: float | None) -> str:
     values = (first, second)
     return MISSING if values == (None, None) else " / ".join(number(x, 3) for x in values)
-
-
-def parts_table(differences: Sequence[PairedDifference]) -> list[Table]:
-    """Show the primary score part by part; empty if the protocol has one part."""
-    parts = [pair for pair in differences if pair.where and pair.over == "items"]
-    rows = [
-        [
-            place_text(pair.where),
-            f"{pair.model} − {pair.baseline}",
-            number(pair.value, 3),
-            number(pair.baseline_value, 3),
-            number(pair.difference, 3, signed=True),
-            span(pair.low, pair.high, 3),
-            p_value(pair.p_value),
-            count(pair.n),
-            number(pair.guess_ceiling, 3),
-        ]
-        for pair in parts
-    ]
-    headers = ("Part", "Models", "Model", "Baseline", "Difference", "95 % interval", "p", "n")
-    if not parts:
-        return []
-    caption = (
-        f"{parts[0].score}, part by part. p-values are not adjusted: with {len(parts)} rows, "
-        f"{len(parts) / 20:.1f} below 0.05 are expected where nothing differs."
-    )
-    return [table(caption, (*headers, "Best guess"), rows)]
