@@ -131,7 +131,7 @@ def test_a_type_that_ends_lower_at_the_common_rate_is_named():
 def test_half_of_its_runs_take_a_model_past_the_phase(seeds, late, informative):
     results = study(seeds=seeds, fewer_seeds=seeds, late=late)
     assert results["verdict"]["informative"] is informative
-    assert (phase.gap(results["variants"], "diff", "softmax") == "") is informative
+    assert (phase.explain_gap(results["variants"], "diff", "softmax") == "") is informative
 
 
 @pytest.mark.parametrize(

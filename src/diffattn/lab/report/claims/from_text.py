@@ -16,7 +16,7 @@ from diffattn.lab.report.claims.claim import (
     name_controls,
 )
 from diffattn.lab.report.claims.records import PLACES, ClaimRecords
-from diffattn.lab.report.page.phase import gap, lost
+from diffattn.lab.report.page.phase import explain_divergence, explain_gap
 from diffattn.lab.stats.intervals import mean_interval
 
 MARGIN = 0.01
@@ -50,7 +50,7 @@ def loss_difference(
         results: Mapping[str, Any] | None = getattr(records, study)
         if results is None:
             return None
-        if why := lost(results.get("diverged") or {}, variant, baseline):
+        if why := explain_divergence(results.get("diverged") or {}, variant, baseline):
             return Measured(effect=nan, low=None, high=None, n=0, p=1.0, uninformative=why)
         row = _difference(results, variant, baseline, part, "best")
         if row is None:
@@ -112,7 +112,7 @@ def _explain(
     variants = results["variants"]
     if not results["verdict"]["informative"]:
         return str(results["verdict"]["sentence"]).removeprefix(_UNINFORMATIVE)
-    if why := gap(variants, variant, baseline):
+    if why := explain_gap(variants, variant, baseline):
         return why
     if variant not in TYPES or baseline != "softmax" or row["mean"] >= 0:
         return ""
@@ -147,7 +147,7 @@ def _leads(
     Before the induction phase of one of the two, nothing is shown.
     """
     row = _difference(results, variant, baseline, part, at)
-    if row is None or gap(results["variants"], variant, baseline, row["at"]):
+    if row is None or explain_gap(results["variants"], variant, baseline, row["at"]):
         return False
     key = (variant, baseline, row["at"])
     for test in results.get("tests", ()):

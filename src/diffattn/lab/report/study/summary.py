@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diffattn.lab.catalog.models import FLOOR, VARIANTS
-from diffattn.lab.report.page.phase import gap
+from diffattn.lab.report.page.phase import explain_gap
 from diffattn.lab.report.page.runs import StudyRun, is_number
 from diffattn.lab.report.page.wording import number, verdict
 from diffattn.lab.report.study.files import TextStudy
@@ -159,7 +159,7 @@ def in_words(study: TextStudy, entry: Difference) -> str:
         if not same or test["at"] != entry.at:
             continue
         variants = (study.results or {})["variants"]
-        if reason := gap(variants, entry.variant, entry.baseline, entry.at):
+        if reason := explain_gap(variants, entry.variant, entry.baseline, entry.at):
             return f"{NOT_COMPARED}: {reason}"
         if test["shown"]:
             side = "lower" if entry.interval.mean < 0 else "higher"

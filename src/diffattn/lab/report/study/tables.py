@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from diffattn.lab.catalog.models import FLOOR
-from diffattn.lab.report.page.phase import lost
+from diffattn.lab.report.page.phase import explain_divergence
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.tables import (
     Cell,
@@ -98,7 +98,7 @@ def holm_table(study: TextStudy) -> Table | None:
         variant = every.get(test["variant"]) or Variant(test["variant"], "ablation")
         baseline, at = test["baseline"], test["at"]
         entry = difference(study, variant.name, baseline, at)
-        reason = lost(diverged, variant.name, baseline)
+        reason = explain_divergence(diverged, variant.name, baseline)
         said = in_words(study, entry) if entry else f"{NOT_COMPARED}: {reason}" if reason else ""
         row = [type_cell(variant.name, variant.summary if rows else "")]
         if rows:

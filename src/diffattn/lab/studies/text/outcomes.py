@@ -100,7 +100,7 @@ def type_outcome(results: ComparisonResults, name: str, at: At = "best") -> Type
     entry = difference(results, name, BASELINE, at)
     if entry is None:
         return None
-    why_apart = phase.gap(results["variants"], name, BASELINE, at)
+    why_apart = phase.explain_gap(results["variants"], name, BASELINE, at)
     if why_apart:
         outcome = Outcome.APART
     elif not is_significant(results, entry):

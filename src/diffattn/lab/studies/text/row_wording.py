@@ -71,8 +71,8 @@ def _split_rows(
     apart: dict[str, list[str]] = {}
     for row in results["rows"]:
         pair = (row["variant"], row["baseline"])
-        why = phase.lost(results.get("diverged", {}), *pair)
-        if why := why or phase.gap(results["variants"], *pair, row["at"]):
+        why = phase.explain_divergence(results.get("diverged", {}), *pair)
+        if why := why or phase.explain_gap(results["variants"], *pair, row["at"]):
             apart.setdefault(why, []).append(_row_name(row))
         else:
             compared.append(row)

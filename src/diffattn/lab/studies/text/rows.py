@@ -76,7 +76,7 @@ def _adjusted(
     """Adjust the tests of entries together with ``num_others`` of p = 1."""
     p_values = [paired_t_test(entry["values"]) for entry in entries]
     family = [
-        1.0 if phase.gap(variants, entry["variant"], entry["baseline"], entry["at"]) else p
+        1.0 if phase.explain_gap(variants, entry["variant"], entry["baseline"], entry["at"]) else p
         for entry, p in zip(entries, p_values, strict=True)
         if p is not None
     ]

@@ -82,14 +82,14 @@ def _uninformative(results: ComparisonResults) -> Iterator[str]:
 def _phase_gaps(variants: Mapping[str, VariantResult], types: tuple[str, ...]) -> Iterator[str]:
     shares = {name: phase.share_passed(entry["at"]["best"]) for name, entry in variants.items()}
     known = {name: share for name in types if (share := shares[name]) is not None}
-    late = [type_name(name) for name, share in known.items() if share < phase.MOST]
-    early = [type_name(name) for name, share in known.items() if share >= phase.MOST]
+    late = [type_name(name) for name, share in known.items() if share < phase.PASSED]
+    early = [type_name(name) for name, share in known.items() if share >= phase.PASSED]
     if late and early:
         yield (
             f"{' and '.join(early)} passed the induction phase and {' and '.join(late)} did not: "
             "the losses rank who got there within these steps"
         )
-    elif late and any((share or 0) >= phase.MOST for share in shares.values()):
+    elif late and any((share or 0) >= phase.PASSED for share in shares.values()):
         yield "a control passed the induction phase, and neither softmax attention nor a type did"
 
 
