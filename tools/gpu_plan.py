@@ -2,7 +2,8 @@
 
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ LONGEST_SESSION, LONGEST_STAGE = 25 * 60, 540
 """Seconds: of all stages together, and of one."""
 _TINY_LIMIT = 300
 """Seconds of each stage that measures nothing: processes start slowly on a machine with others."""
-_TUNED = ("ops_tuned", "models")
-"""Stages that launch what the one before them found."""
+_DIFFATTN = (sys.executable, "-m", "diffattn")
+_QUICK = ",".join(x for x in contender_names("ops") if x != HOPPER and "flex" not in x)
+"""Contenders that compile fast."""
 _KERNELS = ("triton", "hopper")
 """Backends of which one has to run where a model is timed."""
 _PAIR: dict[str, dict[str, Any]] = {
@@ -65,85 +67,142 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
     """
     check_known("gpu_session", "scale", scale, SCALES)
     check_known("gpu_session", "device", device, DEVICES)
-    full, table = scale == "full", out / "bench" / "tune.json"
-    effort = ("--rounds", "3", "--seconds", "1") if full else ("--rounds", "1", "--seconds", "0")
-    attentions = ("v1", "v2") if full else ("v1",)
+    plan = _Plan(full=scale == "full", device=device, root=root, out=out)
+    stages = [*plan.kernels(), *plan.models(), *plan.last()]
+    stages = [_adapted(stage, full=plan.full, device=device, root=root) for stage in stages]
+    assert not plan.full or sum(stage.limit_seconds for stage in stages) <= LONGEST_SESSION
+    assert max(stage.limit_seconds for stage in stages) <= LONGEST_STAGE
+    return stages
 
-    on = ("--device", device)
 
-    def bench(suite: str, *more: str, file: str = "bench.json") -> tuple[str, ...]:
-        common = (*on, "--out", str(out / "bench" / file), *effort)
-        return (*_DIFFATTN, "bench", suite, *common, *more)
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """The commands of a session."""
 
-    def sized(lengths: str, few: str, only: str = "") -> tuple[str, ...]:
+    full: bool
+    device: str
+    root: Path
+    out: Path
+
+    @property
+    def table(self) -> Path:
+        return self.out / "bench" / "tune.json"
+
+    @property
+    def effort(self) -> tuple[str, ...]:
+        rounds, seconds = ("3", "1") if self.full else ("1", "0")
+        return ("--rounds", rounds, "--seconds", seconds, "--device", self.device)
+
+    def bench(self, suite: str, *more: str, file: str = "bench.json") -> tuple[str, ...]:
+        out = str(self.out / "bench" / file)
+        return (*_DIFFATTN, "bench", suite, "--out", out, *self.effort, *more)
+
+    def by_attention(self, suite: str, *more: str) -> list[tuple[str, ...]]:
+        """The same for V1 and V2; at tiny scale for V1 alone."""
+        attentions = ("v1", "v2") if self.full else ("v1",)
+        return [self.bench(suite, "--attention", x, *more) for x in attentions]
+
+    def sized(self, lengths: str, few: str, only: str = "") -> tuple[str, ...]:
         """Lengths; at tiny scale a short one, one dtype, and few contenders besides T."""
-        if full:
+        if self.full:
             return ("--length", lengths, *(("--only", only) if only else ()))
         return ("--length", "16", "--dtype", "float32", "--scale", "quick", "--only", few)
 
-    tune = (sys.executable, "-m", "tools.tune", "--out", str(table), *effort, *on)
-    names = [name for name in contender_names("ops") if name != HOPPER]
-    tame, quickly_compiled = ",".join(names), ",".join(x for x in names if "flex" not in x)
-    models = (*sized("2048,4096", "diff"), "--scale", "cut", "--only", "softmax,diff")
-    # All of it at the length of the goal; FlexAttention, compiled at every shape, there alone.
-    lengths = [sized("4096", "composed", tame)]
-    if full:
-        lengths.append(sized("16384,2048,8192,1024", "composed", quickly_compiled))
-    ops = tuple(bench("ops", "--attention", x, *words) for words in lengths for x in attentions)
-    cached = sized("4096,16384", "decode", quickly_compiled)
-    decode = tuple(bench("decode", "--attention", x, *cached) for x in attentions)
-    stages = [
-        _testing(JUDGE, "the kernels against float64", 270, out, _tests(full, root), "kernels"),
-        Stage(
-            name="ops", title="attention against SDPA's kernels, FlexAttention and two calls",
-            limit_seconds=240, commands=ops, times=("triton",),
-        ),
-        Stage(
-            name="tune", title="launch settings, searched",
-            limit_seconds=135, commands=(tune,), times=("triton",),
-        ),
-        Stage(
-            name="ops_tuned", title="attention again, as tuned", limit_seconds=90, table=table,
-            commands=(bench("ops", *lengths[0], file="ops_tuned.json"),),
-            times=("triton",),
-        ),
-        Stage(
-            name="models", title="3B and 13B shapes at two depths", limit_seconds=180, table=table,
-            commands=(bench("models", *models, file="models.json"),), times=("triton",),
-            objection=_of_models,
-        ),
-        Stage(
-            name="decode", title="decoding against a cache",
-            limit_seconds=75, commands=decode, times=("triton_decode",),
-        ),
-        Stage(
-            name="paged", title="decoding against a paged cache", limit_seconds=45,
-            commands=(bench("paged", *sized("4096,16384", "gathered")),), times=("triton_decode",),
-        ),
-        Stage(
-            name="pair", title="a matched pair of about 100M parameters",
-            limit_seconds=135, commands=_pair(scale, root, out), times=("triton",),
-            objection=_of_pair,
-        ),
-        Stage(
-            name="sharded", title="FSDP2 in one process",
-            limit_seconds=45, commands=(_sharded(root),),
-        ),
-        _testing("others", "the machinery around the kernels, other backends, layers", 180, out,
-                 _tests(full, root), "others"),
-        # The last: a kernel of warps that wait for each other may wait forever.
-        _testing(HOPPER, "the Hopper kernel against float64", 75, out, _hopper_tests(full, root)),
-        Stage(
-            name="hopper_ops", title="attention by the Hopper kernel", limit_seconds=30,
-            commands=(bench("ops", *sized("4096", "composed", f"{HOPPER},triton"),
-                            file="hopper.json"),),
-            times=(HOPPER,), judge=HOPPER,
-        ),
-    ]  # fmt: skip
-    stages = [_adapted(stage, full=full, device=device, root=root) for stage in stages]
-    assert not full or sum(stage.limit_seconds for stage in stages) <= LONGEST_SESSION
-    assert max(stage.limit_seconds for stage in stages) <= LONGEST_STAGE
-    return stages
+    def kernels(self) -> list[Stage]:
+        """Correctness, attention, the search for launches, and attention by what it finds."""
+        names = [name for name in contender_names("ops") if name != HOPPER]
+        # All of it at the length of the goal; FlexAttention, compiled at every shape, there alone.
+        at_goal = self.sized("4096", "composed", ",".join(names))
+        ops = self.by_attention("ops", *at_goal)
+        if self.full:
+            ops += self.by_attention("ops", *self.sized("16384,2048,8192,1024", "", _QUICK))
+        search = (sys.executable, "-m", "tools.tune", "--out", str(self.table), *self.effort)
+        again = self.bench("ops", *at_goal, file="ops_tuned.json")
+        tests = _tests(self.full, self.root)
+        return [
+            _testing(JUDGE, "the kernels against float64", 270, self.out, tests, "kernels"),
+            _timing(
+                "ops", "attention against SDPA's kernels, FlexAttention and two calls", 240, ops
+            ),
+            _timing("tune", "launch settings, searched", 135, [search]),
+            _timing("ops_tuned", "attention again, as tuned", 90, [again], table=self.table),
+        ]
+
+    def models(self) -> list[Stage]:
+        """Whole models, decoding, and a matched pair that is trained."""
+        sized = (*self.sized("2048,4096", "diff"), "--scale", "cut", "--only", "softmax,diff")
+        models = self.bench("models", *sized, file="models.json")
+        decode = self.by_attention("decode", *self.sized("4096,16384", "decode", _QUICK))
+        paged = self.bench("paged", *self.sized("4096,16384", "gathered"))
+        pair = _pair("full" if self.full else "tiny", self.root, self.out)
+        return [
+            _timing(
+                "models",
+                "3B and 13B shapes at two depths",
+                180,
+                [models],
+                table=self.table,
+                objection=_of_models,
+            ),
+            _timing("decode", "decoding against a cache", 75, decode, kernel="triton_decode"),
+            _timing("paged", "decoding against a paged cache", 45, [paged], kernel="triton_decode"),
+            _timing(
+                "pair", "a matched pair of about 100M parameters", 135, pair, objection=_of_pair
+            ),
+        ]
+
+    def last(self) -> list[Stage]:
+        """What is worth less, and the kernel of warps that may wait for each other for ever."""
+        others = _tests(self.full, self.root)
+        by_hopper = self.bench(
+            "ops", *self.sized("4096", "composed", f"{HOPPER},triton"), file="hopper.json"
+        )
+        hopper = _hopper_tests(self.full, self.root)
+        return [
+            Stage(
+                name="sharded",
+                title="FSDP2 in one process",
+                limit_seconds=45,
+                commands=(_sharded(self.root),),
+            ),
+            _testing(
+                "others",
+                "the machinery around the kernels, other backends, layers",
+                180,
+                self.out,
+                others,
+                "others",
+            ),
+            _testing(HOPPER, "the Hopper kernel against float64", 75, self.out, hopper),
+            _timing(
+                "hopper_ops",
+                "attention by the Hopper kernel",
+                30,
+                [by_hopper],
+                kernel=HOPPER,
+                judge=HOPPER,
+            ),
+        ]
+
+
+def _timing(
+    name: str,
+    title: str,
+    seconds: float,
+    commands: Sequence[tuple[str, ...]],
+    *,
+    kernel: str = "triton",
+    **more: Any,
+) -> Stage:
+    """A stage that times a kernel."""
+    return Stage(
+        name=name,
+        title=title,
+        limit_seconds=seconds,
+        commands=tuple(commands),
+        times=(kernel,),
+        **more,
+    )
 
 
 def _testing(
@@ -200,9 +259,6 @@ def _other_backends(found: set[Any]) -> str | None:
         return None
     names = ", ".join(sorted(map(str, found))) or "nothing"
     return f"differential attention must run on one of {{{', '.join(_KERNELS)}}}, got {names}"
-
-
-_DIFFATTN = (sys.executable, "-m", "diffattn")
 
 
 def _tests(full: bool, root: Path) -> tuple[str, ...]:

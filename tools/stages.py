@@ -134,11 +134,11 @@ def run_stages(
         stages: In their order.
         out: Folder of the session: ``NAME.json`` and ``NAME.log`` of every stage.
         again: Also run what has a record.
-        until: On the clock ``time.monotonic``. The first stage that would run and whose limit does
-            not fit in before is left for another call, with all behind it. Default: no end.
-        commit: Of the code, where its checkout is not at hand. Default: of the checkout.
-        versions: Of more packages, for the records.
-        machine: More on the hardware, for the records.
+        until: On the clock ``time.monotonic``. The first stage to run whose limit does not fit is
+            left for another call, with all behind it. Default: no end.
+        commit: Of the code. Default: of the checkout.
+        versions: Of more packages.
+        machine: More of the hardware.
         on_message: Given one line at the beginning and the end of each stage.
 
     Returns:
@@ -156,36 +156,38 @@ def run_stages(
         "versions": {**package_versions(), **(versions or {})},
         "hardware": {**hardware(), **(machine or {})},
     }
-    records: list[dict[str, Any]] = []
-    ran = False
+    records, ran = list[dict[str, Any]](), False
     for number, stage in enumerate(stages):
         path = out / f"{stage.name}.json"
-        recorded = read_stage(path) if path.exists() else None
+        record = read_stage(path) if path.exists() else None
         # What was refused has not run.
-        if recorded is None or again or recorded["outcome"] == REFUSED:
-            left = math.inf if until is None else until - time.monotonic()
-            needed = stage.limit_seconds + _GRACE
-            runs = refusal(stage, out) is None
-            if runs and needed > left:
-                if not ran:
-                    raise ConfigError(
-                        f"within: must leave {needed:g} s or more for stage {stage.name!r}, "
-                        f"got {left:.0f} s."
-                    )
-                names = ", ".join(later.name for later in stages[number:])
-                on_message(f"left for another call, as {left:.0f} s are left of this one: {names}")
-                break
-            ran = ran or runs
-            write_json(path, asdict(_run(stage, out, common, on_message)))
-            recorded = read_stage(path)
-            reason = f": {recorded['reason']}" if recorded["reason"] else ""
-            on_message(
-                f"{stage.name}: {recorded['outcome']} in {recorded['seconds']:.0f} s{reason}"
-            )
-        else:
-            on_message(f"{stage.name}: {recorded['outcome']} on {recorded['date']}, not run again")
-        records.append(recorded)
+        if record is not None and not again and record["outcome"] != REFUSED:
+            on_message(f"{stage.name}: {record['outcome']} on {record['date']}, not run again")
+            records.append(record)
+            continue
+        runs = refusal(stage, out) is None
+        if runs and not _fits(stage, until, first=not ran):
+            names = ", ".join(later.name for later in stages[number:])
+            on_message(f"left for another call, no time is left in this one: {names}")
+            break
+        ran = ran or runs
+        write_json(path, asdict(_run(stage, out, common, on_message)))
+        record = read_stage(path)
+        reason = f": {record['reason']}" if record["reason"] else ""
+        on_message(f"{stage.name}: {record['outcome']} in {record['seconds']:.0f} s{reason}")
+        records.append(record)
     return records
+
+
+def _fits(stage: Stage, until: float | None, *, first: bool) -> bool:
+    """Whether the limit of a stage fits into the time left; an error if it is the first to run."""
+    left = math.inf if until is None else until - time.monotonic()
+    needed = stage.limit_seconds + _GRACE
+    if first and needed > left:
+        raise ConfigError(
+            f"within: must leave {needed:g} s or more for stage {stage.name!r}, got {left:.0f} s."
+        )
+    return needed <= left
 
 
 def read_stage(path: Path) -> dict[str, Any]:

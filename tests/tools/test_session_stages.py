@@ -259,7 +259,7 @@ def test_what_does_not_fit_in_is_left_in_its_order(tmp_path):
     for times in range(2):
         records, said = run(known, tmp_path, until=time.monotonic() + 50)
         assert [record["stage"] for record in records] == ["a"]
-        assert said[-1].endswith("left of this one: b, c")
+        assert said[-1].endswith("is left in this one: b, c")
         if times == 0:
             (tmp_path / "a.json").unlink()
     with pytest.raises(ConfigError, match=r"must leave 65 s or more for stage 'b', got \d+ s"):
