@@ -333,9 +333,7 @@ def _odd_completions() -> Iterator[tuple[str, str | bytes, Any]]:
         "lines in a reply": usual("a\u2028b\x85c\r\nd " + TRUE),
     }
     yield from ((name, text, True) for name, text in texts.items())
-    yield from (
-        (f"depth {n}", GOOD[:-1] + ', "x": ' + "[" * n + "]" * n + "}", True) for n in (9, 400)
-    )
+    yield "depth 400", GOOD[:-1] + ', "x": ' + "[" * 400 + "]" * 400 + "}", True
     for n in (700, 940, 980):
         body = usual(TRUE, model=None).decode()
         yield f"model of depth {n}", body.replace("null", "[" * n + "]" * n, 1), "either"

@@ -63,7 +63,7 @@ def endless(exchange):
 def test_every_exchange_ends(step):
     """Whatever a server does or leaves undone, in every part of a response."""
     cases = exchanges()[::step]
-    minimum = 280 if step == 1 else len(cases)
+    minimum = 240 if step == 1 else len(cases)
     with trial("endpoint: time limits", minimum=minimum) as tally, ThreadPoolExecutor(16) as pool:
         for case, fault in zip(cases, pool.map(endless, cases), strict=True):
             tally.check(case.name, fault)
@@ -165,7 +165,7 @@ def outputs(tmp_path):
 def test_odd_answers_are_failures_of_one_item(step, outputs):
     """They are recorded, or read rightly, and the next item is asked."""
     cases = odd_answers()[::step]
-    minimum = 120 if step == 1 else len(cases)
+    minimum = 110 if step == 1 else len(cases)
     with trial("endpoint: odd answers", minimum=minimum) as tally:
         for number, (name, content, verdict) in enumerate(cases):
             fault = odd(outputs, f"judge-{number}", content, verdict)
