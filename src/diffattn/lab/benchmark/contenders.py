@@ -78,7 +78,8 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
     # Exact values are the same for all that read the same memory.
     exact = (Exact.softmax(softmax.leaves()), Exact.diff(inputs))
     contenders = [
-        _softmax(case, softmax, exact[0], *kernel) for kernel in _sdpa_kernels(case, softmax)
+        softmax_contender(case, name, backend, run, softmax, exact[0], refusal=refusal)
+        for name, backend, run, refusal in _sdpa_kernels(case, softmax)
     ]
 
     def wanted(operator: str) -> list[backends.Backend]:
@@ -171,23 +172,55 @@ def _refusal(run: Callable[[], Tensor]) -> str | None:
     return None
 
 
-def _softmax(
-    case: Case, inputs: SoftmaxInputs, exact: Exact, name: str, backend: str, run: Any,
-    refusal: str | None, role: str = T,
-) -> Contender:  # fmt: skip
+def softmax_contender(
+    case: Case,
+    name: str,
+    backend: str,
+    run: Callable[[], Tensor],
+    inputs: SoftmaxInputs,
+    exact: Exact,
+    *,
+    role: str = T,
+    technique: str | None = None,
+    refusal: str | None = None,
+) -> Contender:
+    """A contender on the softmax twin."""
     leaves = inputs.leaves()
-    facts = facts_of(case, *leaves)
+    facts, num_heads = facts_of(case, *leaves), leaves[0].shape[2]
     return Contender(
         name=name,
         role=role,
         backend=backend,
-        technique=backend,
+        technique=technique or backend,
         forward=run,
         backward=Gradients(leaves),
         check=partial(exact.check, run),
-        flops=softmax_flops(
-            facts, batch=case.shape["B"], num_heads=leaves[0].shape[2], mode=case.mode
-        ),
+        flops=softmax_flops(facts, batch=case.shape["B"], num_heads=num_heads, mode=case.mode),
+        refusal=refusal,
+    )
+
+
+def diff_contender(
+    case: Case,
+    name: str,
+    backend: backends.Backend,
+    run: Callable[[], Tensor],
+    inputs: DiffAttentionInputs,
+    exact: Exact,
+    refusal: str | None,
+) -> Contender:
+    """A contender on differential attention."""
+    facts = facts_of(case, inputs.q, inputs.k, inputs.v)
+    batch, num_heads = case.shape["B"], case.shape["H"]
+    return Contender(
+        name=name,
+        role=DIFF,
+        backend=backend.name,
+        technique=name,
+        forward=run,
+        backward=Gradients(tuple(inputs.tensors().values())),
+        check=partial(exact.check, run),
+        flops=diff_flops(facts, backend.name, batch=batch, num_heads=num_heads, mode=case.mode),
         refusal=refusal,
     )
 
@@ -197,37 +230,26 @@ def _softmax_by(
 ) -> Contender:
     leaves: tuple[Any, ...] = inputs.leaves()
     operator: Any = softmax_attention
-    facts = facts_of(case, *leaves)
-    refusal = (
-        backend.refuses(facts)
-        or interpreted(case, backend)
-        or _too_large(case, backend.name, facts)
-    )
-    name = f"softmax_{backend.name}"
     run = partial(operator, *leaves, backend=backend.name)
-    return _softmax(case, inputs, exact, name, backend.name, run, refusal, role=TC)
+    refusal = _refuses(case, backend, facts_of(case, *leaves))
+    name = f"softmax_{backend.name}"
+    return softmax_contender(case, name, backend.name, run, inputs, exact, role=TC, refusal=refusal)
 
 
 def _diff(
     case: Case, inputs: DiffAttentionInputs, exact: Exact, backend: backends.Backend
 ) -> Contender:
-    tensors = inputs.tensors()
-    facts = facts_of(case, inputs.q, inputs.k, inputs.v)
-    run = partial(_operator(case, backend.name), *tensors.values(), backend=backend.name)
-    return Contender(
-        name=backend.name,
-        role=DIFF,
-        backend=backend.name,
-        technique=backend.name,
-        forward=run,
-        backward=Gradients(tuple(tensors.values())),
-        check=partial(exact.check, run),
-        flops=diff_flops(
-            facts, backend.name, batch=case.shape["B"], num_heads=case.shape["H"], mode=case.mode
-        ),
-        refusal=backend.refuses(facts)
+    tensors = inputs.tensors().values()
+    run = partial(_operator(case, backend.name), *tensors, backend=backend.name)
+    refusal = _refuses(case, backend, facts_of(case, inputs.q, inputs.k, inputs.v))
+    return diff_contender(case, backend.name, backend, run, inputs, exact, refusal)
+
+
+def _refuses(case: Case, backend: backends.Backend, facts: backends.Inputs) -> str | None:
+    return (
+        backend.refuses(facts)
         or interpreted(case, backend)
-        or _too_large(case, backend.name, facts),
+        or _too_large(case, backend.name, facts)
     )
 
 
