@@ -5,7 +5,6 @@ import threading
 import pytest
 import torch
 
-from diffattn.errors import BackendError
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
@@ -50,32 +49,6 @@ def test_any_grouping_gives_the_reference(group_bytes, dtype, monkeypatch):
     assert_close_to_reference(
         diff_attention, make_diff_attention_inputs(case, dtype=dtype), backend="chunked"
     )
-
-
-def test_lambda_keeps_more_digits_than_bfloat16():
-    """λ = 1 + 2⁻¹² per token, on equal maps: a λ in bfloat16 would give 0."""
-    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=64), dtype=torch.bfloat16)
-    q = inputs.q[:, :, :, :1].expand_as(inputs.q)
-    k = inputs.k[:, :, :, :1].expand_as(inputs.k)
-    lam = torch.full(q.shape[:3], 1 + 2.0**-12)
-    out = diff_attention(q, k, inputs.v, lam, backend="chunked")
-    # The first token's weights are both 1, so nothing else is left of it.
-    assert (out[:, 0] != 0).any()
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])
-def test_unwritten_cache_may_overflow_the_scores(dtype):
-    """Hidden keys of 1e38 give scores of ±inf and NaN, which must not reach the output."""
-    case = OpCase(name="", num_queries=3, num_keys=9, batch=3, kv_lengths=(4, 9, 3))
-    inputs = make_diff_attention_inputs(case, dtype=dtype)
-    dirty = inputs.k.detach().clone()
-    dirty[0, 4:] = 3e38
-    dirty[2, 3:, ..., ::2] = -3e38
-    options = inputs.options
-    arguments = [inputs.v, inputs.lam]
-    clean = diff_attention(inputs.q, inputs.k, *arguments, backend="chunked", **options)
-    out = diff_attention(inputs.q, dirty, *arguments, backend="chunked", **options)
-    assert torch.equal(out, clean)
 
 
 def test_inputs_are_left_as_they_were():
@@ -152,9 +125,3 @@ def test_activation_checkpointing_gives_the_same_gradients():
     again = torch.utils.checkpoint.checkpoint(call, *tensors, use_reentrant=False)
     actual = torch.autograd.grad(again, tensors)
     assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
-
-
-def test_float16_is_refused_by_name():
-    inputs = make_diff_attention_inputs(OP_CASES[0], dtype=torch.float16)
-    with pytest.raises(BackendError, match=r"needs dtype in \{bfloat16, float32, float64\}"):
-        diff_attention(*inputs.tensors().values(), backend="chunked")

@@ -134,19 +134,14 @@ def shapes(q=(2, 5, 4, 3), k=(2, 5, 2, 3), v=(2, 5, 2, 6), dtype=torch.float32):
     ("tensors", "options", "message"),
     [
         (shapes(q=(2, 5, 4, 2, 3)), {}, "q must be [B, T, H, D], got [2, 5, 4, 2, 3]."),
-        (shapes(q=(2, 5, 4, 0)), {}, "q must be [B, T, H, D], got [2, 5, 4, 0]."),
         (shapes(k=(3, 5, 2, 3)), {},
          "k must be [B, S, Hkv, D] with B = 2 and D = 3, got [3, 5, 2, 3]."),
-        (shapes(k=(2, 5, 2, 4)), {},
-         "k must be [B, S, Hkv, D] with B = 2 and D = 3, got [2, 5, 2, 4]."),
         (shapes(k=(2, 5, 3, 3)), {},
          "the number of key/value heads must divide the 4 query heads, got 3."),
         (shapes(dtype=torch.int32), {},
          "q must have a dtype in {float16, bfloat16, float32, float64}, got torch.int32."),
         ((*shapes()[:1], *shapes(dtype=torch.float64)[1:]), {},
          "k must have q's dtype torch.float32, got torch.float64."),
-        ((*shapes()[:2], shapes(dtype=torch.bfloat16)[2]), {},
-         "v must have q's dtype torch.float32, got torch.bfloat16."),
         (shapes(v=(2, 4, 2, 6)), {},
          "v must be [B, S, Hkv, Dv] with [B, S, Hkv] = [2, 5, 2], got [2, 4, 2, 6]."),
         (shapes(), {"window": 0}, "window must be an integer of 1 or more tokens, got 0."),
@@ -165,8 +160,6 @@ def test_bad_input(tensors, options, message):
     ("rows", "message"),
     [
         (torch.tensor([-1, 2]), "rows must lie in [0, T = 5), got -1 to 2."),
-        (torch.tensor([0, 5]), "rows must lie in [0, T = 5), got 0 to 5."),
-        (torch.tensor([True] * 5), "rows must be int64 [R], got torch.bool [5]."),
         (torch.tensor(3), "rows must be int64 [R], got torch.int64 []."),
     ],
 )

@@ -19,7 +19,17 @@ pytest.importorskip("triton.experimental.gluon", reason="the kernel is written i
 from diffattn.ops.hopper import forward as hopper
 
 KERNEL = "_diff_attention_fwd_hopper_kernel"
-FUNCTIONS = ("_allocate", "_produce", "_weights", "_fold", "_consume")
+FUNCTIONS = (
+    "_allocate",
+    "_allocate_barriers",
+    "_produce",
+    "_weights",
+    "_first_block",
+    "_fold",
+    "_store",
+    "_consume",
+    "_run_warps",
+)
 D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 2, "num_kv_heads": 2}
 D128 = {"head_dim": 128, "value_dim": 256, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
 V2 = {"head_dim": 64, "value_dim": 64, "shared_keys": True, "batch": 1}
