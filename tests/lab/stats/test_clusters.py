@@ -48,18 +48,10 @@ def test_one_cluster_has_no_interval():
     assert cluster_ratio([1.0, 3.0], [1.0, 2.0], ["a", "a"]).high is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (([],), {}, "one or more finite"),
-        (([1.0, np.inf],), {}, "one or more finite"),
-        (([1.0], ["a", "b"]), {}, "one per value"),
-        (([1.0],), {"level": 1.0}, "level must be"),
-    ],
-)
-def test_bad_means_are_refused(arguments, options, message):
-    with pytest.raises(ConfigError, match=message):
-        cluster_mean(*arguments, **options)
+@pytest.mark.parametrize("values", [[], [1.0, np.inf]])
+def test_bad_means_are_refused(values):
+    with pytest.raises(ConfigError, match="one or more finite"):
+        cluster_mean(values)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +60,6 @@ def test_bad_means_are_refused(arguments, options, message):
         ([1.0, 2.0], [1.0], "one finite number"),
         ([1.0], [-1.0], "0 or more"),
         ([0.0], [0.0], "not all 0"),
-        ([1.0, 1.0], [0.0, 1.0], "total 0"),
     ],
 )
 def test_bad_ratios_are_refused(totals, weights, message):

@@ -39,8 +39,6 @@ def test_one_pair_has_no_interval():
 @pytest.mark.parametrize(
     ("values", "baseline", "message"),
     [
-        ([1.0, 2.0], [1.0], "one length"),
-        ([1.0, 2.0], 1.0, "one length"),
         ([1.0, math.nan], [1.0, 1.0], "values must be finite"),
         ([1.0, math.inf], [1.0, math.inf], "values must be finite"),
         ([1.0, 1.0], [math.nan, 1.0], "baseline must be finite"),
@@ -122,14 +120,6 @@ def test_sums_that_only_rounding_tells_apart_are_ties():
     balanced = [0.7, 1.4, -1.1, -0.6, 0.9, 0.7, 0.2, 1.2, -1.1, -1.5, -0.9, 0.1]
     assert sum(balanced) != 0
     assert sign_flip_test(balanced) == 1.0
-
-
-def test_arguments_out_of_range_are_refused():
-    with pytest.raises(ConfigError, match="0 or more"):
-        mcnemar_test(-1, 3)
-    for bad in ([], [np.nan]):
-        with pytest.raises(ConfigError, match="one or more finite"):
-            sign_flip_test(bad)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 40])

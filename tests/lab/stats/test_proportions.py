@@ -76,17 +76,6 @@ def test_expected_range_equals_enumeration(p, n, draws):
     assert expected_range(p, n, draws) == pytest.approx(exact, abs=4 * error + 1e-12)
 
 
-def test_arguments_out_of_range_are_refused():
-    for arguments in ((-1, 5), (6, 5), (0, 0)):
-        with pytest.raises(ConfigError, match="successes must lie"):
-            wilson_interval(*arguments)
-    with pytest.raises(ConfigError, match="level must be"):
-        wilson_interval(1, 2, level=1.0)
-    for arguments in ((1.5, 5, 2), (0.5, 0, 2), (0.5, 5, 0)):
-        with pytest.raises(ConfigError, match="p must lie"):
-            expected_range(*arguments)
-
-
 def test_fisher_on_the_lady_tasting_tea():
     """Of 70 tables, 1 + 16 on either side are at most as probable as three of four right."""
     assert fisher_exact(3, 4, 1, 4) == pytest.approx(34 / 70)
@@ -104,13 +93,6 @@ def test_fisher_equals_a_permutation_test():
         expected = sum(counts.count(k) for k in as_rare) / len(counts)
         assert fisher_exact(solved, 3, other, 5) == pytest.approx(expected)
         assert fisher_exact(other, 5, solved, 3) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("successes", "trials"), [(1, 0), (-1, 3), (4, 3)])
-def test_counts_that_are_none(successes, trials):
-    message = f"fisher_exact: successes must lie in .0, n. and n be 1 or more, got {successes}"
-    with pytest.raises(ConfigError, match=message):
-        fisher_exact(0, 1, successes, trials)
 
 
 def test_independent_zeros_and_ones():
@@ -167,11 +149,6 @@ def test_groups_must_hold_shares(groups):
         mean_of_shares(groups)
 
 
-def test_the_level_of_a_mean_of_shares():
-    with pytest.raises(ConfigError, match="level must be in"):
-        mean_of_shares([[0.5, 1.0]], level=1.0)
-
-
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_all_alike_still_has_a_width(value):
     interval = share_interval([value] * 6, ["a", "a", "b", "b", "c", "c"])
@@ -179,9 +156,7 @@ def test_all_alike_still_has_a_width(value):
     assert interval.high - interval.low > 0.4
 
 
-@pytest.mark.parametrize(
-    ("values", "names"), [([], None), ([1.5], None), ([float("nan")], None), ([0.5, 1], ["a"])]
-)
-def test_what_is_no_share(values, names):
-    with pytest.raises(ConfigError):
-        share_interval(values, names)
+@pytest.mark.parametrize("values", [[], [1.5], [float("nan")]])
+def test_values_that_are_no_shares_are_refused(values):
+    with pytest.raises(ConfigError, match="from 0 to 1"):
+        share_interval(values)

@@ -47,17 +47,8 @@ def tango_interval(wins: int, losses: int, n: int, level: float = 0.95) -> Inter
         losses: c, items that the second alone has right.
         n: All items, 1 or more.
         level: Coverage, in (0, 1). Default 0.95.
-
-    Raises:
-        ConfigError: An argument is out of range.
     """
-    if wins < 0 or losses < 0 or n < 1 or wins + losses > n:
-        raise ConfigError(
-            "tango_interval: wins and losses must be 0 or more and together at most n, "
-            f"got {wins}, {losses} of {n}."
-        )
-    if not 0 < level < 1:
-        raise ConfigError(f"tango_interval: level must be in (0, 1), got {level}.")
+    assert 0 <= wins + losses <= n, "no item is won and lost"
     from scipy.special import ndtri
 
     mean, z = (wins - losses) / n, float(ndtri((1 + level) / 2))

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from diffattn.errors import ConfigError
-
 
 def holm(p_values: Sequence[float]) -> list[float]:
     r"""Holm's adjusted p-values: at most a share α of families has any wrong one below α.
@@ -19,12 +17,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Returns:
         As many, in the order given.
-
-    Raises:
-        ConfigError: A value is no probability.
     """
-    if not all(0 <= p <= 1 for p in p_values):
-        raise ConfigError(f"holm: p_values must lie in [0, 1], got {list(p_values)}.")
+    assert all(0 <= p <= 1 for p in p_values), "p-values are probabilities"
     adjusted, least = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[i]))

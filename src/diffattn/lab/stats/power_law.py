@@ -60,8 +60,6 @@ class PowerLaw:
 
     def interval(self, name: str, level: float = 0.95) -> Interval:
         """Student-t interval of one parameter, by the delta method."""
-        if not 0 < level < 1:
-            raise ConfigError(f"PowerLaw: level must be in (0, 1), got {level}.")
         which = np.array([float(other == name) for other in FORMS[self.form]])
         value, spread, n = self.parameters[name], self.spread(which), len(self.y)
         if spread is None:
@@ -101,8 +99,6 @@ def fit_power_law(
         ConfigError: The points are too few or out of range, or do not bend like a power law, so
             that no exponent fits them best.
     """
-    if form not in FORMS:
-        raise ConfigError(f"fit_power_law: form must be in {{{', '.join(FORMS)}}}, got {form!r}.")
     points, losses = _checked(x, y, form)
     if form == "kaplan":
         slope, intercept = np.polyfit(np.log(points), np.log(losses), 1)
