@@ -1,9 +1,9 @@
-"""What the heads of one layer attend to, added up over blocks of rows and over texts.
+"""Attention statistics of the heads of one layer, summed over blocks of rows and over texts.
 
 Let a text have T tokens, :math:`i` a query, :math:`j \\le i` the keys it sees, :math:`n_i = i + 1`
 their number. :math:`A_1, A_2` are the softmax maps, :math:`A = A_1 - \\lambda A_2` the signed map
 (:math:`A = A_1` for softmax attention), and :math:`|A|` the absolute one. The first query sees
-itself alone, whatever the model: it is left out of everything about maps, and means are over the
+itself alone in any model. It is left out of all statistics of maps, so that means are over the
 queries :math:`i \\ge 1` of all texts. The Context RMS and CKA are over all queries.
 """
 
@@ -23,7 +23,7 @@ KINDS = ("signed", "absolute", "map_1", "map_2")
 
 
 def uniform_masses(lengths: list[int]) -> dict[str, Any]:
-    r"""Masses of the map that gives every visible key :math:`1 / n_i`: what needs no learning.
+    r"""Masses of the map that gives every visible key :math:`1 / n_i`, for comparison.
 
     Args:
         lengths: Tokens of every text.
@@ -65,19 +65,18 @@ class LayerAttention:
         self.cka = HeadCka(num_heads)
 
     def block(self, entries: int) -> int:
-        """Logits to hold at a time, so that nothing made of them is larger than ``entries``.
+        """Logits to hold at a time, so that no tensor made of them exceeds ``entries``.
 
         Every pair of query and key has a number per range of distances.
         """
-        return (
-            entries * self.num_heads * self.maps // max(self.num_heads * self.maps, len(DISTANCES))
-        )
+        maps = self.num_heads * self.maps
+        return entries * maps // max(maps, len(DISTANCES))
 
     def add(self, inputs: AttentionInputs, rows_of_text: Iterable[LogitRows]) -> None:
         """Add one text.
 
         Args:
-            inputs: What the layer's attention is given.
+            inputs: Of the layer's attention.
             rows_of_text: All rows, in order. Their logits are overwritten.
         """
         values = inputs.v if inputs.v.dtype == torch.float64 else inputs.v.float()
@@ -91,7 +90,7 @@ class LayerAttention:
         self.cka.add(context)
 
     def _add_rows(self, inputs: AttentionInputs, rows: LogitRows, values: Tensor) -> Tensor:
-        """Add some rows; what attention gives their queries, ``[H, R, Dv]``."""
+        """Add some rows; returns the output of attention, ``[H, R, Dv]``."""
         logits = rows.logits.masked_fill_(~rows.visible, -torch.inf)
         both = logits.softmax(-1)  # [H, maps, R, S]
         num_rows, num_keys = rows.visible.shape
@@ -108,7 +107,7 @@ class LayerAttention:
             return context
         places = torch.arange(num_keys, device=both.device)
         queries = torch.arange(rows.start + skip, stop, device=both.device)[:, None]
-        seen = (queries[:, 0] + 1).to(both.dtype)  # n_i, [R]
+        visible_keys = (queries[:, 0] + 1).to(both.dtype)  # n_i, [R]
         self.queries += len(queries)
         buckets = _one_hot(queries - places, both.dtype)  # [R * S, D]
         buckets *= (places != 0).repeat(len(queries))[:, None]
@@ -117,51 +116,53 @@ class LayerAttention:
             lam = lam[:, skip:]
             maps["absolute"] = maps["signed"].abs()
         for name, x in maps.items():
-            self._masses(name, x, buckets)
+            self._add_masses(name, x, buckets)
         for name, gram in self.grams.items():
-            gram.add(maps[name], seen)
-        self._entropies(maps, seen)
+            gram.add(maps[name], visible_keys)
+        self._add_entropies(maps, visible_keys)
         if lam is not None:
-            self._cancelled(maps["map_1"], maps["map_2"], lam, seen, buckets)
+            self._add_cancelled(maps["map_1"], maps["map_2"], lam, visible_keys, buckets)
         return context
 
-    def _masses(self, name: str, x: Tensor, buckets: Tensor) -> None:
+    def _add_masses(self, name: str, x: Tensor, buckets: Tensor) -> None:
         self._sum(f"{name} first", x[..., 0].double().sum(-1))
         self._sum(f"{name} by distance", (x.flatten(1) @ buckets).double())
         self._sum(f"{name} mass", x.sum(-1).double().sum(-1))
 
-    def _entropies(self, maps: dict[str, Tensor], seen: Tensor) -> None:
+    def _add_entropies(self, maps: dict[str, Tensor], visible_keys: Tensor) -> None:
         for name in ("map_1", "map_2"):
             if name in maps:
-                entropy = torch.special.entr(maps[name]).sum(-1) / seen.log()
+                entropy = torch.special.entr(maps[name]).sum(-1) / visible_keys.log()
                 self._sum(f"{name} entropy", entropy.double().sum(-1))
         if "absolute" in maps:
             x = maps["absolute"]
             mass = x.sum(-1, keepdim=True)
             empty = mass == 0  # A1 equals A2 and λ is 1
-            entropy = torch.special.entr(x / mass.masked_fill(empty, 1)).sum(-1) / seen.log()
+            entropy = (
+                torch.special.entr(x / mass.masked_fill(empty, 1)).sum(-1) / visible_keys.log()
+            )
             self._sum("absolute entropy", entropy.double().sum(-1))
             self._sum("absolute rows", (~empty).double().sum((-1, -2)))
 
-    def _cancelled(
-        self, map_1: Tensor, map_2: Tensor, lam: Tensor, seen: Tensor, buckets: Tensor
+    def _add_cancelled(
+        self, map_1: Tensor, map_2: Tensor, lam: Tensor, visible_keys: Tensor, buckets: Tensor
     ) -> None:
         """Overlap of A1 and λA2, where it lies, and what a uniform second map would overlap."""
         lam = lam.clamp(min=0)  # a map that is added cancels nothing
-        self._masses("cancelled", torch.minimum(map_1, lam * map_2), buckets)
-        even = torch.minimum(map_1, lam / seen[:, None])  # of hidden keys A1 is 0
+        self._add_masses("cancelled", torch.minimum(map_1, lam * map_2), buckets)
+        even = torch.minimum(map_1, lam / visible_keys[:, None])  # of hidden keys A1 is 0
         self._sum("cancelled by uniform", even.sum(-1).double().sum(-1))
         self._sum("dot", (map_1 * map_2).sum((-1, -2), dtype=torch.float64))
         for name, x in (("1", map_1), ("2", map_2)):
             self._sum(f"square {name}", x.square().sum((-1, -2), dtype=torch.float64))
-        self._sum("evenness", (1 / seen).double().sum().expand(self.num_heads))
+        self._sum("evenness", (1 / visible_keys).double().sum().expand(self.num_heads))
 
-    def _sum(self, name: str, of: Tensor) -> None:
-        of = of.cpu()
-        self.sums[name] = self.sums[name] + of if name in self.sums else of.clone()
+    def _sum(self, name: str, values: Tensor) -> None:
+        values = values.cpu()
+        self.sums[name] = self.sums[name] + values if name in self.sums else values.clone()
 
     def result(self) -> dict[str, Any]:
-        r"""Everything about the layer.
+        r"""Statistics of the layer.
 
         ``heads`` holds a number per head; means are over queries :math:`i \ge 1`:
 
@@ -202,7 +203,7 @@ class LayerAttention:
         heads["context_rms"] = _numbers((self.sums["context"] / self.tokens).sqrt())
         heads["value_rms"] = _numbers((self.sums["value"] / self.tokens).sqrt())
         if self.queries:
-            self._of_maps(heads, by_distance)
+            self._read_maps(heads, by_distance)
         return {
             "heads": heads,
             "by_distance": by_distance,
@@ -212,7 +213,7 @@ class LayerAttention:
             "queries": self.queries,
         }
 
-    def _of_maps(self, heads: dict[str, list[float | None]], by_distance: dict[str, Any]) -> None:
+    def _read_maps(self, heads: dict[str, list[float | None]], by_distance: dict[str, Any]) -> None:
         s, n = self.sums, self.queries
         acting, whole = ("signed", "absolute") if self.maps == 2 else ("map_1", "map_1")
         for kind in self.kinds:
@@ -221,15 +222,15 @@ class LayerAttention:
             heads[f"{prefix}sink"] = _numbers(s[f"{kind} first"] / n)
             heads[f"{prefix}self"] = _numbers(ranges[:, 0])
             heads[f"{prefix}previous"] = _numbers(ranges[:, 1])
-            by_distance[kind] = self._where(kind)
+            by_distance[kind] = self._mean_by_distance(kind)
         heads["sink_share"] = _numbers(s[f"{whole} first"] / s[f"{whole} mass"])
         heads["entropy_1"] = _numbers(s["map_1 entropy"] / n)
         if self.maps == 2:
-            self._of_two_maps(heads, by_distance)
+            self._read_two_maps(heads, by_distance)
         else:
             heads["entropy"] = heads["entropy_1"]
 
-    def _of_two_maps(
+    def _read_two_maps(
         self, heads: dict[str, list[float | None]], by_distance: dict[str, Any]
     ) -> None:
         s, n = self.sums, self.queries
@@ -244,24 +245,24 @@ class LayerAttention:
         even = (around[1] <= NOISE * s["square 1"]) | (around[2] <= NOISE * s["square 2"])
         spread = (around[1] * around[2]).masked_fill(even, torch.nan).sqrt()
         heads["correlation"] = _numbers(around[0] / spread)
-        cancelled, whole = self._where("cancelled"), by_distance["map_1"]
+        cancelled, whole = self._mean_by_distance("cancelled"), by_distance["map_1"]
         by_distance["cancelled_share"] = {
             "first": _ratio(cancelled["first"], whole["first"]),
             "ranges": list(map(_ratio, cancelled["ranges"], whole["ranges"])),
         }
 
-    def _where(self, kind: str) -> dict[str, Any]:
+    def _mean_by_distance(self, kind: str) -> dict[str, Any]:
         first = self.sums[f"{kind} first"].mean() / self.queries
         ranges = self.sums[f"{kind} by distance"].mean(0) / self.queries
         return {"first": float(first), "ranges": ranges.tolist()}
 
 
 def _one_hot(distances: Tensor, dtype: torch.dtype) -> Tensor:
-    """Which range every pair is in, ``[R * S, len(DISTANCES)]``; hidden keys are in none."""
+    """The range of every pair, ``[R * S, len(DISTANCES)]``; hidden keys are in none."""
     begins = torch.tensor(DISTANCES, device=distances.device)
-    found = torch.searchsorted(begins, distances.flatten().clamp(min=0), right=True) - 1
+    ranges = torch.searchsorted(begins, distances.flatten().clamp(min=0), right=True) - 1
     rows = torch.zeros(distances.numel(), len(DISTANCES), dtype=dtype, device=distances.device)
-    return rows.scatter_(1, found[:, None], 1).mul_((distances.flatten() >= 0)[:, None])
+    return rows.scatter_(1, ranges[:, None], 1).mul_((distances.flatten() >= 0)[:, None])
 
 
 def _numbers(x: Tensor) -> list[float | None]:

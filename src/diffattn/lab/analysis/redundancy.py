@@ -28,12 +28,12 @@ class MapGram:
         self.products = torch.zeros(num_heads, num_heads, dtype=torch.float64)
         self.means = torch.zeros(num_heads, num_heads, dtype=torch.float64)
 
-    def add(self, maps: Tensor, seen: Tensor) -> None:
-        """Add rows ``[H, R, S]``, hidden keys 0, of queries that see ``seen`` ``[R]`` keys."""
+    def add(self, maps: Tensor, visible_keys: Tensor) -> None:
+        """Add rows ``[H, R, S]``, hidden keys 0, of queries with ``[R]`` visible keys."""
         flat = maps.flatten(1)
         self.products += (flat @ flat.T).double().cpu()
         sums = maps.sum(-1).double()  # [H, R]
-        self.means += ((sums / seen.double()) @ sums.T).cpu()
+        self.means += ((sums / visible_keys.double()) @ sums.T).cpu()
 
     def mean_cosine(self) -> float | None:
         """Mean over pairs of different heads; ``None`` with one head or without rows."""

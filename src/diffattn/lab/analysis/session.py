@@ -42,7 +42,7 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnalysisSettings:
-    """What is read of the text, and in which arithmetic."""
+    """How much of the text is read, and in which arithmetic."""
 
     tokens: int = 16_384
     """At most, BOS not counted."""
@@ -88,7 +88,7 @@ def analyze(
         on_progress: Given windows done and in all.
 
     Returns:
-        What was seen.
+        The record of all models.
 
     Raises:
         ConfigError: The text is too short, a model takes no such window, or gives no maps of all
@@ -100,7 +100,7 @@ def analyze(
     used: dict[str, str] = {}
     for label, path in models.items():
         on_start(label)
-        done.append(_one_model(label, path, documents, settings, used, verify, on_progress))
+        done.append(_analyze_model(label, path, documents, settings, used, verify, on_progress))
     digest = hashlib.sha256()
     for text in used.values():
         digest.update(hashlib.sha256(text.encode()).digest())
@@ -117,7 +117,7 @@ def analyze(
     )
 
 
-def _one_model(
+def _analyze_model(
     label: str,
     path: str,
     documents: Callable[[], Iterable[Document]],
@@ -143,10 +143,10 @@ def _one_model(
     )
     windows = _windows(model, documents(), settings, used)
     require_readable(model.network, max(map(len, windows)))
-    collected = _Collected(model, settings.block_entries)
+    collector = _Collector(model, settings.block_entries)
     on_progress(label, 0, len(windows))
     for number, ids in enumerate(windows):
-        collected.add(number, ids)
+        collector.add(number, ids)
         on_progress(label, number + 1, len(windows))
     lengths = [len(ids) for ids in windows]
     digest = hashlib.sha256(str(windows).encode()).hexdigest()
@@ -155,12 +155,12 @@ def _one_model(
         tokens={"lengths": lengths, "sha256": digest},
         uniform=cast(MassRecord, uniform_masses(lengths)),
         lambda_log=log,
-        **collected.result(),
+        **collector.result(),
     )
 
 
-class _Collected:
-    """Everything about one model, window after window."""
+class _Collector:
+    """Collects the statistics of one model, window after window."""
 
     def __init__(self, model: LanguageModel, block_entries: int) -> None:
         self.model = model
@@ -175,16 +175,16 @@ class _Collected:
 
         def on_attention(layer: int, inputs: AttentionInputs) -> None:
             _, num_heads, maps, _ = inputs.q.shape
-            of = self.attention.setdefault(layer, LayerAttention(num_heads, maps))
+            attention = self.attention.setdefault(layer, LayerAttention(num_heads, maps))
             if inputs.lam is not None:
                 self.lambdas.setdefault(layer, LambdaStatistics(num_heads)).add(inputs.lam)
 
             def blocks() -> Iterator[LogitRows]:
-                for rows in logit_rows(inputs, of.block(self.block_entries)):
+                for rows in logit_rows(inputs, attention.block(self.block_entries)):
                     self.scan.add_logits(layer, inputs, rows, tokens, number)
                     yield rows
 
-            of.add(inputs, blocks())
+            attention.add(inputs, blocks())
 
         def on_hidden(layer: int, x: Tensor) -> None:
             self.scan.add_hidden(layer, x, tokens, number)
@@ -207,7 +207,7 @@ class _Collected:
             },
             "lambdas": {
                 "layers": lambdas,
-                "lambda_init": _initial(self.model.network),
+                "lambda_init": _initial_lambdas(self.model.network),
                 "flags": lambda_flags(lambdas),
             }
             if lambdas
@@ -215,8 +215,8 @@ class _Collected:
         }
 
 
-def _initial(network: Any) -> list[float] | None:
-    """λ_init per layer: of ours by the configuration, of DiffLlama as its layers hold it."""
+def _initial_lambdas(network: Any) -> list[float] | None:
+    """λ_init per layer; DiffLlama's layers hold it, other models' configurations give it."""
     config = network.config.get_text_config()
     if config.model_type == "diffllama":
         layers = unwrapped(network).model.layers

@@ -1,6 +1,6 @@
 """Every model that studies compare, one row each. Loads without torch and transformers.
 
-A new control needs its row here, its layer in :mod:`diffattn.layers` and a test of that layer.
+A new control needs a row here, a layer in :mod:`diffattn.layers` and a test of that layer.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BASELINE = "softmax"
 FLOOR, WIDER_FLOOR = "none", "none_ffn"
 """Controls without attention; the second gives its parameters to the feed-forward layers. A study
-says nothing of attention unless softmax attention beats them."""
+says nothing about attention unless softmax attention beats both."""
 WIDE, WIDE_NORM, MORE_HEADS = "softmax_wide", "softmax_wide_norm", "softmax_more_heads"
 UNIFORM_SECOND = "softmax_minus_mean"
 WITHOUT_NORM, ADDED, UNIFORM = "diff_no_norm", "diff_added", "diff_uniform"
@@ -36,21 +36,21 @@ class Variant:
     title: str
     """In tables and charts."""
     compared_with: str
-    """The variant whose learning rate it uses and that it is compared with."""
+    """Its baseline, whose learning rate it uses."""
     summary: str
     """The model in words, or the effect that it separates."""
     also: tuple[str, ...] = ()
-    """Other variants that it is compared with, where they take part."""
+    """Other baselines, where they take part."""
     color: str = "#999999"
     attends: bool = True
     """Whether a position sees other positions."""
     side_effect_of: tuple[str, ...] = ()
-    """Types whose side effect it has, without a second map that learns. If it leads softmax too,
+    """Types whose side effect it shows without a second map that learns. If it also leads softmax,
     their lead is no effect of their second map."""
     layer: str = ""
     """Attention type of its layers. Default: the name."""
     match: str | None = None
-    """Budget that it keeps equal. Default: that of the comparison."""
+    """The budget that it keeps equal. Default: that of the comparison."""
     heads: float = 1.0
     """Number of heads as a factor of the softmax model's."""
     width: int = 1
@@ -76,10 +76,10 @@ class Variant:
         changes = dict(self.changes)
         if (self.heads, self.width) != (1, 1):
             for name in ("num_heads", "num_kv_heads"):
-                wanted = getattr(base, name) * self.heads
-                if not wanted.is_integer():
-                    raise ConfigError(f"{self.name}: {name} must be whole, got {wanted:g}.")
-                changes[name] = int(wanted)
+                count = getattr(base, name) * self.heads
+                if not count.is_integer():
+                    raise ConfigError(f"{self.name}: {name} must be whole, got {count:g}.")
+                changes[name] = int(count)
             changes["head_dim"] = base.head_dim * self.width
         return base.twin(self.attention_type, self.match or match, **changes)
 
@@ -317,14 +317,13 @@ VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
 """Name to variant."""
 NEVER_ATTEND = tuple(row.name for row in VARIANTS.values() if not row.attends)
 SIDE_EFFECTS = tuple(name for name, row in VARIANTS.items() if row.side_effect_of == TYPES[1:])
-"""Controls with a side effect of every type."""
+"""Controls that show a side effect of every type."""
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
-"""A lead of a type is one of its second map only if all of these are compared."""
+"""A type's lead is an effect of its second map only if it also leads all of these."""
 RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED, UNIFORM)
-"""For recall the head norm alone, the width of heads, added maps and a blind second map count
-too."""
+"""Recall has more controls: head norm alone, width of heads, added maps, a uniform second map."""
 SWEPT = (*TYPES, FLOOR)
-"""Variants with a rate of their own; the others use that of the variant they are compared with."""
+"""Variants whose learning rate is swept; the others use that of their baseline."""
 MEMBERS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),
     "ablations": (
@@ -342,7 +341,7 @@ RANKS_ALONE = (
     *(f"{RANK}{ending}" for ending in _LAMBDA_INITS),
     FLOOR,
 )
-"""For long runs, where more seeds tell more than every rank at every λ_init."""
+"""The variants of long runs: more seeds tell more than every rank at every λ_init."""
 
 
 def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:
@@ -353,12 +352,12 @@ def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:
 
 
 def own_side_effects(name: str) -> tuple[str, ...]:
-    """Ablations of a type that have a side effect of that type alone."""
+    """Ablations of a type that show a side effect of that type alone."""
     return tuple(row.name for row in VARIANTS.values() if row.side_effect_of == (name,))
 
 
 def gets_every_seed(name: str) -> bool:
-    """Whether a variant decides how a lead is read; others may have fewer seeds."""
+    """Whether a variant decides how a type's lead is read; others may have fewer seeds."""
     row = VARIANTS.get(name)
     return row is not None and (
         row.role in ("baseline", "type", "control") or bool(row.side_effect_of)

@@ -1,4 +1,4 @@
-"""AnalysisResult: what ``diffattn analyze`` saw of one or several models on the same text."""
+"""AnalysisResult: the record of ``diffattn analyze`` on one or several models."""
 
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -109,7 +109,7 @@ class OutlierRecord(TypedDict):
 
 
 class WindowRecord(TypedDict):
-    """What a model read."""
+    """The windows that a model read."""
 
     lengths: Annotated[list[int], AtLeast(1)]
     sha256: str
@@ -128,7 +128,7 @@ class SettingsRecord(TypedDict):
 
 
 class TextRecord(TypedDict):
-    """What was read."""
+    """The documents that were read."""
 
     source: str
     documents: list[str]
@@ -147,8 +147,8 @@ class ModelAnalysis:
     """One model."""
 
     model: dict[str, Any]
-    """``label``, ``path``, ``attention_type``, ``weights`` (hash), ``dtype``, ...; of a run without
-    weights label and path alone."""
+    """``label``, ``path``, ``attention_type``, ``weights`` (hash), ``dtype``, ...; only label and
+    path of a run without weights."""
     tokens: WindowRecord | None = None
     attention: list[LayerAttentionRecord] = field(default_factory=list)
     uniform: MassRecord | None = None
@@ -191,21 +191,20 @@ class AnalysisResult:
             lambda value: checked(cls, value, str(path)),
         )
         for analysis in result.models:
-            fault = _fault(analysis, len(result.settings["distances"]))
-            if fault:
+            if fault := _fault(analysis, len(result.settings["distances"])):
                 raise CheckpointError(f"{path}: {short(analysis.model.get('label'))}: {fault}.")
         return result
 
 
 def _fault(analysis: ModelAnalysis, num_ranges: int) -> str | None:
-    """What of one model does not fit together, or ``None``."""
+    """The parts of a model's record that contradict each other, or ``None``."""
     for layer in analysis.attention:
         sizes = {len(values) for values in layer["heads"].values()}
         if len(sizes) != 1 or 0 in sizes or "context_rms" not in layer["heads"]:
             return f"heads must hold one number per head, got {short(sorted(sizes))}"
-        found = {len(of["ranges"]) for of in layer["by_distance"].values()}
-        if found - {num_ranges}:
-            return f"by_distance must hold {num_ranges} ranges, got {short(sorted(found))}"
+        lengths = {len(ranges["ranges"]) for ranges in layer["by_distance"].values()}
+        if lengths - {num_ranges}:
+            return f"by_distance must hold {num_ranges} ranges, got {short(sorted(lengths))}"
     names = {tuple(sorted(layer["heads"])) for layer in analysis.attention}
     shapes = {len(layer["heads"]["context_rms"]) for layer in analysis.attention}
     if len(names) > 1 or len(shapes) > 1:

@@ -1,4 +1,4 @@
-"""Whether an output folder is free, or holds the very work that is asked for."""
+"""Whether an output folder is free, or holds the same work already."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from diffattn.lab.records.run import RunRecord
 
 
 def is_claimed(folder: Path, marker: str, what: str, *, besides: str | None = None) -> bool:
-    """Whether ``folder`` holds such work already; if not, it is free to start in.
+    """Whether ``folder`` holds work of a kind; if not, it is free.
 
     Args:
         folder: Output folder; need not exist.
@@ -19,7 +19,7 @@ def is_claimed(folder: Path, marker: str, what: str, *, besides: str | None = No
         besides: Name of one entry that may lie in a free folder.
 
     Raises:
-        CheckpointError: Something else lies there.
+        CheckpointError: The folder holds other files.
     """
     folder = Path(folder)
     if (folder / marker).exists():
@@ -41,7 +41,7 @@ def claim_run(
     free: Collection[str] = (),
     later: Collection[str] = (),
 ) -> list[str]:
-    """Write ``run.json``, or check that the folder already holds this very run.
+    """Write ``run.json``, or check that the folder holds the same run.
 
     Args:
         folder: Run directory; made if it does not exist.
@@ -49,21 +49,21 @@ def claim_run(
         what: The run in words, with its article.
         besides: Name of one entry that may lie in a free folder.
         free: Dotted names of settings that may differ.
-        later: Those that may be missing in an older record.
+        later: Dotted names of settings that an older record may lack.
 
     Returns:
-        Which of these are, and are asked for: they were not compared.
+        Settings of ``later`` that the record lacks and this run has: they were not compared.
 
     Raises:
-        CheckpointError: The folder holds another run, whose first other setting is named, or
-            something else.
+        CheckpointError: The folder holds another run, whose first other setting is named, or other
+            files.
     """
     if not is_claimed(folder, "run.json", what, besides=besides):
         record.write(folder)
         return []
     recorded = RunRecord.read(folder)
-    asked = set(later) - set(missing_settings(record.config, later))
-    missing = [name for name in missing_settings(recorded.config, later) if name in asked]
+    known = set(later) - set(missing_settings(record.config, later))
+    missing = [name for name in missing_settings(recorded.config, later) if name in known]
     for name, before, now in (
         ("", recorded.config, record.config),
         ("seed", recorded.seed, record.seed),
@@ -77,7 +77,7 @@ def claim_run(
 
 
 def missing_settings(config: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Which settings, by their dotted names, a recorded config does not hold."""
+    """The settings, by their dotted names, that a recorded config lacks."""
     missing = []
     for name in names:
         at: Any = config
@@ -92,19 +92,19 @@ def missing_settings(config: Mapping[str, Any], names: Iterable[str]) -> list[st
 def difference(
     name: str, before: Any, now: Any, free: Collection[str], *, where: str = "is recorded"
 ) -> str | None:
-    """What differs between a record and what is asked for, down to the first setting.
+    """Describe the first setting that differs between a record and a run; ``None`` if none does.
 
     Args:
-        name: Dotted, of the two; empty for whole configs.
-        before: As recorded.
-        now: As asked for.
+        name: Dotted name of the two; empty for whole configs.
+        before: The recorded value.
+        now: The value of the run.
         free: Dotted names of settings that may differ.
-        where: Says of ``before`` where it is from.
+        where: The place of ``before``, for the message.
     """
     if name in free or before == now:
         return None
     if isinstance(before, dict) and isinstance(now, dict):
-        # Hashes come last: they follow from other settings, which say more.
+        # Hashes come last: they follow from other settings, which are easier to read.
         names = sorted(dict.fromkeys([*before, *now]), key=("weights", "corpus_hash").__contains__)
         inner = (
             difference(

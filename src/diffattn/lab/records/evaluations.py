@@ -1,4 +1,4 @@
-"""EvalResult: what one protocol measured on one model, and paired differences between models."""
+"""EvalResult: the scores of one model by one protocol; and paired differences between models."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,8 +16,7 @@ EVALUATION_MARKER = "evaluation.json"
 """Names the models and parts of an evaluation folder, in their order."""
 ITEMS = "items.jsonl"
 LATER_FACTS = ("end_tokens", "config", "tokenizer_hash", "chat_template")
-"""Facts of a model that older records lack. Where they do, it cannot be told whether they have
-changed: they are not compared."""
+"""Facts of a model that older records lack. Where a record lacks them, they are not compared."""
 _FOLDER = "evaluation folder"
 
 
@@ -31,7 +30,7 @@ class Metric:
     n: int
     """Independent items (clusters, where items share a text) it was computed from."""
     low: float | None = None
-    """Lower end of the interval; ``None`` where the spread is unknown."""
+    """Lower end of the interval; ``None`` if the spread is unknown."""
     high: float | None = None
     level: float = 0.95
     method: str = "none"
@@ -39,9 +38,9 @@ class Metric:
     unit: str = "share"
     """``"share"`` (0 to 1), ``"nats per token"``, ..."""
     where: dict[str, Any] = field(default_factory=dict)
-    """Which part of the protocol, for example ``{"length": 4096, "depth": 50}``; empty for all."""
+    """The part of the protocol, for example ``{"length": 4096, "depth": 50}``; empty for all."""
     headline: bool = False
-    """The number a table of the paper would print."""
+    """Whether a table of the paper prints this number."""
     higher_is_better: bool | None = True
     """``None`` if neither."""
 
@@ -54,7 +53,7 @@ class EvalResult:
     version: int
     source: str
     variant: str
-    """The protocol's name, or that of the preset's part that chose the parameters."""
+    """Name of the protocol, or of the part of a preset that chose the parameters."""
     model: dict[str, Any]
     """``label``, ``path``, ``type``, ``parameters``, ``weights`` (hash), ``tokenizer``, ..."""
     parameters: dict[str, Any]
@@ -63,12 +62,12 @@ class EvalResult:
     tables: dict[str, Any]
     num_items: int
     num_failed: int
-    """Items that could not be asked or scored; the reasons stand in ``items.jsonl``."""
+    """Items that could not be asked or scored; ``items.jsonl`` has the reasons."""
     items: dict[str, Any]
     """Rows and hash of ``items.jsonl``."""
     selection: dict[str, Any] = field(default_factory=dict)
-    """``limit`` and ``shard`` ([i, n]), where not all items were asked; empty for all. A share has
-    no metrics."""
+    """``limit`` and ``shard`` ([i, n]) if not all items were asked; else empty. A shard has no
+    metrics."""
 
     def write(self, folder: Path) -> None:
         """Write ``result.json`` into ``folder``."""
@@ -90,7 +89,7 @@ class EvalResult:
         )
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
-        """Rows of ``items.jsonl`` of ``folder``, all that were measured.
+        """Rows of ``items.jsonl`` of ``folder``.
 
         Raises:
             CheckpointError: The file is missing, or not the one that was measured.
@@ -119,7 +118,7 @@ class EvalResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Floor:
-    """What two models score in one kind of task, and what guessing would score for each."""
+    """Scores of two models in one kind of task, and of guessing by each of them."""
 
     where: dict[str, Any]
     """For example ``{"task": "niah_multikey_1"}``; empty for all."""
@@ -128,8 +127,7 @@ class Floor:
     value: float
     """Of the model, over these items."""
     guess: float
-    """Of the best guess that does not read the question: with the model's own output where the
-    protocol goes by it."""
+    """Of the best guess that does not read the question."""
     baseline_value: float
     baseline_guess: float
 
@@ -154,15 +152,15 @@ class PairedDifference:
     """Independent clusters of items."""
     num_items: int
     num_unpaired: int
-    """Items that only one of the two has scored: left out, and named."""
+    """Items that only one of the two has scored; they are left out."""
     num_other_text: int = 0
-    """Items that both have scored, but on another text: left out, and named."""
+    """Items that both have scored on different texts; they are left out."""
     where: dict[str, Any] = field(default_factory=dict)
     """Which part of the protocol, for example ``{"length": 4096}``; empty for all."""
     primary: bool = False
     """Whether it is the declared primary score over all items."""
     over: str = "items"
-    """What is drawn anew in the interval: ``"items"``, of one pair of models, or ``"seeds"``."""
+    """The sample that the interval is over: ``"items"`` of one pair of models, or ``"seeds"``."""
     higher_is_better: bool | None = None
     """``None`` if neither, or unknown."""
     value: float | None = None
@@ -176,12 +174,11 @@ class PairedDifference:
     """Score of the best guess that does not read the question, the greater of the two models';
     ``None`` if it is not known."""
     guess: str = ""
-    """What that guess is."""
+    """That guess, in words."""
     floors: list[Floor] = field(default_factory=list)
     """Of primary scores over items: kind by kind, those that have one."""
     verdict: str = ""
-    """Of primary scores: what these items show of these models; see
-    ``lab/evaluation/verdicts.py``."""
+    """Of primary scores: the verdict on the two models."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,9 +188,9 @@ class Comparison:
     baseline: str
     differences: list[PairedDifference]
     skipped: list[str] = field(default_factory=list)
-    """One sentence for everything that could not be compared."""
+    """One sentence for each score that could not be compared."""
     notes: list[str] = field(default_factory=list)
-    """One sentence for everything that was compared although the models ran differently."""
+    """One sentence for each comparison of models that ran differently."""
 
     def write(self, folder: Path) -> None:
         """Write ``comparison.json`` into ``folder``."""

@@ -18,10 +18,10 @@ def append_launch(
 
     Args:
         folder: Run directory.
-        step: Steps done at the checkpoint that it goes on from; 0 at the start.
+        step: Steps done at the checkpoint that the run continues from; 0 at the start.
         device: Type of device.
-        threads: Of one operator on the CPU, on which the last bits of its sums depend.
-        engine: Engine settings, ``processes`` and what is ``parallel``.
+        threads: Of one operator on the CPU; the last bits of its sums depend on them.
+        engine: Engine settings, ``processes`` and ``parallel``.
 
     Returns:
         The row before, if there is one.
@@ -45,12 +45,12 @@ def append_launch(
             "dirty": dirty,
         },
     )
-    sync(path)  # or the results of a finished run outlive a loss of power that its rows do not
+    sync(path)  # so that a loss of power never leaves results without their launches
     return before[-1] if before else None
 
 
 def read_launches(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run directory; none of a run from before there were any.
+    """The rows of a run directory; older runs have none.
 
     Raises:
         CheckpointError: A row is damaged.

@@ -13,7 +13,7 @@ from diffattn.files.io import make_folder
 from diffattn.files.temporary import clean_leftovers
 
 LOCK = ".lock"
-"""Name of the file by which a folder is held, or was by a process that was killed."""
+"""The file that holds a folder. A killed process leaves it behind."""
 
 
 class BusyError(CheckpointError):
@@ -22,19 +22,19 @@ class BusyError(CheckpointError):
 
 @contextlib.contextmanager
 def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold a folder, so that no second process writes into it meanwhile.
+    """Hold a folder, so that no second process writes into it.
 
-    Nor one on another machine: a network file system passes on locks of files, not of folders. The
-    hold ends with the process, however it ends; a killed one leaves ``.lock``, empty, which the
-    next one takes up. Temporary files that a process before has left are removed.
+    A file is locked, because a network file system passes on locks of files to other machines. The
+    lock ends with the process. A killed process leaves an empty ``.lock``, which the next process
+    takes. Temporary files of earlier processes are removed.
 
     Args:
         folder: The folder; made if missing, with its parents; removed again if nothing was written.
         wait: Whether to wait until no other process holds it.
 
     Raises:
-        ConfigError: Something else lies there.
-        BusyError: Another process holds the folder, and it is not waited for.
+        ConfigError: ``folder`` is no folder.
+        BusyError: Another process holds the folder, and ``wait`` is false.
     """
     folder = Path(folder)
     require_folder_destination(folder)
@@ -47,7 +47,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
         with contextlib.suppress(OSError):  # the folder may have been removed
             (folder / LOCK).unlink()
         os.close(handle)
-        with contextlib.suppress(OSError):  # the first that is not empty
+        with contextlib.suppress(OSError):  # stops at a folder that is not empty
             for path in missing:
                 path.rmdir()
 

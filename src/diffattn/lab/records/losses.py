@@ -1,4 +1,4 @@
-"""Losses of someone's own runs, from a table in CSV or JSON."""
+"""Losses of a user's runs, from a table in CSV or JSON."""
 
 import csv
 import json
@@ -20,8 +20,8 @@ def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
         path: CSV whose first line names the columns, or a JSON list of objects.
 
     Returns:
-        The column that varies, and for every name, in the order of the file, pairs of it and the
-        loss.
+        ``"parameters"`` or ``"tokens"``; and for every name, in the order of the file, pairs of it
+        and the loss.
 
     Raises:
         ConfigError: The file is no such table; names the row, counted from 1, or the column.
@@ -69,7 +69,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _number(path: Path, index: int, column: str, value: Any) -> float:
-    """A finite number, also as text."""
+    """A finite number, which may be written as text."""
     try:
         number = float(value) if isinstance(value, str | int | float) else math.nan
     except (ValueError, OverflowError):

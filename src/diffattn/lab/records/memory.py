@@ -11,10 +11,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 def highest() -> int:
-    """Most bytes held at once since :func:`reset_highest`.
-
-    Where nothing sets the mark back, and outside Linux, that of the process so far.
-    """
+    """Peak of resident bytes since :func:`reset_highest`; outside Linux of the whole process."""
     if _STATUS.exists():
         return resident("VmHWM")
     value = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -22,7 +19,7 @@ def highest() -> int:
 
 
 def reset_highest() -> bool:
-    """Set the mark back to what is held now; whether that is possible here (on Linux)."""
+    """Start a new peak at the bytes held now; returns whether the system can do this (Linux)."""
     try:
         _CLEAR.write_text("5", encoding="ascii")
     except OSError:
@@ -31,7 +28,7 @@ def reset_highest() -> bool:
 
 
 def resident(key: str) -> int:
-    """Bytes that Linux gives for a process under this name, such as ``VmRSS``."""
+    """Bytes of this process under a name of Linux, such as ``VmRSS``."""
     for line in _STATUS.read_text(encoding="ascii").splitlines():
         if line.startswith(f"{key}:"):
             return 1024 * int(line.split()[1])

@@ -1,4 +1,4 @@
-"""RunRecord: everything needed to know what ran, written before it runs."""
+"""RunRecord: the settings and the provenance of a run, written before it starts."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ class RunRecord:
     """One run: resolved config and provenance. Written once to ``run.json``, never edited."""
 
     name: str
-    """Unique within its study, e.g. ``"diff-seed1"``. A copy in another study keeps it: there the
-    run goes by the name of its folder."""
+    """Unique within its study, e.g. ``"diff-seed1"``. A copy in another study keeps this name, but
+    that study uses the name of the copy's folder."""
     config: dict[str, Any]
     """Resolved settings: ``{"model": ..., "train": ..., "data": ...}``."""
     seed: int
@@ -33,9 +33,8 @@ class RunRecord:
     """Operator name to the backend that ran it."""
     device: str = "cpu"
     engine: dict[str, Any] = field(default_factory=dict)
-    """How the run was begun: its engine settings, ``processes`` and what is ``parallel``. Empty in
-    records from before there were any. A continued run may be executed in another way, see
-    :mod:`diffattn.lab.records.launches`."""
+    """Engine settings, ``processes`` and ``parallel`` of the first launch; empty in older records.
+    Later launches may differ, see :mod:`diffattn.lab.records.launches`."""
     model: dict[str, Any] = field(default_factory=dict)
     """Exact counts: ``parameters``, ``non_embedding_parameters``, ``train_flops_per_token``."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -104,8 +103,8 @@ def hardware() -> dict[str, Any]:
 def git_state() -> tuple[str | None, bool | None]:
     """Commit of the source tree and whether it was changed; ``None`` outside a checkout.
 
-    Changed means any tracked file, or a new file in the package itself. Benchmark records do not
-    count: a benchmark writes them while it runs.
+    A change is one of a tracked file, or a new file in the package. Benchmark records do not count,
+    because a benchmark writes them while it runs.
     """
     package = Path(__file__).parents[2]
     if _git(package, "ls-files", "--error-unmatch", "lab/records/run.py") is None:

@@ -135,9 +135,9 @@ def fit_offset(x: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     at_edge = (best == 0) | (best == len(grid) - 1)
     b = grid[best]
     for i in np.flatnonzero(~at_edge):
-        found = _best_exponent(z, centred[i], grid[best[i] - 1], grid[best[i] + 1])
-        at_edge[i] = found is None
-        b[i] = b[i] if found is None else found
+        exponent = _best_exponent(z, centred[i], grid[best[i] - 1], grid[best[i] + 1])
+        at_edge[i] = exponent is None
+        b[i] = b[i] if exponent is None else exponent
     u = _centred_power(z, b[:, None])  # [sets, n]
     a = (centred * u).sum(-1) / (u * u).sum(-1)
     c = ys.mean(-1) - a * np.exp(-b[:, None] * z).mean(-1)
@@ -151,8 +151,10 @@ def _centred_power(z: np.ndarray, b: np.ndarray | float) -> np.ndarray:
 
 
 def _best_exponent(z: np.ndarray, centred: np.ndarray, low: float, high: float) -> float | None:
-    """Where the sum of squares, a and c being the best for each b, is smallest; ``None`` where it
-    is as small as numbers can tell for all steeper exponents."""
+    """The exponent of the smallest sum of squares, a and c being the best for each exponent.
+
+    ``None`` if all steeper exponents give the same sum, as far as floats can tell.
+    """
     from scipy.optimize import brentq
 
     def slope(b: float) -> float:

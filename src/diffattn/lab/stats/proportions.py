@@ -75,8 +75,8 @@ def share_interval(
     p = float(x.mean())
     if num_clusters == 1:
         return Interval(p, None, None, level, 1, "none: one cluster")
-    seen = jackknife_variance(*cluster_sums(x, clusters))
-    variance = (num_clusters * seen + p * (1 - p) / x.size) / (num_clusters + 1)
+    observed = jackknife_variance(*cluster_sums(x, clusters))
+    variance = (num_clusters * observed + p * (1 - p) / x.size) / (num_clusters + 1)
     low, high = _effective_wilson(p, variance, num_clusters - 1, level)
     return Interval(p, low, high, level, num_clusters, "Wilson over clusters, effective n")
 

@@ -1,4 +1,4 @@
-"""Laws through the losses of several models, and where one does what another needs more for."""
+"""Power laws through the losses of several models, and how much of one equals another."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def fit_falling(points: Points, *, form: str = "offset") -> PowerLaw:
-    """The law through a model's losses, which have to fall.
+    """Fit a law to a model's losses, which have to fall.
 
     Args:
         points: One per run: its parameters or tokens, and its loss.
@@ -36,7 +36,7 @@ def fit_falling(points: Points, *, form: str = "offset") -> PowerLaw:
 def fits_of(
     groups: Mapping[str, Points], *, form: str = "offset"
 ) -> tuple[dict[str, PowerLaw], dict[str, dict[str, Any]]]:
-    """The law of every group that has one, and what a record says of all.
+    """Fit a law to every group, and make a record of each.
 
     Args:
         groups: Name to points; see :func:`fit_falling`.
@@ -66,11 +66,11 @@ def fits_of(
 
 
 def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
-    """A law whose a, b and c are known, as those of a plotted curve; it has no intervals.
+    """A law with known a, b and c, such as those of a plotted curve; it has no intervals.
 
     Args:
         parameters: a, b and c.
-        points: What the curve was drawn through.
+        points: The points of the curve.
     """
     x, y = (np.array(values, dtype=np.float64) for values in zip(*points, strict=True))
     a, b, c = parameters
@@ -89,7 +89,7 @@ def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
 def equivalence_of(
     x: float, name: str, baseline: str, laws: Mapping[str, PowerLaw], *, extrapolate: bool = False
 ) -> dict[str, Any]:
-    """What a record says of where ``baseline`` reaches the loss that ``name`` has at ``x``.
+    """Record where ``baseline`` reaches the loss that ``name`` has at ``x``.
 
     Args:
         x: Parameters or tokens.
@@ -109,19 +109,19 @@ def equivalence_of(
         if side not in laws:
             return entry | {"refused": f"{side} has no fit"}
     try:
-        found = equivalent(x, laws[name], laws[baseline], extrapolate=extrapolate)
+        result = equivalent(x, laws[name], laws[baseline], extrapolate=extrapolate)
     except ConfigError as error:
         return entry | {"refused": _reason(error)}
-    ends = found.ratio.recorded()
+    ends = result.ratio.recorded()
     return entry | {
-        "other_x": found.other_x,
-        "loss": found.loss,
+        "other_x": result.other_x,
+        "loss": result.loss,
         "ratio": ends.pop("mean"),
         **ends,
-        "extrapolated": found.extrapolated,
+        "extrapolated": result.extrapolated,
     }
 
 
 def _reason(error: ConfigError) -> str:
-    """Of an error, without the function that raised it."""
+    """The message of an error without the function that raised it."""
     return str(error).partition(": ")[2].rstrip(".")

@@ -97,32 +97,32 @@ def stability(
     Raises:
         ConfigError: The lists differ in length, are not finite, or do not fit ``num_steps``.
     """
-    made = len(losses)
-    fits = made == len(gradient_norms) and num_steps > WINDOW and made <= num_steps
-    if not fits or (validation_loss is not None and made < num_steps):
+    steps = len(losses)
+    fits = steps == len(gradient_norms) and num_steps > WINDOW and steps <= num_steps
+    if not fits or (validation_loss is not None and steps < num_steps):
         raise ConfigError(
             f"stability: losses and gradient_norms must hold one value for each of {num_steps} "
-            f"steps, more than {WINDOW}, got {made} and {len(gradient_norms)}."
+            f"steps, more than {WINDOW}, got {steps} and {len(gradient_norms)}."
         )
     if not (np.isfinite(losses).all() and np.isfinite(gradient_norms).all()):
         raise ConfigError("stability: losses and gradient_norms must be finite, got others.")
-    ceiling, lost, judged = math.log(vocab_size), num_steps - made, num_steps - WINDOW
+    ceiling, lost, judged = math.log(vocab_size), num_steps - steps, num_steps - WINDOW
     norms = np.asarray(gradient_norms, dtype=np.float64)
     logs = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
 
-    clipped = norms > max_gradient_norm if max_gradient_norm else np.zeros(made, dtype=bool)
+    clipped = norms > max_gradient_norm if max_gradient_norm else np.zeros(steps, dtype=bool)
 
     def share(spikes: np.ndarray) -> float:
         return min(1.0, (int(spikes.sum()) + lost) / judged)
 
     return Stability(
         diverged=validation_loss is None or validation_loss >= ceiling,
-        diverged_step=made if validation_loss is None else None,
+        diverged_step=steps if validation_loss is None else None,
         loss=ceiling if validation_loss is None else min(validation_loss, ceiling),
         loss_spike_share=share(spike_steps(losses, LEAST_LOSS)),
         gradient_spike_share=share(spike_steps(logs, LEAST_GRADIENT)),
         clipped_share=(int(clipped.sum()) + lost) / num_steps,
-        median_gradient_norm=float(np.median(norms[WINDOW:])) if made > WINDOW else None,
+        median_gradient_norm=float(np.median(norms[WINDOW:])) if steps > WINDOW else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a study cannot show, and from where on it shows something: the same for all of them."""
+"""Limits that all studies share, and the sentences that state them."""
 
 from collections.abc import Iterable
 
@@ -7,16 +7,13 @@ from diffattn.models.config.configuration_diff_transformer import DiffTransforme
 # The papers' models have 8 DIFF heads or more.
 SMALLEST_TESTED_HEADS = 8
 MARGIN = 0.1
-"""Nats per token by which attention must gain before what kinds of it gain is compared."""
+"""Nats per token that attention must gain before types of attention are compared."""
 
 
 def few_heads(models: Iterable[DiffTransformerConfig]) -> int | None:
-    """DIFF heads of the model with the fewest, if that is fewer than the papers have.
+    """The fewest DIFF heads of any model; ``None`` if the papers' models have no more.
 
     V2 is not counted: it has as many heads as the Transformer.
-
-    Args:
-        models: Of a study.
     """
     fewest = min((m.num_heads for m in models if m.attention.lambda_vectors), default=None)
     return fewest if fewest is not None and fewest < SMALLEST_TESTED_HEADS else None
@@ -27,12 +24,12 @@ def heads_below(models: Iterable[DiffTransformerConfig]) -> str:
     heads = few_heads(models)
     if heads is None:
         return ""
-    what = "1 DIFF head is" if heads == 1 else f"{heads} DIFF heads are"
-    return f"{what} fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
+    count = "1 DIFF head is" if heads == 1 else f"{heads} DIFF heads are"
+    return f"{count} fewer than the papers' {SMALLEST_TESTED_HEADS} or more. "
 
 
 def spread(num_seeds: int) -> str:
-    """What intervals are over."""
+    """A sentence about the seeds that intervals are over."""
     if num_seeds == 1:
         return "With one seed there is no interval: a difference here may be chance."
     return f"Intervals are over {num_seeds} seeds of initial weights and data order."

@@ -1,4 +1,4 @@
-"""Runs of another study that are runs of this one too: copied, not trained again."""
+"""Copy the runs of another study that have the same settings, seed and tokens."""
 
 import shutil
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,11 @@ from diffattn.lab.training.run import RESULTS
 
 
 def require_studies(folders: Iterable[Path]) -> None:
-    """Refuse what is no folder of a study before anything is done.
+    """Refuse folders that hold no study.
 
     Raises:
-        ConfigError: One holds no ``study.json`` or no runs.
-        CheckpointError: One is damaged or of another schema version.
+        ConfigError: A folder holds no ``study.json`` or no runs.
+        CheckpointError: A ``study.json`` is damaged or of another schema version.
     """
     for folder in folders:
         if not is_reusable(folder):
@@ -46,32 +46,32 @@ def reuse_runs(
 ) -> list[str]:
     """Copy finished runs with the same settings, seed and tokens into a study.
 
-    A copy stays as it was recorded: its ``run.json`` has the name, date, commit and machine of the
-    study that it is from.
+    A copy keeps its record: its ``run.json`` names the run, date, commit and machine of the other
+    study.
 
     Args:
-        members: What this study needs.
+        members: The runs of this study.
         data_facts: Hashes and counts of its tokens.
-        runs: Where its run directories lie.
+        runs: The folder of its runs.
         studies: Folders of other studies; the first that has a run gives it.
 
     Returns:
-        The names here of those that were copied.
+        The names of the copies in this study.
 
     Raises:
         CheckpointError: A run that would be copied is damaged.
     """
     waiting = [m.config for m in members if not (runs / m.config.name).exists()]
-    found: dict[str, Path] = {}
+    finished: dict[str, Path] = {}
     for study in studies if waiting else ():
-        for run in sorted(runs_folder(Path(study)).glob("[!.]*")):  # not what a copy was cut off at
+        for run in sorted(runs_folder(Path(study)).glob("[!.]*")):  # no copy that was cut off
             if is_done(run):
-                found.setdefault(config_hash(RunRecord.read(run).config), run)
+                finished.setdefault(config_hash(RunRecord.read(run).config), run)
     copied = []
     for config in waiting:
         settings = config.resolved()
         settings["data"] |= data_facts
-        if source := found.get(config_hash(settings)):
+        if source := finished.get(config_hash(settings)):
             _copy(source, runs / config.name)
             copied.append(config.name)
     return copied

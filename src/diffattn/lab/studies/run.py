@@ -29,7 +29,7 @@ from diffattn.lab.training.prepare import PreparedData, has_packing, prepare_dat
 from diffattn.lab.training.run import RESULTS, require_enough
 
 Judge = Callable[[Study, Runs, PreparedData | None, OnMessage], Any]
-"""From finished runs to the ``results.json`` of their study."""
+"""Makes the ``results.json`` of a study from its finished runs."""
 
 
 def run_study(
@@ -42,12 +42,12 @@ def run_study(
     on_message: OnMessage,
     on_progress: OnProgress,
 ) -> Path:
-    """Begin or continue a study: train what is left of it, sum it up and write its page.
+    """Begin or continue a study: train the missing runs, judge all, and write the page.
 
     Args:
-        study: Its settings.
+        study: The settings.
         folder: Study folder.
-        judge: Sums the runs up.
+        judge: Makes ``results.json``.
         reuse: Folders of other studies whose equal runs are copied.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
         on_message: Given one line per stage.
@@ -87,8 +87,8 @@ def run_study(
 def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | None:
     """Write ``study.json``, or check that the folder holds this study and the same tokens.
 
-    A folder of another configuration or text is refused before any work is done. Where there is
-    packed data, it knows its text, which is checked as it is opened.
+    A folder of another configuration or text is refused before any work. Packed data holds the hash
+    of its text, which is checked when the data is opened.
     """
     resolved: dict[str, Any] = study.resolved()
     facts: dict[str, Any] = {"kind": study.kind}
@@ -124,7 +124,7 @@ def _train(
     on_message: OnMessage,
     on_progress: OnProgress,
 ) -> None:
-    """Copy or train the runs of a wave that are not done."""
+    """Copy or train the unfinished runs of a wave."""
     members, title = wave.members, f"{wave.title}: " if wave.title else ""
 
     def drop_weights(name: str) -> None:
@@ -158,5 +158,5 @@ def _train(
             on_progress=show_progress,
             short=study.shares_workers,
         )
-    for member in members:  # the end of a run may have gone unseen
+    for member in members:  # a killed call may have missed the end of a run
         drop_weights(member.config.name)

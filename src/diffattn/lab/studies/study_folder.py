@@ -1,4 +1,4 @@
-"""``study.json``: which study a folder holds."""
+"""``study.json``: the study that a folder holds."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -17,9 +17,9 @@ _MARKER = "study.json"
 def recorded_study(
     folder: Path, resolved: dict[str, Any], *, besides: str | None = None
 ) -> dict[str, Any] | None:
-    """``study.json`` of a folder that holds this very study; ``None`` for a free folder.
+    """``study.json`` of a folder that holds the same study; ``None`` for a free folder.
 
-    A committed study gets its run folders back from its table, so that it can go on.
+    The run folders of a committed study are unpacked from its table, so that it can go on.
 
     Args:
         folder: Study folder; need not exist.
@@ -58,7 +58,7 @@ def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -
 
 
 def recorded_costs(runs: Path, names: Iterable[str]) -> dict[str, Any]:
-    """``costs.json`` of finished runs by their names here, which a copied one may not hold."""
+    """``costs.json`` of finished runs by their names in this study, which a copy may not hold."""
     costs = {}
     for name in names:
         path = runs / name / "costs.json"
@@ -77,7 +77,7 @@ def require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, A
         facts: Of the data at hand: hashes and counts.
 
     Raises:
-        ConfigError: One of ``facts`` was another when the study began.
+        ConfigError: One of ``facts`` has changed since the study began.
     """
     changed = [key for key in facts if recorded["data"].get(key) != facts[key]]
     if changed:

@@ -1,7 +1,7 @@
-"""Runs of a study in a process of their own: ``python -m diffattn.lab.studies.worker``.
+"""A process that trains runs of a study: ``python -m diffattn.lab.studies.worker``.
 
-Reads jobs, a line each, from standard input and writes one JSON line per event to standard output.
-Ends when its standard input does, even within a run: then nobody waits for it.
+It reads one job per line from standard input and writes one JSON line per event to standard output.
+It ends when standard input ends, even within a run, because then its parent has ended.
 """
 
 import base64
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # it loads torch, which an idle worker does not need
 
 
 def job(member: "Member", data: Path | None, folder: Path) -> str:
-    """Everything a worker needs to know, as one line of JSON; without ``data`` a recall task."""
+    """A job as one line of JSON; without ``data`` it is a recall task."""
     return json.dumps(
         {
             "name": member.config.name,
@@ -39,7 +39,7 @@ def job(member: "Member", data: Path | None, folder: Path) -> str:
 def main() -> int:
     """Run the jobs on standard input; 0 done, 1 failed."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library may print goes to the log
+    os.dup2(2, 1)  # prints of a library go to the log
     orders: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     idle = threading.Event()
     idle.set()
@@ -90,7 +90,8 @@ def train_member(order: dict[str, Any], **callbacks: Callable[..., None]) -> Non
 
 
 def _take_orders(orders: "SimpleQueue[dict[str, Any] | None]", idle: threading.Event) -> None:
-    with os.fdopen(os.dup(0), encoding="utf-8") as lines:  # whose lock is no one else's
+    # A copy of standard input: no other thread holds its lock.
+    with os.fdopen(os.dup(0), encoding="utf-8") as lines:
         for line in lines:
             idle.clear()
             orders.put(json.loads(line))

@@ -1,4 +1,4 @@
-"""Runs side by side, one single-threaded process each."""
+"""Train runs side by side, each in a process with one thread."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ from diffattn.lab.training.prepare import PreparedData
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
-"""glibc keeps what a step frees for the next one: to touch fresh pages takes a tenth of a step."""
+"""glibc keeps the memory that a step frees: touching fresh pages takes a tenth of a step."""
 
 
 def worker_count(workers: int | None) -> int:
@@ -51,7 +51,7 @@ def visible_devices() -> list[str]:
 
 
 def unfinished(members: Sequence[Member], folder: Path) -> list[Member]:
-    """The members that are not done."""
+    """The members that are not done; see :func:`is_done`."""
     return [m for m in members if not is_done(folder / m.config.name)]
 
 
@@ -99,7 +99,7 @@ def run_members(
 
 
 def _longest_first(members: Sequence[Member]) -> list[Member]:
-    """Within a seed the most arithmetic first, so that no core waits for another at the end."""
+    """Sort the runs of each seed by arithmetic, so that no core waits for another at the end."""
     return [
         member
         for _, of_seed in groupby(members, key=lambda member: member.config.train.seed)
@@ -161,7 +161,7 @@ class _Worker:
         events: "_Events",
         device: str | None,
     ) -> "_Worker":
-        seen = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+        devices = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         with log.open("w", encoding="utf-8") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "diffattn.lab.studies.worker"],
@@ -169,7 +169,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
-                env=_ALLOCATOR | os.environ | _ENVIRONMENT | seen,
+                env=_ALLOCATOR | os.environ | _ENVIRONMENT | devices,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others
             )
         worker = cls(process, log, device)
@@ -178,7 +178,9 @@ class _Worker:
             assert process.stdout is not None
             with process.stdout:
                 for line in process.stdout:
-                    with contextlib.suppress(json.JSONDecodeError):  # half a line: it was killed
+                    with contextlib.suppress(
+                        json.JSONDecodeError
+                    ):  # half a line of a killed worker
                         events.put((worker, json.loads(line)))
             events.put((worker, {"exit": process.wait()}))
 
@@ -186,14 +188,15 @@ class _Worker:
         return worker
 
     def give(self, member: Member, data: Path | None, folder: Path) -> None:
-        """Its next run. Standard input stays open: its end says that nobody waits any more."""
+        """Send the next run. Standard input stays open: its end would end the worker."""
         self.run = member.config.name
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died already: its exit says so
+        with contextlib.suppress(BrokenPipeError):  # it has died: its exit is reported
             self.process.stdin.write(job(member, data, folder / self.run) + "\n")
             self.process.stdin.flush()
 
     def hang_up(self) -> None:
+        """Close standard input, so that the worker ends."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()

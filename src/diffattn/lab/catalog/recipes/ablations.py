@@ -22,7 +22,7 @@ _ROWS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
         "diff-lambda-0.5": {"lambda_init": 0.5},
     }
 )
-"""What each row changes of the 1.4B model."""
+"""Row to the settings of the 1.4B model that it changes."""
 _OF_V2_NOTE = MappingProxyType(
     {
         "diff-v2": ("diff_v2", 16),
@@ -32,11 +32,10 @@ _OF_V2_NOTE = MappingProxyType(
         "softmax-24": ("softmax", 24),
     }
 )
-"""Type and heads of rows that the V2 note, which prints no losses, adds to the softmax model: V2;
-V2 without λ, with λ not through a sigmoid, with pairs of heads that share neither keys nor values;
-and softmax attention with 1.5 times the heads, of keys and values too, so that its FFN is narrower
-than V2's: 1.5 times the heads are V2's parameters only where heads of keys and values stay as they
-are."""
+"""Type and heads of the rows of the V2 note, which prints no losses: V2; V2 without λ, with λ not
+through a sigmoid, and with pairs of heads that share neither keys nor values; and softmax attention
+with 1.5 times the heads. The last also has 1.5 times the heads of keys and values, so that its FFN
+is narrower than V2's."""
 
 
 def ablation(name: str) -> RunPlan:

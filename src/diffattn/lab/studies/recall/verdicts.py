@@ -65,7 +65,7 @@ def pair_tests(
     Returns:
         Task to ``tests`` and ``control_tests``.
     """
-    found: dict[str, dict[str, Any]] = {}
+    tested: dict[str, dict[str, Any]] = {}
     for task, (types, controls, num_steps) in tasks.items():
         members = {**types, **controls}
         attending = [name for name in controls if name not in NEVER_ATTEND]
@@ -73,17 +73,17 @@ def pair_tests(
             "tests": list(combinations(types, 2)),
             "control_tests": [(control, name) for control in attending for name in types],
         }
-        found[task] = {
+        tested[task] = {
             key: [_test(pair, members, num_steps) for pair in of_key]
             for key, of_key in pairs.items()
         }
     for key in ("tests", "control_tests"):
-        family = [test for task in found.values() for test in task[key]]
+        family = [test for task in tested.values() for test in task[key]]
         for name in _LEADERS:
             adjusted = holm([test[name] for test in family])
             for test, p in zip(family, adjusted, strict=True):
                 test[f"{name}_holm"] = p
-    return found
+    return tested
 
 
 def _test(pair: tuple[str, str], groups: Groups, num_steps: int) -> dict[str, Any]:
@@ -139,14 +139,14 @@ def claims(
     why = _uninformative(types, leaked)
     if why:
         claim = _claim("uninformative", [], f"Uninformative: {why}")
-        found = {"can": claim, "sooner": claim}
+        both = {"can": claim, "sooner": claim}
     else:
         family = _Tests(tests["tests"], tests["control_tests"])
-        found = {"can": _can(types, family), "sooner": _sooner(family)}
+        both = {"can": _can(types, family), "sooner": _sooner(family)}
     reasons = [*([why] if why else []), *warnings]
     return {
         name: claim | {"reasons": reasons, "sentence": " ".join([claim["sentence"], *warnings])}
-        for name, claim in found.items()
+        for name, claim in both.items()
     }
 
 

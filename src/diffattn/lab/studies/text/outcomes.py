@@ -109,13 +109,15 @@ def type_outcome(results: ComparisonResults, name: str, at: At = "best") -> Type
         outcome = Outcome.BETTER if entry["mean"] < 0 else Outcome.WORSE
     ablations = own_side_effects(name) if at == "best" else ()
     explanations: tuple[tuple[Reason, str], ...] = ()
-    beaten: list[TextDifference] = []
+    significant: list[TextDifference] = []
     if outcome is Outcome.BETTER:
         explanations = _explanations(results, name, at, ablations)
         against = [difference(results, name, other) for other in ablations]
-        beaten = [other for other in against if other is not None and is_better(results, other)]
-        beaten.sort(key=lambda other: -other["mean"])
-    return TypeOutcome(entry, outcome, why_apart, explanations, tuple(beaten))
+        significant = [
+            other for other in against if other is not None and is_better(results, other)
+        ]
+        significant.sort(key=lambda other: -other["mean"])
+    return TypeOutcome(entry, outcome, why_apart, explanations, tuple(significant))
 
 
 def _explanations(

@@ -99,8 +99,8 @@ def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float)
             )
             if losses
         }
-        found = {"best": sweep.best, "inside": sweep.inside, **tries}
-        variants[name] = cast(SweepResult, found)
+        entry = {"best": sweep.best, "inside": sweep.inside, **tries}
+        variants[name] = cast(SweepResult, entry)
     return {
         "common": common,
         "sweep_seed": config.sweep_seed if sweeps else None,

@@ -27,16 +27,16 @@ _SCALES: dict[str, dict[str, Any]] = {
         "whole_rates": 2,
     },
 }
-"""What each scale compares besides its recipe."""
+"""Scale to fields of its comparison besides the recipe."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
-"""Of studies of rows: what the matched comparison of the scale chose on its sweep's seed. At the
-base's rate Shared DIFF does not pass the induction phase in time: its rows would say nothing.
-Settings of the model or the rate leave them as they are, and the statement says whose they are."""
+"""For ablations and ranks: the factors that the comparison of the scale chose on its sweep's seed.
+At the base's rate Shared DIFF does not pass the induction phase in time, so that its rows would say
+nothing. Settings of the model or the rate do not change them; the statement says so."""
 _SEEDS_OF_ROWS = {"smoke": 1, "laptop": 3}
 _SEEDS_OF_LONG_ROWS = 5
-"""Of a study of rows where the scale has no number of its own, that of the committed record. With
-three a difference outlives Holm's adjustment over 17 rows if it is ten times its spread over seeds,
-with five at three times."""
+"""For ablations and ranks at other scales, as in the committed record. After Holm's adjustment over
+17 rows, a difference must be ten times its spread over three seeds, or three times that over
+five."""
 
 
 def comparison(
@@ -56,21 +56,21 @@ def comparison(
     """
     check_known("reproduce", "scale", scale, SCALES)
     check_known("reproduce", "kind", kind, MEMBERS)
-    made = _SCALES[scale]
+    fields = _SCALES[scale]
     if kind != "text":
         count = _SEEDS_OF_ROWS.get(scale, _SEEDS_OF_LONG_ROWS)
         each = tuple(range(count)) if seeds is None else seeds
         alone = kind == "rank" and scale not in _SEEDS_OF_ROWS
-        made = {
+        fields = {
             "variants": RANKS_ALONE if alone else MEMBERS[kind],
             "seeds": tuple(each),
             "fewer_seeds": max(1, len(each)),
             "rate_factors": _RATE_FACTORS.get(scale, {}),
         }
     elif seeds is not None:
-        made = made | {"seeds": tuple(seeds)}
-    if made.get("learning_rates"):
+        fields = fields | {"seeds": tuple(seeds)}
+    if fields.get("learning_rates"):
         require_unset(settings, "train.learning_rate", f"scale {scale!r} sweeps the rates it tries")
     return ComparisonConfig(
-        scale=scale, kind=kind, base=apply_settings(recipe(scale), settings), match=match, **made
+        scale=scale, kind=kind, base=apply_settings(recipe(scale), settings), match=match, **fields
     )
