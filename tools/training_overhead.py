@@ -115,7 +115,7 @@ def through_trainer(config: RunConfig, data: PreparedData, folder: Path) -> Cloc
         args=arguments,
         train_dataset=_windows(config, data),
         optimizers=optimizer,
-        callbacks=[*monitor.first_callbacks(), metrics, CostCallback(folder, "", config.train)],
+        callbacks=[*monitor.first_callbacks, metrics, CostCallback(folder, "", config.train)],
     )
     trainer.remove_callback(PrinterCallback)
     monitor.attach(trainer, metrics, probe)

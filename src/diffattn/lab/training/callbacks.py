@@ -1,4 +1,4 @@
-"""What a run records while it trains: losses, λ, costs, progress."""
+"""The logs of a training run: losses, λ, costs, progress."""
 
 import math
 import statistics
@@ -11,7 +11,14 @@ import torch
 from transformers import TrainerCallback
 
 from diffattn.errors import DiffAttnError
-from diffattn.files.io import append_jsonl, read_json, read_jsonl, write_json, write_jsonl
+from diffattn.files.io import (
+    append_jsonl,
+    read_json,
+    read_jsonl,
+    recover_jsonl,
+    write_json,
+    write_jsonl,
+)
 from diffattn.lab.records.memory import give_back, highest, reset_highest
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.distributed import is_first, num_processes
@@ -30,34 +37,28 @@ class MetricsCallback(TrainerCallback):
     Args:
         folder: Run directory.
         config: Tokens per step.
-        probe: What V2's λ is averaged over, as :func:`diffattn.probes.lambdas.layer_lambdas` takes
-            it: ``input_ids``, and ``position_ids`` and ``at_once`` where there are any.
+        probe: The windows over which V2's λ is averaged, as arguments of
+            :func:`diffattn.probes.lambdas.layer_lambdas`.
         on_progress: Called after every step.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        config: TrainConfig,
-        probe: Mapping[str, Any],
-        on_progress: OnProgress,
+        self, folder: Path, config: TrainConfig, probe: Mapping[str, Any], on_progress: OnProgress
     ) -> None:
         self.path = folder / METRICS
-        self.config = config
-        self.probe = probe
-        self.on_progress = on_progress
+        self.config, self.probe, self.on_progress = config, probe, on_progress
         self.loss: float | None = None
         self.report: Callable[[Mapping[str, Any]], None] = lambda values: None
-        """Given what transformers itself does not report to trackers."""
+        """Given the values that transformers does not send to trackers."""
 
     def restore(self, checkpoint: Path | None) -> None:
-        """Go back to the rows of a checkpoint: those after it will be measured again."""
+        """Go back to the rows of a checkpoint; later rows will be measured again."""
         if is_first():
             rows = read_jsonl(checkpoint / self.path.name) if checkpoint else []
             write_jsonl(self.path, rows)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report progress; log before every checkpoint, whose losses so far it does not keep."""
+        """Report progress; log before every checkpoint, which does not keep the losses so far."""
         self.on_progress(state.global_step, self.loss)
         if control.should_save:
             control.should_log = True
@@ -66,15 +67,14 @@ class MetricsCallback(TrainerCallback):
         self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any
     ) -> None:
         """Write a row of training loss."""
-        if "loss" not in logs:
-            return
-        self.loss = logs["loss"]
-        self._append(
-            state.global_step,
-            train_loss=self.loss,
-            learning_rate=logs["learning_rate"],
-            gradient_norm=logs["grad_norm"],
-        )
+        if "loss" in logs:
+            self.loss = logs["loss"]
+            self._append(
+                state.global_step,
+                train_loss=self.loss,
+                learning_rate=logs["learning_rate"],
+                gradient_norm=logs["grad_norm"],
+            )
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **kwargs: Any
@@ -82,10 +82,11 @@ class MetricsCallback(TrainerCallback):
         """Write a row of validation loss, over all tokens and by part, and λ."""
         if "eval_loss" not in metrics:
             return
-        parts = {name: entry["loss"] for name, entry in metrics["eval_parts"].items()}
         row: dict[str, Any] = {
             "validation_loss": metrics["eval_loss"],
-            "validation_parts": parts,
+            "validation_parts": {
+                name: entry["loss"] for name, entry in metrics["eval_parts"].items()
+            },
         }
         lam = layer_lambdas(kwargs["model"], **self.probe)
         if lam is not None:
@@ -95,10 +96,36 @@ class MetricsCallback(TrainerCallback):
 
     def _append(self, step: int, **values: Any) -> None:
         require_finite(step, values)
-        if not is_first():
-            return
-        tokens = step * self.config.batch_tokens
-        append_jsonl(self.path, {"step": step, "tokens": tokens, **values})
+        if is_first():
+            tokens = step * self.config.batch_tokens
+            append_jsonl(self.path, {"step": step, "tokens": tokens, **values})
+
+
+class StepLog(TrainerCallback):
+    """A log beside ``metrics.jsonl`` whose rows name their ``step``; it goes back with a run.
+
+    Args:
+        path: The log; the first process writes it.
+        keeps: Tells the rows that stay when their step is undone. Default: none.
+    """
+
+    def __init__(
+        self, path: Path, keeps: Callable[[dict[str, Any]], bool] = lambda row: False
+    ) -> None:
+        self.path, self.keeps = path, keeps
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remove the rows of steps that are done again."""
+        if is_first():
+            rows, faults = recover_jsonl(self.path)
+            left = [row for row in rows if row["step"] <= state.global_step or self.keeps(row)]
+            if len(left) < len(rows) or faults:
+                write_jsonl(self.path, left)
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write a row."""
+        if is_first():
+            append_jsonl(self.path, row)
 
 
 def require_finite(step: int, values: Mapping[str, Any]) -> None:
@@ -106,10 +133,10 @@ def require_finite(step: int, values: Mapping[str, Any]) -> None:
 
     Args:
         step: Steps done.
-        values: Name to a measured number, a list or mapping of them, or ``None``.
+        values: Name to a measured number, a list or mapping of numbers, or ``None``.
 
     Raises:
-        DiffAttnError: A number is NaN or infinite.
+        DivergenceError: A number is NaN or infinite.
     """
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -144,8 +171,8 @@ def diverged(name: str, got: object, step: int) -> DivergenceError:
 class CostCallback(TrainerCallback):
     """Keeps time and memory apart from results, in ``costs.json``; survives a restart.
 
-    Steps are timed in CPU seconds of the process, which other load does not stretch, and the
-    median step counts, so that start-up and evaluation do not.
+    Steps are timed in CPU seconds of the process, which other load does not stretch. The median
+    step counts, so that start-up and evaluation do not.
 
     Args:
         folder: Run directory.
@@ -155,14 +182,9 @@ class CostCallback(TrainerCallback):
 
     def __init__(self, folder: Path, run: str, config: TrainConfig) -> None:
         self.path = folder / "costs.json"
-        self.run = run
-        self.config = config
-        earlier = read_json(self.path) if self.path.exists() else {}
-        self.earlier_wall = earlier.get("wall_seconds", 0.0)
-        self.earlier_step = earlier.get("step_seconds")
-        self.earlier_cpu = earlier.get("cpu_seconds", 0.0)
-        self.earlier_peak = earlier.get("peak_bytes", 0)
-        _forget_earlier_peak()
+        self.run, self.config = run, config
+        self.earlier = read_json(self.path) if self.path.exists() else {}
+        _reset_peak()
         self.start_wall, self.start_cpu = time.perf_counter(), time.process_time()
         self.steps: list[float] = []
         self.began = 0.0
@@ -176,39 +198,39 @@ class CostCallback(TrainerCallback):
         self.steps.append(_step_clock() - self.began)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write what has been spent so far beside the checkpoint."""
+        """Write the costs so far beside the checkpoint."""
         self.write()
 
     def write(self) -> None:
-        """Write ``costs.json``: of several processes the first one's."""
+        """Write ``costs.json``: the costs of the first process."""
         if not is_first():
             return
-        step = statistics.median(self.steps) if self.steps else self.earlier_step
+        earlier = self.earlier
+        step = statistics.median(self.steps) if self.steps else earlier.get("step_seconds")
         # Of processes on CPUs each spends such seconds on its share of a step.
         share = 1 if torch.cuda.is_available() else num_processes()
+        wall, cpu = time.perf_counter() - self.start_wall, time.process_time() - self.start_cpu
         write_json(
             self.path,
             {
                 "schema": 1,
                 "run": self.run,
-                "wall_seconds": self.earlier_wall + time.perf_counter() - self.start_wall,
-                "cpu_seconds": self.earlier_cpu + time.process_time() - self.start_cpu,
+                "wall_seconds": earlier.get("wall_seconds", 0.0) + wall,
+                "cpu_seconds": earlier.get("cpu_seconds", 0.0) + cpu,
                 "step_seconds": step,
                 "tokens_per_second": self.config.batch_tokens / step / share if step else None,
-                "peak_bytes": max(self.earlier_peak, peak_bytes()),
+                "peak_bytes": max(earlier.get("peak_bytes", 0), peak_bytes()),
             },
         )
 
 
 def peak_bytes() -> int:
     """Most memory held at once: of the GPU if there is one, else of this process."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return highest()
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else highest()
 
 
-def _forget_earlier_peak() -> None:
-    """So that :func:`peak_bytes` is of what follows: another run may have been made here before."""
+def _reset_peak() -> None:
+    """Forget earlier runs of this process in :func:`peak_bytes`."""
     release_memory()
     give_back()
     reset_highest()

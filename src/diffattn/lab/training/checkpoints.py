@@ -21,29 +21,29 @@ KEPT = "kept"
 
 
 class Carried:
-    """What goes into every checkpoint besides the model and the optimizer, and back."""
+    """State besides model and optimizer that goes into every checkpoint."""
 
     def save(self, checkpoint: Path) -> None:
         """Write it into the folder of a checkpoint; called by every process of a launch."""
         raise NotImplementedError
 
     def load(self, checkpoint: Path) -> None:
-        """Take it from there."""
+        """Read it from there."""
         raise NotImplementedError
 
 
 class CheckpointCallback(TrainerCallback):
-    """Says when a checkpoint is written, and keeps the newest ones.
+    """Decides when a checkpoint is written, and which are kept.
 
-    transformers' own limit goes by modification times, and warns where they are coarse; its own
-    interval is part of what it saves, and could not be changed by a continued run.
+    transformers' limit goes by modification times, and its interval is part of the saved state, so
+    that a continued run could not change it.
 
     Args:
-        folder: Where the checkpoints lie.
+        folder: Folder of the checkpoints.
         engine: How often they are written, and which are kept.
-        back_every: Steps between those to which a run may go back. Each is written, and kept while
-            the run may need it, whatever ``engine`` says. Default: the run never goes back.
-        on_message: Given one line for each damaged one that cannot be kept.
+        back_every: Steps between the checkpoints to which a run may go back. Each is written, and
+            kept while the run may need it. Default: the run never goes back.
+        on_message: Given one line for each damaged checkpoint that cannot be kept.
     """
 
     def __init__(
@@ -53,13 +53,11 @@ class CheckpointCallback(TrainerCallback):
         back_every: int | None = None,
         on_message: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.folder = folder
-        self.engine = engine
-        self.back_every = back_every
-        self.on_message = on_message
+        self.folder, self.engine = folder, engine
+        self.back_every, self.on_message = back_every, on_message
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy what a killed process had not; the others wait."""
+        """Make the copies that a killed process did not; the other processes wait."""
         if state.is_world_process_zero:
             for path in self._to_keep(state.global_step):
                 try:
@@ -71,41 +69,37 @@ class CheckpointCallback(TrainerCallback):
         wait_for_all()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """At other steps than the evaluations, if that is wanted; always after the last step."""
+        """Save at the steps of ``save_every`` in place of the evaluations, and after the last."""
         if self.engine.save_every is not None and state.global_step < state.max_steps:
             every = (self.engine.save_every, self.back_every)
             control.should_save = any(n and state.global_step % n == 0 for n in every)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy the one just written, if it stays, and remove those that are not needed any more;
-        the others wait."""
+        """Copy the newest checkpoint, if it stays, and remove old ones; the others wait."""
         if state.is_world_process_zero:
-            self._keep_and_remove(state.global_step)
+            step = state.global_step
+            for path in self._to_keep(step):
+                if checkpoint_step(path) == step:
+                    self._copy(path)
+            done = self._until(step)
+            # One of a later step is damaged, or the run would have gone on from there.
+            ahead = [path for path in _checkpoints(self.folder) if path not in done]
+            needed = self._ways_back(step)
+            for path in ahead + done[: -self.engine.keep_checkpoints]:
+                if checkpoint_step(path) not in needed:
+                    shutil.rmtree(path, ignore_errors=True)
         wait_for_all()
 
-    def _keep_and_remove(self, step: int) -> None:
-        for path in self._to_keep(step):
-            if checkpoint_step(path) == step:
-                self._copy(path)
-        done = self._until(step)
-        # One of a later step is damaged, or the run would have gone on from there.
-        ahead = [path for path in _checkpoints(self.folder) if path not in done]
-        needed = self._ways_back(step)
-        for path in ahead + done[: -self.engine.keep_checkpoints]:
-            if checkpoint_step(path) not in needed:
-                shutil.rmtree(path, ignore_errors=True)
-
     def _ways_back(self, step: int) -> set[int]:
-        """Where a fault of the next step goes back to, and one of this step that is told later."""
+        """Steps to which a fault of the next step goes back, or one of this step found later."""
         every = self.back_every
         return set() if every is None else {step // every * every, (step - 1) // every * every}
 
     def _until(self, step: int) -> list[Path]:
-        """Checkpoints of what is done, oldest first."""
         return [path for path in _checkpoints(self.folder) if checkpoint_step(path) <= step]
 
     def _to_keep(self, step: int) -> list[Path]:
-        """Those that stay and have no copy, or one of steps that were undone."""
+        """Checkpoints that stay and have no copy, or only a copy of steps that were undone."""
         every = self.engine.keep_every
         return [
             path
@@ -133,13 +127,13 @@ class CheckpointCallback(TrainerCallback):
 
 
 def _manifest(folder: Path) -> str | None:
-    """Tells what a folder holds from what another one does."""
+    """A hash of the hashes of a folder's files."""
     path = folder / MANIFEST
     return file_hash(path) if path.exists() else None
 
 
 def checkpoint_step(path: Path) -> int:
-    """Steps done at a checkpoint, which its name tells."""
+    """Steps done at a checkpoint, from its name."""
     return int(path.name.split("-")[1])
 
 
@@ -152,10 +146,9 @@ def last_checkpoint(
     """The newest whole checkpoint, or ``None``.
 
     Args:
-        folder: Where the checkpoints lie.
-        on_message: Given one line for each newer one that is damaged, or that a killed process
-            left half-written.
-        fits: Whether a whole one is of what the run does now; one that is not is removed.
+        folder: Folder of the checkpoints.
+        on_message: Given one line for each newer checkpoint that is damaged or half-written.
+        fits: Whether a checkpoint agrees with the run as it is now; others are removed.
 
     Raises:
         CheckpointError: From ``fits``.
@@ -176,19 +169,17 @@ def last_checkpoint(
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints, oldest first; not what a user has put beside them under another name."""
+    """All checkpoints, oldest first."""
     paths = (p for p in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-[0-9]+", p.name))
     return sorted(paths, key=checkpoint_step)
 
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[None]:
-    """Remove what was written if it could not all be, and say so in one line.
-
-    What a killed process left there is removed first.
+    """Remove a folder before it is written, and again if it could not be written whole.
 
     Raises:
-        DiffAttnError: Something went wrong, as a rule a full disk.
+        DiffAttnError: Writing failed, as a rule because the disk is full.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -200,12 +191,7 @@ def written_whole(folder: Path) -> Iterator[None]:
 
 
 def not_whole(folder: Path, error: Exception) -> DiffAttnError:
-    """What kept a folder from being written, in one line.
-
-    Args:
-        folder: That was to be written; its parent must exist.
-        error: What was raised.
-    """
+    """The error of a folder that could not be written, in one line; its parent must exist."""
     reason = str(error).strip().split("\n")[0]
     free = shutil.disk_usage(folder.parent).free
     return DiffAttnError(

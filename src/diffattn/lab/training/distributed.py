@@ -1,4 +1,4 @@
-"""Several processes that train one model together, as torchrun starts them."""
+"""Several processes that train one model together, started by torchrun."""
 
 import contextlib
 import os
@@ -22,7 +22,8 @@ Made = TypeVar("Made")
 _PATIENCE = timedelta(days=1)
 _SEEN_SECONDS = 120.0
 _VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_talk: Any = None  # group of all processes for plain objects, on gloo also where tensors use NCCL
+# The group of all processes for plain objects: on gloo, also where tensors use NCCL.
+_objects: Any = None
 
 
 def num_processes() -> int:
@@ -38,7 +39,7 @@ def num_processes() -> int:
 
 
 def process_index() -> int:
-    """Of this process among all of them, from 0."""
+    """Index of this process among all of them, from 0."""
     return 0 if num_processes() == 1 else int(os.environ.get("RANK", "0"))
 
 
@@ -58,16 +59,15 @@ def local_processes() -> int:
 
 
 def run_device() -> str:
-    """Type of the device that a run uses here. Not Apple's GPU, which has no float64: losses are
-    measured in it."""
+    """Type of the device of a run. Not Apple's GPU, which has no float64 for the losses."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def take_gpu() -> None:
-    """Make this process's GPU the current one; does nothing where there is none, or one process.
+    """Make this process's GPU the current one, if there are GPUs and several processes.
 
-    Before anything else asks for a GPU: a process that asks for the memory of the first one holds
-    some of it until it ends.
+    It comes before every other use of a GPU: a process that touches the first GPU holds some of its
+    memory until it ends.
 
     Raises:
         ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
@@ -91,10 +91,7 @@ def take_gpu() -> None:
 
 
 def require_one_process(activity: str) -> None:
-    """Refuse a distributed launch of what cannot be shared out.
-
-    Args:
-        activity: In words.
+    """Refuse a distributed launch of an activity, which is named in words.
 
     Raises:
         ConfigError: Several processes were launched.
@@ -108,8 +105,7 @@ def require_one_process(activity: str) -> None:
 def micro_batch(config: TrainConfig) -> int:
     """Sequences per forward pass of one process.
 
-    ``batch_tokens`` is the batch of all processes together: micro batch × accumulation ×
-    processes = sequences of a batch.
+    Micro batch × accumulation × processes = sequences of a batch.
 
     Raises:
         ConfigError: The batch cannot be shared out evenly.
@@ -133,44 +129,44 @@ def micro_batch(config: TrainConfig) -> int:
 
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
-    """Join the other processes of the launch; does nothing without any, or inside another one.
+    """Join the other processes of the launch, if there are any and they are not joined yet.
 
     Raises:
         ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
     """
-    global _talk
+    global _objects
     if num_processes() == 1 or dist.is_initialized():
         yield
         return
     take_gpu()
     dist.init_process_group("cpu:gloo,cuda:nccl" if run_device() == "cuda" else "gloo")
     try:
-        _talk = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        _objects = dist.new_group(backend="gloo", timeout=_PATIENCE)
         yield
     finally:
-        _talk = None
-    # Not after an error: NCCL would wait here for processes that know of none, up to ten minutes
-    # before the error is told. What is left open ends with this process.
+        _objects = None
+    # Not after an error: NCCL would wait up to ten minutes for the other processes. The group ends
+    # with this process.
     dist.destroy_process_group()
 
 
 def wait_for_all() -> None:
-    """Go on when every process has come here."""
-    if _talk is not None:
-        dist.barrier(group=_talk)
+    """Wait until every process has called this function."""
+    if _objects is not None:
+        dist.barrier(group=_objects)
 
 
 def from_first(make: Callable[[], Made]) -> Made:
-    """What the first process makes, on every process.
+    """Call ``make`` on the first process, and return its result on every process.
 
     Args:
-        make: Called by the first process alone; its result is sent as a pickle between them.
+        make: Its result is sent as a pickle.
 
     Raises:
-        DiffAttnError: Whatever kept the first process from it, on every process.
-        OSError: The same of its files; on the others a ``DiffAttnError``.
+        DiffAttnError: The error of the first process, on every process.
+        OSError: An error of its files; on the other processes a ``DiffAttnError``.
     """
-    if _talk is None:
+    if _objects is None:
         return make()
     made: Any = None
     failure: Exception | None = None
@@ -180,7 +176,7 @@ def from_first(make: Callable[[], Made]) -> Made:
         except (DiffAttnError, OSError) as error:
             failure = error
     sent = [(made, None if failure is None else _sendable(failure))]
-    dist.broadcast_object_list(sent, src=0, group=_talk)
+    dist.broadcast_object_list(sent, src=0, group=_objects)
     made, sent_failure = sent[0]
     if sent_failure is not None:
         raise failure or sent_failure
@@ -189,38 +185,37 @@ def from_first(make: Callable[[], Made]) -> Made:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """What fails on one process fails on all of them, once all have come to its end.
+    """Raise an error of one process on all of them, once all have left the block.
 
     Raises:
-        DiffAttnError: What went wrong on the first process on which something did, if nothing did
-            here.
+        DiffAttnError: The error of the first process that failed, if this one did not.
     """
     failure: Exception | None = None
     try:
         yield
     except Exception as error:
-        if _talk is None:
+        if _objects is None:
             raise
         failure = error
-    if _talk is None:
+    if _objects is None:
         return
     failures: list[DiffAttnError | None] = [None] * num_processes()
-    dist.all_gather_object(failures, None if failure is None else _sendable(failure), group=_talk)
+    dist.all_gather_object(
+        failures, None if failure is None else _sendable(failure), group=_objects
+    )
     if failure := failure or next((error for error in failures if error is not None), None):
         raise failure
 
 
 def wait_for_files(folder: Path, names: Iterable[str]) -> None:
-    """Wait until this process sees files that another one has written.
-
-    Network file systems show them late.
+    """Wait until this process sees the files of another one; network file systems are late.
 
     Args:
-        folder: Where they lie.
-        names: Of the files.
+        folder: Folder of the files.
+        names: Their names.
 
     Raises:
-        ConfigError: One is not seen within two minutes.
+        ConfigError: A file is not seen within two minutes.
     """
     late = time.monotonic() + _SEEN_SECONDS
     while missing := [name for name in names if not (folder / name).is_file()]:
@@ -233,20 +228,19 @@ def wait_for_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def _sendable(failure: Exception) -> DiffAttnError:
-    """What the other processes say: an error of the same family, which can be sent."""
+    """An error of the same family, which can be sent and raised by the other processes."""
     known = (ConfigError, CheckpointError)
     kind = next((kind for kind in known if isinstance(failure, kind)), DiffAttnError)
-    index = process_index()
-    who = f"process {index}" if index else "the first process"
-    return kind(f"training: {who} must be able to go on, got: {failure}")
+    process = f"process {process_index()}" if process_index() else "the first process"
+    return kind(f"training: {process} must be able to go on, got: {failure}")
 
 
 @contextlib.contextmanager
 def written_by_first(folder: Path) -> Iterator[None]:
-    """Hold a folder for this run: the first process does, for all of them.
+    """Have the first process hold a folder for all processes of a run.
 
     Raises:
-        ConfigError: Something else lies there.
+        ConfigError: The path is not a folder.
         CheckpointError: Another run holds the folder.
     """
     with contextlib.ExitStack() as held:
@@ -255,6 +249,6 @@ def written_by_first(folder: Path) -> Iterator[None]:
 
 
 def launch(engine: EngineConfig) -> dict[str, Any]:
-    """What a record says of the processes: how many, and what each keeps of the model."""
+    """The fields of a record about the processes: their number and their share of the model."""
     processes = num_processes()
     return {"processes": processes, "parallel": engine.parallel if processes > 1 else None}

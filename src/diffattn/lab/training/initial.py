@@ -22,35 +22,40 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.weight_files import weight_files
 
 _FREE = (
-    "rope_parameters", "max_position_embeddings", "initializer_range", "depth_scaled_init",
-    "attention_backend", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
-)  # fmt: skip
+    "rope_parameters",
+    "max_position_embeddings",
+    "initializer_range",
+    "depth_scaled_init",
+    "attention_backend",
+    "use_cache",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+)
 """Settings of a model that its next stage may change. The others give the weights their meaning."""
 
 
 def initial_weights(
     folder: Path, model: DiffTransformerConfig, *, verify: bool = True
 ) -> InitConfig:
-    """Name and hash the weights of a folder; refuse those that are not of such a model.
+    """Name and hash the weights of a folder; refuse the weights of another model.
 
-    RoPE's θ and the longest context may differ: to extend the context is to change them. All other
-    settings that shape the function must be equal, as must names and shapes of the parameters.
+    RoPE's θ and the longest context may differ, as an extension of the context changes them. All
+    other settings that shape the function must be equal, as must names and shapes of parameters.
 
     Args:
         folder: A run directory, or a model folder with safetensors.
-        model: What the run trains.
+        model: The model of the run.
         verify: Whether to compare the files with their manifest, if there is one.
 
     Raises:
         CheckpointError: The folder holds no model, or a damaged one.
-        ConfigError: It holds another model; the first setting or parameter that differs is named.
+        ConfigError: It holds another model; names the first setting or parameter that differs.
     """
     place = _place(folder)
     if verify and (place / MANIFEST).exists():
         verify_manifest(place)
-    _require_ours(folder, place)
-    check_folder(str(folder), str(place), lambda name: _file(place, name))
-    initial = DiffTransformerConfig.from_pretrained(place)
+    initial = _read_config(folder)
     for key in (*model.settings(), *OPTIONS):
         value, must = getattr(model, key), getattr(initial, key)
         if key not in _FREE and _meaning(model, key) != _meaning(initial, key):
@@ -77,7 +82,7 @@ def _meaning(model: DiffTransformerConfig, key: str) -> Any:
 
 
 def initial_config(folder: Path) -> DiffTransformerConfig:
-    """The model that lies in a folder, to be trained on as it is; in float32, as all training.
+    """The configuration of the model in a folder, in float32 as all training.
 
     Args:
         folder: A run directory, or a model folder with safetensors.
@@ -86,21 +91,13 @@ def initial_config(folder: Path) -> DiffTransformerConfig:
         CheckpointError: The folder holds no model, or a damaged one.
         ConfigError: It holds a model of another kind.
     """
-    place = _place(folder)
-    _require_ours(folder, place)
-    check_folder(str(folder), str(place), lambda name: _file(place, name))
-    return DiffTransformerConfig(**DiffTransformerConfig.from_pretrained(place).settings())
+    return DiffTransformerConfig(**_read_config(folder).settings())
 
 
 def initial_model(
     config: DiffTransformerConfig, init: InitConfig | None
 ) -> DiffTransformerForCausalLM:
-    """A model with fresh weights, which follow from torch's seed, or with given ones in float32.
-
-    Args:
-        config: The model's configuration.
-        init: Of :func:`initial_weights`, or ``None`` for fresh ones.
-    """
+    """A model with fresh weights by torch's seed, or those of :func:`initial_weights`."""
     model = DiffTransformerForCausalLM(deepcopy(config))
     if init is not None:
         parameters = {saved_name(name): x for name, x in model.named_parameters()}
@@ -113,11 +110,7 @@ def initial_model(
 
 
 def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
-    """Refuse text whose ids mean something else to the given weights.
-
-    Args:
-        init: The weights; a folder without a tokenizer is taken as it is.
-        tokenizer: Of the data.
+    """Refuse data of another tokenizer than that of the weights, if their folder has one.
 
     Raises:
         ConfigError: The tokenizers differ.
@@ -133,7 +126,7 @@ def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
 
 
 def _place(folder: Path | str) -> Path:
-    """Where ``config.json`` lies."""
+    """The folder of ``config.json``."""
     place = checkpoint_folder(str(folder))
     if not place.is_dir():
         raise CheckpointError(
@@ -143,13 +136,16 @@ def _place(folder: Path | str) -> Path:
     return place
 
 
-def _require_ours(folder: Path, place: Path) -> None:
+def _read_config(folder: Path) -> DiffTransformerConfig:
+    place = _place(folder)
     settings = read_object(f"{folder}/config.json", place / "config.json")
     if settings.get("model_type") != DiffTransformerConfig.model_type:
         raise ConfigError(
             f"train: --init-from must name a model of type {DiffTransformerConfig.model_type!r}, "
             f"got {settings.get('model_type')!r} in {folder}."
         )
+    check_folder(str(folder), str(place), lambda name: _file(place, name))
+    return DiffTransformerConfig.from_pretrained(place)
 
 
 def _file(place: Path, name: str) -> Path | None:
@@ -168,7 +164,7 @@ def _weight_files(folder: Path | str) -> list[Path]:
 def _require_parameters(
     folder: Path | str, files: list[Path], config: DiffTransformerConfig
 ) -> None:
-    """Refuse files that do not hold exactly a model's parameters."""
+    """Refuse files whose tensors are not exactly a model's parameters."""
     held: dict[str, list[int]] = {}
     for path in files:
         with safe_open(path, "pt") as tensors:

@@ -1,4 +1,4 @@
-"""Whether a run fits into memory, known before anything is allocated."""
+"""Refuse a run that does not fit into memory, before anything is allocated."""
 
 import math
 
@@ -19,27 +19,27 @@ from diffattn.models.memory import available_bytes, require_memory
 _TRAINED_BYTES = 16
 """Per parameter: the weight, its gradient and AdamW's two moments, in float32."""
 _LOGIT_BYTES = 8
-"""Per token and entry of the vocabulary: the logit and its gradient."""
+"""Per token and id of the vocabulary: the logit and its gradient."""
 _ORDER_BYTES = 24
 """Per window of the training order: its number, and twice again while the order is made."""
 _PLENTY = 50
-"""Times the least that a run needs: nothing between is worth a count that takes a second."""
+"""With so many times the rough estimate, the run surely fits, and no step is counted."""
 
 
 def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
-    """Refuse a run that no memory holds: this process's GPU, and the machine with all of its
+    """Refuse a run that does not fit into this process's GPU, or into the machine with all its
     processes.
 
-    What surely does not fit, and what surely does, is told from sizes alone; between them the
-    step is counted as ``diffattn plan`` counts it.
+    Runs that are far too large, or very small, are judged from sizes alone. For the others a step
+    is counted as in ``diffattn plan``, which takes a second.
 
     Args:
-        config: Of the run.
+        config: The run.
         side_by_side: Runs like this one at the same time, on this machine's devices by turns.
 
     Raises:
-        ConfigError: It does not fit; says how much is needed, what for, and how much there is. Or
-            its batch cannot be shared out to the processes of the launch, or that is incomplete.
+        ConfigError: The run does not fit: names the bytes needed by part, and those available. Or
+            its batch cannot be shared out to the processes of the launch.
     """
     train = config.train
     least = _least(config)
@@ -82,7 +82,7 @@ def _require(
 
 
 def _on_host(config: RunConfig, on_gpu: bool) -> dict[str, int]:
-    """What the processes on this machine hold in main memory together, beside a step."""
+    """Bytes that the processes of this machine hold in main memory together, beside a step."""
     train, processes = config.train, local_processes()
     parts = {
         "training order": processes * _ORDER_BYTES * train.num_steps * train.batch_sequences,
@@ -95,7 +95,7 @@ def _on_host(config: RunConfig, on_gpu: bool) -> dict[str, int]:
 
 
 def _least(config: RunConfig) -> dict[str, int]:
-    """What every step holds at once, whatever it runs on."""
+    """A lower bound on the bytes of a step, on any device."""
     model = config.model
     tokens = config.train.seq_len * micro_batch(config.train)
     chunk = config.engine.loss_chunk_tokens
@@ -108,7 +108,7 @@ def _least(config: RunConfig) -> dict[str, int]:
 
 
 def _maps(config: RunConfig) -> int:
-    """What wide layers and attention maps would add, were they all held."""
+    """Bytes of wide layers and attention maps, if all were held at once."""
     model, micro = config.model, micro_batch(config.train)
     heads = model.num_heads * model.attention.query_maps
     keys = config.train.seq_len * (micro if config.windows.apart else 1)

@@ -270,7 +270,7 @@ def _train(
             train_dataset=training_windows(data.train, config, on_message),
             eval_dataset=curve_windows(validation, config.train),
             optimizers=optimizer_and_scheduler(model, config.train),
-            callbacks=[*monitor.first_callbacks(), metrics, costs, checkpoints],
+            callbacks=[*monitor.first_callbacks, metrics, costs, checkpoints],
         )
     prepare_trainer(trainer, config.engine)
     trainer.remove_callback(PrinterCallback)  # the caller shows progress

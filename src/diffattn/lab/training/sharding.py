@@ -1,4 +1,4 @@
-"""A model of which several processes hold shards (FSDP2), and checkpoints that all write to."""
+"""Models whose shards lie on several processes (FSDP2), and checkpoints that all write to."""
 
 import shutil
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ _SHARDS = "optimizer-*-of-*.safetensors"
 
 
 def require_shardable(engine: EngineConfig) -> None:
-    """Refuse to shard where it cannot be done.
+    """Refuse to shard without enough processes or with an old transformers.
 
     Raises:
         ConfigError: There are too few processes, or the installed transformers cannot shard.
@@ -56,20 +56,18 @@ def untrained_model(
     scratch: Path,
     init: InitConfig | None = None,
 ) -> DiffTransformerForCausalLM:
-    """The model as this process holds it before training, whole or its shard.
+    """The model before training, whole or this process's shard.
 
-    Sharded, every parameter is split over the processes, with the decoder block as the unit that
-    is gathered for its computation. transformers does it while it reads weights, so that no
-    process but the first ever holds all of them; accelerate's own FSDP cannot be used on a CPU
-    and casts λ to bfloat16 in mixed precision.
+    Sharded, every parameter is split over the processes, and the decoder block is gathered for its
+    computation. transformers shards while it reads weights, so that only the first process ever
+    holds all of them. accelerate's FSDP needs a GPU and casts λ to bfloat16 in mixed precision.
 
     Args:
         config: The model's configuration.
         engine: Whether to shard.
-        checkpoint: Where a sharded model finds its weights, or ``None`` for initial ones; they
-            follow from torch's seed, and are those of one process.
+        checkpoint: The weights of a sharded model. Default: initial weights by torch's seed.
         scratch: A folder for the initial weights, removed again.
-        init: Weights to start from in place of fresh ones; not read if there is a checkpoint.
+        init: Initial weights in place of fresh ones, unless there is a checkpoint.
 
     Raises:
         DiffAttnError: A parameter is not sharded though it should be.
@@ -94,30 +92,34 @@ def untrained_model(
     if is_first():
         shutil.rmtree(scratch, ignore_errors=True)
     require_sharded(model)
-    _let_go_of_the_rest(model)
+    _free_whole_tensors(model)
     return model
 
 
 def prepare_model(model: DiffTransformerForCausalLM, engine: EngineConfig) -> None:
-    """Have a model trained in the way that is asked for, as far as it is the model's part."""
+    """Apply the settings of the engine to a model."""
     model.loss_chunk_tokens = engine.loss_chunk_tokens
     if engine.activation_checkpointing:
-        # The older name, which transformers 5.23 warns of, is the only one in 5.17.
-        switch = getattr(model, "activation_checkpointing_enable", None)
-        (switch or model.gradient_checkpointing_enable)()
+        checkpoint_activations(model)
+
+
+def checkpoint_activations(model: Any, options: dict[str, Any] | None = None) -> None:
+    """Have a model compute activations again; the function was renamed in transformers 5.23."""
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)(options)
 
 
 def prepare_trainer(trainer: Trainer, engine: EngineConfig) -> None:
-    """The same of what is the trainer's part."""
+    """Apply the settings of the engine to a trainer."""
     if engine.activation_checkpointing:
         # The cache would keep a bfloat16 copy of every matrix until the whole forward pass is over.
         trainer.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
 
 
 def require_sharded(model: torch.nn.Module) -> None:
-    """Assert that every process holds only its share of every parameter.
+    """Require that every process holds only its share of every parameter.
 
-    Some engines train with whole copies, without a word, where they cannot shard.
+    Some engines train with whole copies, without a warning, where they cannot shard.
 
     Raises:
         DiffAttnError: A parameter is whole.
@@ -135,11 +137,8 @@ def require_sharded(model: torch.nn.Module) -> None:
         )
 
 
-def _let_go_of_the_rest(model: torch.nn.Module) -> None:
-    """Have every process hold the memory of its shards alone.
-
-    On a CPU transformers leaves each shard as a view of the whole tensor that was read.
-    """
+def _free_whole_tensors(model: torch.nn.Module) -> None:
+    """Copy shards that are views of the whole tensor, as transformers leaves them on a CPU."""
     compact: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # tied ones stay one
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -158,8 +157,8 @@ def save_model(model: Any, folder: Path, *, remote_code: bool = False) -> None:
 
     Args:
         model: Whole or sharded.
-        folder: For the files.
-        remote_code: Write the model's code and a card, too: the last model of a run has them.
+        folder: The model folder.
+        remote_code: Write the model's code and a card too.
     """
     if not is_sharded(model):
         if is_first():
@@ -184,10 +183,10 @@ def is_sharded(model: Any) -> bool:
 
 
 def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
-    """Refuse a checkpoint that was written in parts which these processes cannot take up.
+    """Refuse a checkpoint whose parts do not match these processes.
 
-    Whole copies (DDP) continue on any number of processes, shards on any number of replicas of as
-    many.
+    Whole copies (DDP) continue on any number of processes, shards on any number of replicas of the
+    same number of shards.
 
     Raises:
         ConfigError: Names the setting to change.
@@ -212,14 +211,14 @@ def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
 
 @contextmanager
 def written_by_all(folder: Path) -> Iterator[None]:
-    """A folder to which every process writes its part; whole and with a manifest, or removed.
+    """A folder to which every process writes its part: whole and with a manifest, or removed.
 
     Raises:
-        DiffAttnError: Something went wrong on one of them, as a rule a full disk.
+        DiffAttnError: A process failed, as a rule because the disk is full.
     """
     if is_first():
         shutil.rmtree(folder, ignore_errors=True)
-    wait_for_all()  # what lay there is gone
+    wait_for_all()
     try:
         with together():
             yield
@@ -233,8 +232,8 @@ def written_by_all(folder: Path) -> Iterator[None]:
 
 
 def save_optimizer_shard(trainer: Trainer, folder: Path) -> None:
-    """Add to a checkpoint the optimizer's state and the schedule, which transformers leaves out
-    for a sharded model."""
+    """Add the optimizer's state and the schedule to a checkpoint of a sharded model, from which
+    transformers leaves them out."""
     shard, shards = _shard_of_all(trainer.model)
     if process_index() < shards:  # all replicas hold the same
         state = {
@@ -267,7 +266,7 @@ def load_optimizer_shard(trainer: Trainer, folder: Path) -> None:
 
 
 def require_parts(model: Any, folder: Path) -> None:
-    """Wait until the first process sees every file that the processes wrote to a checkpoint."""
+    """Wait until the first process sees the files of all processes in a checkpoint."""
     shards = _shard_of_all(model)[1] if is_sharded(model) else 0
     parts = [_shard_name(shard, shards) for shard in range(shards)]
     if num_processes() > 1:
@@ -286,7 +285,7 @@ def _shard_name(shard: int, shards: int) -> str:
 
 
 def _shard(local: torch.Tensor, like: Any) -> DTensor:
-    """This process's part as a part of what is sharded like a parameter."""
+    """The local part as a tensor that is sharded like a parameter."""
     return DTensor.from_local(
         local.to(like.to_local().device),
         like.device_mesh,

@@ -22,7 +22,7 @@ def test_a_run_that_ends_leaves_one(guarded, bad_batches, data, tmp_path):
     said = []
     with pytest.raises(DivergenceError, match="train_loss must stay finite, got inf at step 6"):
         train(config, data, tmp_path / "run", on_message=said.append)
-    assert said == [f"what the run looked like at its end: {tmp_path / 'run' / 'postmortem.json'}"]
+    assert said == [f"the state of the run at its end: {tmp_path / 'run' / 'postmortem.json'}"]
     found = read_json(tmp_path / "run" / "postmortem.json")
     assert (found["step"], found["updates_made"], found["run"]) == (6, 6, "diff-tiny")
     order = training_order(TokenDataset(data.train, 32), config.train)

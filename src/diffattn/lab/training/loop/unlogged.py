@@ -24,12 +24,9 @@ def unlogged_losses(trainer: Any) -> list[float]:
 
 
 class UnloggedLosses(TrainerCallback, Carried):
-    """Carries the sums of losses that a row of ``metrics.jsonl`` will be the mean of.
+    """Carries the sums of losses since the last row of ``metrics.jsonl``.
 
     A run that was stopped between two rows therefore writes the same rows as one that was not.
-
-    Args:
-        trainer: Whose sums they are.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -37,7 +34,7 @@ class UnloggedLosses(TrainerCallback, Carried):
         self.loaded: dict[str, Any] | None = None
 
     def save(self, checkpoint: Path) -> None:
-        """Write the sums; nothing, where the step has just been logged."""
+        """Write the sums, unless the step has just been logged."""
         trainer = self.trainer
         if trainer._globalstep_last_logged == trainer.state.global_step:
             return

@@ -1,4 +1,4 @@
-"""Batches whose loss or gradient went wrong, and what is done about them."""
+"""The guard leaves out batches whose loss or gradient is not finite or spikes."""
 
 import math
 from collections import deque
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import (
@@ -20,15 +19,14 @@ from diffattn.files.io import (
     write_json,
 )
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
-from diffattn.lab.training.callbacks import DivergenceError, OnMessage, diverged
+from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
 from diffattn.lab.training.checkpoints import Carried, checkpoint_step
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import num_processes
-from diffattn.lab.training.monitoring.rewinding import rewind
 
 GUARD = "guard.jsonl"
 _STATE = "guard_state.json"
-_LOST = "Put the file back as it was, or choose another --out: what a run leaves out stays so."
+_WAY_OUT = "Put the file back as it was, or choose another --out: its decisions are final."
 
 
 class GuardStop(DivergenceError):
@@ -36,14 +34,14 @@ class GuardStop(DivergenceError):
 
 
 class RolledBack(Exception):
-    """No error: training has to begin again, from an earlier step."""
+    """Training has to begin again from an earlier step; not an error."""
 
 
 def require_policies(config: RunConfig) -> None:
-    """Refuse policies that are not kept to where several processes share a run.
+    """Refuse policies where several processes share a run.
 
     Raises:
-        ConfigError: There are some.
+        ConfigError: The guard is not left at its defaults.
     """
     processes = num_processes()
     if processes > 1 and config.guard.intervenes:
@@ -53,30 +51,27 @@ def require_policies(config: RunConfig) -> None:
         )
 
 
-class BatchGuard(TrainerCallback, Carried):
-    """Looks at loss and gradient norm of every step before its update.
+class BatchGuard(StepLog, Carried):
+    """Judges loss and gradient norm of every step before its update.
 
-    What it decides is written to ``guard.jsonl`` before it is done and holds for every later start
-    of the run: a batch that was left out stays left out. Roll-backs go to the last evaluation,
-    whatever checkpoints there are, so that the result does not depend on when a run was
-    interrupted.
+    A decision is written to ``guard.jsonl`` before it takes effect, and holds for every later start
+    of the run. A roll-back goes to the last evaluation, whatever checkpoints there are, so that the
+    result does not depend on when a run was interrupted.
 
-    Source: arXiv:2204.02311, section 5.1, for the batches before a spike being left out too.
+    Source: arXiv:2204.02311, section 5.1, which leaves out the batches before a spike too.
 
     Args:
         folder: Run directory.
         config: The run.
-        on_message: Given one line for everything that is done.
+        on_message: Given one line for every decision.
 
     Raises:
         CheckpointError: A row of ``guard.jsonl`` is damaged.
     """
 
     def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
-        self.path = folder / GUARD
-        self.config = config
-        self.policy = config.guard
-        self.on_message = on_message
+        super().__init__(folder / GUARD, keeps=is_decision)
+        self.config, self.policy, self.on_message = config, config.guard, on_message
         self.trainer: Any = None
         self.decisions = _decisions(self.path)
         self.losses: deque[float] = deque(maxlen=WINDOW)
@@ -91,21 +86,17 @@ class BatchGuard(TrainerCallback, Carried):
         return sorted({step for span in spans for step in span})
 
     def skips(self, step: int) -> bool:
-        """Whether nothing needs to be computed for a step, as it is known to be left out."""
+        """Whether an earlier decision leaves a step out."""
         return any(row["first"] <= step <= row["last"] for row in self.decisions)
 
     def save(self, checkpoint: Path) -> None:
-        """Write what later steps are judged by, and what had been left out so far."""
-        step = checkpoint_step(checkpoint)
-        facts = {
-            "losses": list(self.losses),
-            "log_norms": list(self.log_norms),
-            "left_out": [s for s in self.left_out if s <= step],
-        }
-        write_json(checkpoint / _STATE, facts)
+        """Write the window by which later steps are judged, and the steps left out so far."""
+        left_out = [s for s in self.left_out if s <= checkpoint_step(checkpoint)]
+        window = {"losses": list(self.losses), "log_norms": list(self.log_norms)}
+        write_json(checkpoint / _STATE, {**window, "left_out": left_out})
 
     def load(self, checkpoint: Path) -> None:
-        """Read what later steps are judged by."""
+        """Read that window."""
         facts = read_json(checkpoint / _STATE)
         self.losses.extend(facts["losses"])
         self.log_norms.extend(facts["log_norms"])
@@ -114,7 +105,7 @@ class BatchGuard(TrainerCallback, Carried):
         """Whether a checkpoint has seen no batch that was left out later.
 
         Raises:
-            CheckpointError: It was made without batches that no decision leaves out.
+            CheckpointError: It left out a step that no decision leaves out.
         """
         step = checkpoint_step(checkpoint)
         now = {s for s in self.left_out if s <= step}
@@ -122,21 +113,17 @@ class BatchGuard(TrainerCallback, Carried):
         if lost := then - now:
             raise CheckpointError(
                 f"{self.path}: must leave out step {min(lost)}, as {checkpoint.name} did, got no "
-                f"such decision. {_LOST}"
+                f"such decision. {_WAY_OUT}"
             )
         return then == now
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remove what was noted of steps that are done again, besides decisions."""
-        rewind(self.path, state.global_step, stays=is_decision)
-
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note the sum of losses, from which a batch that is left out is taken off again."""
+        """Keep the sum of losses, which goes back to it if the batch is left out."""
         self.step_losses.clear()
         self.sum_before = self.trainer._tr_loss.clone()
 
     def allows(self, norm: float) -> bool:
-        """Whether the update of the step in work may happen.
+        """Whether the update of the current step may happen.
 
         Args:
             norm: Gradient norm before clipping.
@@ -165,7 +152,7 @@ class BatchGuard(TrainerCallback, Carried):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
     ) -> None:
-        """The gradient norm of a step that was left out says nothing."""
+        """Log no gradient norm for a step that was left out."""
         if self.skips(state.global_step) and "grad_norm" in logs:
             logs["grad_norm"] = None
 
@@ -173,15 +160,15 @@ class BatchGuard(TrainerCallback, Carried):
         """Leave out all batches from the last evaluation before a step up to it.
 
         Args:
-            step: At which something went wrong, counted from 1.
+            step: The step that failed, counted from 1.
             name: The quantity that was wrong, for example ``"the loss"``.
             value: Its value.
 
         Raises:
             RolledBack: Training has to begin again.
-            Terminated: SIGTERM came, so that it does not.
-            KeyboardInterrupt: So with SIGINT.
-            GuardStop: Nothing is left that could be left out, or it has been done too often.
+            Terminated: SIGTERM came.
+            KeyboardInterrupt: SIGINT came.
+            GuardStop: All these batches are left out already, or ``limit`` is reached.
         """
         every = self.config.train.evaluate_every
         target = (step - 1) // every * every if step else 0
@@ -193,7 +180,7 @@ class BatchGuard(TrainerCallback, Carried):
         raise RolledBack
 
     def _fault(self, loss: float, norm: float) -> tuple[str, str, float] | None:
-        """The policy that applies, the quantity at fault and its value."""
+        """The policy that applies, the quantity and its value."""
         for name, value in (("the loss", loss), ("the gradient norm", norm)):
             if not math.isfinite(value):
                 return self.policy.not_finite, name, value
@@ -207,7 +194,7 @@ class BatchGuard(TrainerCallback, Carried):
     def _decide(
         self, action: str, step: int, first: int, last: int, name: str, value: object
     ) -> None:
-        """Write a decision down, unless there have been too many."""
+        """Write a decision, unless there have been too many."""
         if len(self.decisions) >= self.policy.limit:
             raise GuardStop(
                 f"training: batches must be left out at most guard.limit={self.policy.limit} "
@@ -231,12 +218,12 @@ class BatchGuard(TrainerCallback, Carried):
 
 
 def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:
-    """Which windows of the training tokens some steps read.
+    """The windows of the training tokens that steps ``first`` to ``last``, from 1, read.
 
     Args:
         dataset: Of :func:`diffattn.lab.training.loop.data_order.training_order`.
-        first: Step, counted from 1.
-        last: Step, counted from 1.
+        first: The first step.
+        last: The last step.
         config: The run.
     """
     size = config.train.batch_sequences
@@ -244,17 +231,16 @@ def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list
 
 
 def is_decision(row: dict[str, Any]) -> bool:
-    """Whether a row of ``guard.jsonl`` leaves batches out, and holds when a run goes back."""
+    """Whether a row of ``guard.jsonl`` leaves batches out; it stays when a run goes back."""
     return "first" in row
 
 
 def _decisions(path: Path) -> list[dict[str, Any]]:
-    """Those of a run so far, every one of them."""
     cut_half_row(path)
     try:
         rows = read_jsonl(path) if path.exists() else []
     except CheckpointError as error:
-        raise CheckpointError(f"{error} {_LOST}") from error
+        raise CheckpointError(f"{error} {_WAY_OUT}") from error
     return [row for row in rows if is_decision(row)]
 
 

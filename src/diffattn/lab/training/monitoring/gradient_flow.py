@@ -4,47 +4,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
-from diffattn.files.io import append_jsonl
+from diffattn.lab.training.callbacks import StepLog
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import require_one_process
-from diffattn.lab.training.monitoring.rewinding import rewind
 from diffattn.probes.gradients import GradientProbe
 
 GRADIENTS = "gradients.jsonl"
 
 
-class GradientFlowCallback(TrainerCallback):
+class GradientFlowCallback(StepLog):
     """Appends a row of :class:`GradientProbe` at each of ``config.gradient_steps``.
 
-    It reads what the step itself computes and draws no random numbers: a run that is measured ends
-    as one that is not, to the bit.
+    It reads the tensors of the step and draws no random numbers: the run ends as it would without,
+    to the bit.
 
     Args:
         folder: Run directory.
         config: The run.
-        gradient_norm: Gives that of all parameters, before clipping; ``None`` if the step is left
-            out, which then has no row.
+        gradient_norm: Returns the norm of all gradients before clipping; ``None`` if the step is
+            left out, which then has no row.
     """
 
     def __init__(
         self, folder: Path, config: RunConfig, *, gradient_norm: Callable[[], float | None]
     ) -> None:
         require_one_process("a run whose gradients are measured")
-        self.path = folder / GRADIENTS
-        self.config = config
-        self.gradient_norm = gradient_norm
+        super().__init__(folder / GRADIENTS)
+        self.config, self.gradient_norm = config, gradient_norm
         self.probe: GradientProbe | None = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remove the rows of steps that are done again."""
-        rewind(self.path, state.global_step)
 
     def on_step_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Listen, if the step to come is one of them."""
+        """Attach the probe before a chosen step."""
         if state.global_step + 1 in self.config.gradient_steps:
             self.probe = GradientProbe(model)
             self.probe.begin()
@@ -67,14 +59,7 @@ class GradientFlowCallback(TrainerCallback):
         """Measure and write."""
         if self.probe is not None:
             step = state.global_step + 1
-            tokens = step * self.config.train.batch_tokens
-            append_jsonl(
-                self.path,
-                {
-                    "step": step,
-                    "tokens": tokens,
-                    "gradient_norm": self.gradient_norm(),
-                    "layers": self.probe.after_step(),
-                },
-            )
+            row = {"step": step, "tokens": step * self.config.train.batch_tokens}
+            norm, layers = self.gradient_norm(), self.probe.after_step()
+            self.append({**row, "gradient_norm": norm, "layers": layers})
             self.probe = None

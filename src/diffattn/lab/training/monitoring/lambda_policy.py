@@ -1,4 +1,4 @@
-"""What is done about a λ outside [0, 1]: V1's and Shared DIFF's are bounded by nothing."""
+"""Policies for a λ outside [0, 1]; V1's and Shared DIFF's λ is unbounded."""
 
 import math
 from pathlib import Path
@@ -6,20 +6,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
 
-from diffattn.files.io import append_jsonl
+from diffattn.lab.training.callbacks import StepLog
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.monitoring.batch_guard import is_decision
-from diffattn.lab.training.monitoring.rewinding import rewind
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
 
 TOLERANCE = 1e-5
-"""So far outside counts as at the edge: vectors in float32 do not meet it exactly."""
+"""A λ so close to the edge counts as at the edge: vectors in float32 do not meet it exactly."""
 
 
-class LambdaPolicy(TrainerCallback):
-    """After every update, looks at the λ of each layer and acts by ``guard.lam``.
+class LambdaPolicy(StepLog):
+    """After every update, checks the λ of each layer and acts by ``guard.lam``.
 
     Args:
         path: The guard's log.
@@ -27,42 +25,34 @@ class LambdaPolicy(TrainerCallback):
     """
 
     def __init__(self, path: Path, config: RunConfig) -> None:
-        self.path = path
+        super().__init__(path, keeps=is_decision)
         self.config = config
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Remove what was noted of steps that are done again."""
-        if state.is_world_process_zero:
-            rewind(self.path, state.global_step, stays=is_decision)
 
     @torch.no_grad()
     def on_optimizer_step(
-        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None,
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
         **kwargs: Any,
-    ) -> None:  # fmt: skip
-        """Act, and write down what was done."""
+    ) -> None:
+        """Clip or draw anew, and write a row."""
         layers = [block.self_attn for block in model.model.layers]
         values = torch.stack([layer.lam().detach() for layer in layers]).tolist()
+        action, step = self.config.guard.lam, state.global_step + 1
         for number, (layer, before) in enumerate(zip(layers, values, strict=True)):
+            # A λ that is not finite is the batch guard's matter.
             if -TOLERANCE <= before <= 1 + TOLERANCE or not math.isfinite(before):
-                continue  # what is not a number is not λ's to mend
-            step = state.global_step + 1
-            if self.config.guard.lam == "clip":
+                continue
+            if action == "clip":
                 clip_lambda(layer)
             else:
                 draw_lambda_vectors(layer, self._generator(step, number))
-                _forget(layer, optimizer)
-            if state.is_world_process_zero:
-                append_jsonl(
-                    self.path,
-                    {
-                        "step": step,
-                        "action": self.config.guard.lam,
-                        "layer": number,
-                        "before": before,
-                        "after": float(layer.lam()),
-                    },
-                )
+                _reset_moments(layer, optimizer)
+            row = {"step": step, "action": action, "layer": number, "before": before}
+            self.append({**row, "after": float(layer.lam())})
 
     def _generator(self, step: int, layer: int) -> torch.Generator:
         """A function of the run, the step and the layer, so that a restarted run draws the same."""
@@ -86,8 +76,9 @@ def clip_lambda(layer: Any) -> None:
     q1, k1, q2, k2 = (getattr(vectors, name).double() for name in LAMBDA_NAMES)
     above = float(layer.lam()) > 1
     missing = float(above) - layer.lambda_init
-    first = float((q2 @ k2).exp()) + missing  # what either exponential must be at the edge;
-    second = float((q1 @ k1).exp()) - missing  # one of the two is above 0
+    # What either exponential must be at the edge; at least one of the two is above 0.
+    first = float((q2 @ k2).exp()) + missing
+    second = float((q1 @ k1).exp()) - missing
     if first > 0 if above else second <= 0:
         vectors.lambda_q1 += _along(q1, k1, math.log(first))
     else:
@@ -96,11 +87,11 @@ def clip_lambda(layer: Any) -> None:
 
 @torch.no_grad()
 def draw_lambda_vectors(layer: Any, generator: torch.Generator) -> None:
-    """The λ vectors as a new layer has them.
+    """Draw the λ vectors as those of a new layer.
 
     Args:
         layer: With λ vectors.
-        generator: Of random numbers, on the CPU.
+        generator: On the CPU.
     """
     for name in LAMBDA_NAMES:
         vector = getattr(layer, name)
@@ -112,8 +103,7 @@ def _along(q: Tensor, k: Tensor, wanted: float) -> Tensor:
     return ((wanted - q @ k) / (k @ k).clamp(min=1e-30) * k).float()  # of k = 0 there is none
 
 
-def _forget(layer: Any, optimizer: Any) -> None:
-    """The moments of vectors that are no more."""
+def _reset_moments(layer: Any, optimizer: Any) -> None:
     for name in LAMBDA_NAMES:
         for moment in optimizer.state[getattr(layer, name)].values():
             moment.zero_()

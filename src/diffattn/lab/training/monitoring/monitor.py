@@ -1,10 +1,8 @@
-"""What watches over one start of a run, put together."""
+"""The guard, measurements, trackers and post-mortem of one start of a run, put together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from transformers import TrainerCallback
 
 from diffattn.lab.training.callbacks import DivergenceError, MetricsCallback, OnMessage
 from diffattn.lab.training.checkpoints import last_checkpoint
@@ -18,41 +16,32 @@ from diffattn.lab.training.monitoring.watching import WatchCallback
 
 
 class Monitor:
-    """Policies of the guard, measurements, trackers and the post-mortem of one run.
+    """Watches over one run.
 
     Args:
         folder: Run directory.
         config: The run.
-        on_message: Given one line for everything that is done.
+        on_message: Given one line for every intervention.
     """
 
     def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
-        self.folder = folder
-        self.config = config
-        self.on_message = on_message
-        judges = config.guard.judges_batches
-        self.guard = BatchGuard(folder, config, on_message) if judges else None
+        self.folder, self.config, self.on_message = folder, config, on_message
+        is_guarded = config.guard.judges_batches
+        self.guard = BatchGuard(folder, config, on_message) if is_guarded else None
+        # The guard comes before the callbacks that read its logs.
+        self.first_callbacks = [] if self.guard is None else [self.guard]
 
     def last_checkpoint(self) -> Path | None:
-        """The newest one that is whole and of what the run does."""
-        fits: Callable[[Path], bool] = self.guard.fits if self.guard else lambda path: True
-        return last_checkpoint(self.folder / "checkpoints", self.on_message, fits=fits)
+        """The newest checkpoint that is whole and has seen no batch that is left out now."""
+        fits = {} if self.guard is None else {"fits": self.guard.fits}
+        return last_checkpoint(self.folder / "checkpoints", self.on_message, **fits)
 
-    def first_callbacks(self) -> list[TrainerCallback]:
-        """Those that come before what reads their logs."""
-        return [] if self.guard is None else [self.guard]
-
-    def attach(
-        self,
-        trainer: Any,
-        metrics: MetricsCallback,
-        probe: Mapping[str, Any],
-    ) -> None:
-        """Add everything else to a trainer.
+    def attach(self, trainer: Any, metrics: MetricsCallback, probe: Mapping[str, Any]) -> None:
+        """Add everything but the guard's callback to a trainer.
 
         Args:
-            trainer: Made with :meth:`first_callbacks`.
-            metrics: Whose numbers trackers get too.
+            trainer: Made with the guard as its first callback.
+            metrics: Its numbers go to trackers too.
             probe: The validation windows that measurements read, see :class:`WatchCallback`.
         """
         trainer.guard = self.guard
@@ -60,18 +49,13 @@ class Monitor:
             self.guard.trainer = trainer
         if self.config.guard.lam != "report" and self.config.model.attention.lambda_vectors:
             trainer.add_callback(LambdaPolicy(self.folder / GUARD, self.config))
+        norm = trainer.gradient_norm
         if self.config.gradient_steps:
-            trainer.add_callback(
-                GradientFlowCallback(self.folder, self.config, gradient_norm=trainer.gradient_norm)
-            )
-        reporter = Reporter(trainer)
-        metrics.report = reporter.send
+            trainer.add_callback(GradientFlowCallback(self.folder, self.config, gradient_norm=norm))
+        report = metrics.report = Reporter(trainer).send
         trainer.add_callback(
-            WatchCallback(
-                self.folder, self.config, probe,
-                gradient_norm=trainer.gradient_norm, report=reporter.send,
-            )
-        )  # fmt: skip
+            WatchCallback(self.folder, self.config, probe, gradient_norm=norm, report=report)
+        )
 
     def handle_divergence(self, error: DivergenceError, trainer: Any) -> DivergenceError:
         """Handle a diverged run: roll back if the guard allows it, else write the post-mortem.
@@ -80,9 +64,9 @@ class Monitor:
             The error that ends the run. A run whose divergence is a result gets no post-mortem.
 
         Raises:
-            RolledBack: It does not end: training has to begin again.
-            Terminated: SIGTERM came, so that it ends here.
-            KeyboardInterrupt: So with SIGINT.
+            RolledBack: Training has to begin again from an earlier step.
+            Terminated: SIGTERM came, so that the run ends here.
+            KeyboardInterrupt: SIGINT came.
         """
         if self.guard is not None and self.config.guard.not_finite == "roll_back":
             try:
@@ -92,5 +76,5 @@ class Monitor:
                 error = stop
         if "divergence" not in self.config.resolved():
             write_postmortem(self.folder, self.config, trainer, error)
-            self.on_message(f"what the run looked like at its end: {self.folder / POSTMORTEM}")
+            self.on_message(f"the state of the run at its end: {self.folder / POSTMORTEM}")
         return error

@@ -1,4 +1,4 @@
-"""``postmortem.json``: what a run looked like when its numbers went wrong."""
+"""``postmortem.json``: the state of a run when its numbers were no longer finite."""
 
 import math
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ _ROWS = 50
 
 
 def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: DivergenceError) -> None:
-    """Compute the step at fault once more, and write down all that may say why.
+    """Compute the step that failed once more, and write losses, activations and gradients.
 
-    Weights are those that the run ended with: of the step before, if the guard judges batches,
-    else as the last update before the log left them.
+    The weights are those of the end of the run: of the step before, if the guard judges batches,
+    else those of the last update before the log.
 
     Args:
         folder: Run directory.
         config: The run.
         trainer: Its trainer, whose gradients are overwritten.
-        error: What ended the run.
+        error: The error that ended the run.
     """
     step = max(1, error.step)
     rows = recover_jsonl(folder / METRICS)[0]
@@ -58,7 +58,7 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
 
 
 def _diagnosis(config: RunConfig, trainer: Any, step: int) -> dict[str, Any]:
-    """Activations, λ and gradients of the batch; and why there are none."""
+    """Activations, λ and gradients of the batch, or the error that prevented them."""
     facts: dict[str, Any] = {"layers": None, "gradient_norms": None, "stopped_by": None}
     size, micro = config.train.batch_sequences, micro_batch(config.train)
     items = [trainer.train_dataset[i] for i in range((step - 1) * size, step * size)]

@@ -14,12 +14,11 @@ from diffattn.lab.training.monitoring.termination import Terminated, in_main_thr
 
 
 class StopSignals(TrainerCallback):
-    """Within ``with``, SIGTERM and the first SIGINT end training after the step in work.
+    """Within ``with``, SIGTERM and the first SIGINT end training after the current step.
 
-    A second signal ends the process at once; of several processes, and under torchrun, a second
-    SIGTERM does not, as scheduler and torchrun both send one, and torchrun kills what does not end.
-    Outside the main thread signals are left alone. All processes of a distributed run end after the
-    same step, whichever of them was asked to.
+    A second signal ends the process at once. Under torchrun a second SIGTERM does not: scheduler
+    and torchrun both send one, and torchrun kills processes that do not end. Outside the main
+    thread signals are left alone. All processes of a distributed run end after the same step.
     """
 
     def __init__(self) -> None:
@@ -56,8 +55,8 @@ class StopSignals(TrainerCallback):
         """End if a signal has come to any process; called by all of them.
 
         Args:
-            state: What a later start finds, in words.
-            device: Of this process, on which they agree.
+            state: The state that a later start finds, in words.
+            device: Of this process.
 
         Raises:
             Terminated: SIGTERM came.
@@ -81,7 +80,7 @@ class StopSignals(TrainerCallback):
             signal.signal(other, again[other])
 
     def _agreed(self, device: torch.device) -> bool:
-        """Whether any process was asked to end; all of them then know."""
+        """Whether any process was asked to end; the answer is the same on all of them."""
         if not (distributed.is_available() and distributed.is_initialized()):
             return self.received is not None
         asked = torch.tensor(self.received or 0, device=device)

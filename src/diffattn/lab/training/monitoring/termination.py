@@ -1,4 +1,4 @@
-"""How a process ends that is asked to: a scheduler sends SIGTERM before it takes a machine away."""
+"""SIGTERM, which a scheduler sends before it takes a machine away."""
 
 import signal
 import threading
@@ -10,10 +10,10 @@ STATUS = 128 + signal.SIGTERM
 
 
 class Terminated(SystemExit):
-    """The process was asked to end, and has saved what it had.
+    """The process was asked to end, and has saved its work.
 
     Args:
-        line: What the command line says.
+        line: Printed by the command line.
     """
 
     def __init__(self, line: str) -> None:
@@ -28,9 +28,9 @@ def in_main_thread() -> bool:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Raise :class:`Terminated` where SIGTERM would end the process without cleaning up.
+    """Raise :class:`Terminated` on SIGTERM, in a process that only waits for others.
 
-    For a process that only waits for others; a second signal ends it at once.
+    A second signal ends it at once.
     """
     if not in_main_thread():
         yield

@@ -31,9 +31,9 @@ def require_trackers(engine: EngineConfig) -> None:
 
 @contextmanager
 def tracked_in(folder: Path, engine: EngineConfig) -> Iterator[None]:
-    """Where TensorBoard's files go while a trainer is made: ``tracking/`` of the run directory.
+    """While a trainer is made, send TensorBoard's files to ``tracking/`` of the run directory.
 
-    A folder that the caller named in the environment comes first.
+    A folder that the user named in the environment comes first.
     """
     if "tensorboard" not in engine.trackers or _TENSORBOARD_FOLDER in os.environ:
         yield
@@ -46,11 +46,7 @@ def tracked_in(folder: Path, engine: EngineConfig) -> Iterator[None]:
 
 
 class Reporter:
-    """Sends what transformers does not know of to the trackers of a trainer.
-
-    Args:
-        trainer: A ``transformers.Trainer``.
-    """
+    """Sends values that transformers does not log to the trackers of a ``transformers.Trainer``."""
 
     def __init__(self, trainer: Any) -> None:
         from transformers.integrations.integration_utils import (
@@ -59,18 +55,14 @@ class Reporter:
 
         kinds = tuple(get_reporting_integration_callbacks(trainer.args.report_to))
         self.trainer = trainer
-        self.trackers = [
-            callback
-            for callback in trainer.callback_handler.callbacks
-            if isinstance(callback, kinds)
-        ]
+        callbacks = trainer.callback_handler.callbacks
+        self.trackers = [callback for callback in callbacks if isinstance(callback, kinds)]
 
     def send(self, values: Mapping[str, Any]) -> None:
-        """Report numbers at the step in work."""
+        """Report numbers at the current step."""
         trainer, numbers = self.trainer, flat(values)
         for tracker in self.trackers:
-            # A copy: whoever logs may say that no more logging is wanted.
-            control = copy.copy(trainer.control)
+            control = copy.copy(trainer.control)  # a tracker may change it
             tracker.on_log(
                 trainer.args, trainer.state, control, logs=dict(numbers), model=trainer.model
             )

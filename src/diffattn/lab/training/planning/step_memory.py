@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.planning.live_bytes import LiveBytes
+from diffattn.lab.training.sharding import checkpoint_activations
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -149,10 +150,9 @@ class _Step:
         self.model = DiffTransformerForCausalLM(self.config).train()
         self.model.loss_chunk_tokens = chunk
         if checkpointing:
-            enable = getattr(self.model, "activation_checkpointing_enable", None)
-            enable = enable or self.model.gradient_checkpointing_enable  # before transformers 5.23
             # Without dropout there is no random state to be kept.
-            enable({"use_reentrant": False, "preserve_rng_state": False})
+            options = {"use_reentrant": False, "preserve_rng_state": False}
+            checkpoint_activations(self.model, options)
         optimizer = self._optimizer_with_state()
         if accumulates:
             self._give_gradients()
