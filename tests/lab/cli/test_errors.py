@@ -3,7 +3,6 @@
 import errno
 import json
 import re
-import resource
 import shutil
 from pathlib import Path
 
@@ -236,31 +235,6 @@ def test_settings_of_packed_data_are_fixed(fails, trained, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_run_with_other_settings_is_not_continued(fails, spoiled, small):
-    before = (spoiled / "run.json").read_bytes()
-    line = fails(
-        "train", "smoke", "--attention", "diff", "--out", spoiled, *small, "--resume",
-        "--set", "train.learning_rate=2e-3", code=1,
-    )  # fmt: skip
-    assert "got train.learning_rate 0.002 where 0.003 is recorded ('smoke'). Choose another" in line
-    assert (spoiled / "run.json").read_bytes() == before
-
-
-def test_a_full_disk_ends_in_one_line_and_the_run_goes_on(cli, fails, small, trained, tmp_path):
-    out = tmp_path / "run"
-    command = ("train", "smoke", "--attention", "diff", "--out", out, *small)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))  # less than the weights
-        line = fails(*command, code=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "checkpoint-2: must be written whole, got: " in line
-    assert cli(*command).code == 0
-    for name in ("metrics.jsonl", "results.json"):
-        assert (out / name).read_bytes() == (trained / name).read_bytes()
-
-
 def test_a_disk_that_is_full_from_the_start(fails, small, tmp_path, monkeypatch):
     def full(path, text):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -271,26 +245,3 @@ def test_a_disk_that_is_full_from_the_start(fails, small, tmp_path, monkeypatch)
         ("train", "smoke", "--out", tmp_path / "run", *small),
     ):
         assert "No space left on device" in fails(*arguments, code=1)
-
-
-def test_ctrl_c_is_130_and_says_what_is_kept(cli, small, tmp_path, monkeypatch):
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("diffattn.lab.studies.workers.run_members", interrupt)
-    called = cli("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small)
-    assert (called.code, called.out) == (130, "")
-    assert called.err.splitlines()[-1] == (
-        "diffattn: interrupted. What was finished is kept: run the same command again."
-    )
-    assert "Traceback" not in called.err
-    assert (tmp_path / "study" / "study.json").exists()
-
-
-def test_folders_that_may_not_be_written(fails, small, tmp_path, monkeypatch):
-    def refuse(self, *args, **kwargs):
-        raise PermissionError(errno.EACCES, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    for command in (("reproduce", "text", "--scale", "smoke"), ("train", "smoke")):
-        assert "Permission denied" in fails(*command, "--out", tmp_path / "x", *small, code=1)

@@ -48,11 +48,6 @@ def test_training_twice_gives_the_same_tokenizer(tokenizer):
     assert tokenizer_hash(again) == tokenizer_hash(tokenizer) != tokenizer_hash(other)
 
 
-def test_end_token_is_begin_end_and_padding(tokenizer):
-    assert tokenizer.bos_token == tokenizer.eos_token == tokenizer.pad_token == END_OF_TEXT
-    assert tokenizer.bos_token_id == tokenizer.eos_token_id == tokenizer.pad_token_id == 0
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -71,17 +66,6 @@ def test_any_text_round_trips_exactly(tokenizer, text):
     assert tokenizer.decode(ids) == text
     assert max(ids, default=0) < len(tokenizer)
     assert tokenizer.decode(plain_encoder(tokenizer).encode(text).ids) == text
-
-
-def test_smallest_vocabulary_is_the_bytes():
-    tokenizer = train_tokenizer(make_documents(), vocab_size=257)
-    assert len(tokenizer) == 257
-    assert len(tokenizer.encode("añ")) == 3
-
-
-def test_small_corpus_gives_a_smaller_tokenizer():
-    tokenizer = train_tokenizer([Document(name="a", text="abc abc")], vocab_size=10_000)
-    assert 257 < len(tokenizer) < 265
 
 
 def test_vocabulary_below_the_bytes_is_refused():

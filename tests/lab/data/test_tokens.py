@@ -3,7 +3,6 @@
 import pickle
 import shutil
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,13 +15,6 @@ from record_files import read_record, write_record
 def copy(packed, tmp_path):
     """A packing that a test may damage."""
     return shutil.copytree(packed, tmp_path / "packed")
-
-
-def test_tokens_are_mapped_and_read_only(packed):
-    tokens = PackedTokens(packed, "train").tokens
-    assert isinstance(tokens, np.memmap)
-    with pytest.raises(ValueError, match="read-only"):
-        tokens[0] = 1
 
 
 def test_unknown_split_is_refused(packed):
@@ -94,22 +86,10 @@ def test_windows_follow_one_another_and_leave_out_the_rest(packed):
         dataset[len(dataset)]
 
 
-def test_labels_may_be_masked_without_touching_the_inputs(packed):
-    dataset = TokenDataset(PackedTokens(packed, "train"), 7)
-    item = dataset[0]
-    item["labels"].fill_(-100)
-    assert torch.equal(item["input_ids"], dataset[0]["input_ids"])
-
-
 @pytest.mark.parametrize("seq_len", [0, -1, 1_000_000])
 def test_impossible_window_is_refused(packed, seq_len):
     with pytest.raises(ConfigError, match=rf"between 1 and the \d+ tokens .* got {seq_len}\."):
         TokenDataset(PackedTokens(packed, "validation"), seq_len)
-
-
-def test_whole_split_may_be_one_window(packed):
-    part = PackedTokens(packed, "validation")
-    assert len(TokenDataset(part, part.num_tokens)) == 1
 
 
 def test_pickling_carries_the_path_and_not_the_tokens(packed):
@@ -132,10 +112,3 @@ def test_documents_kept_apart_begin_at_position_0_and_nothing_predicts_their_fir
             assert item["position_ids"][i] == position
             assert item["labels"][i] == (token if position else -100)
             before = token
-
-
-def test_loader_batches_keep_the_order(packed):
-    dataset = TokenDataset(PackedTokens(packed, "train"), 7)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=4)
-    rows = torch.cat([batch["input_ids"] for batch in loader])
-    assert torch.equal(rows, torch.stack([item["input_ids"] for item in dataset]))

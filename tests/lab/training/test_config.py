@@ -55,12 +55,6 @@ def test_train_config(changes, message):
     assert "\n" not in str(error.value)
 
 
-def test_train_config_derives_its_batch_and_takes_whole_numbers_for_floats():
-    config = TrainConfig(num_steps=30, batch_tokens=4_096, seq_len=128, learning_rate=1)
-    assert config.batch_sequences == 32
-    assert TrainConfig(num_steps=30, micro_batch_sequences=4).micro_batch_sequences == 4
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -115,12 +109,6 @@ def test_a_whole_number_is_a_number():
     ).resolved()  # fmt: skip
     with pytest.raises(ConfigError, match="num_steps"):
         changed("train.num_steps=5.0")
-
-
-@pytest.mark.parametrize("name", ["2024", "true", "texts=old/", "[1]", "null.txt", " spaced"])
-def test_texts_stay_texts(name):
-    assert changed(f"data.source={name}").data.source == name.strip()
-    assert changed('data.source="2024"').data.source == "2024"
 
 
 def test_vocabulary_and_context_follow_the_data_unless_set():
@@ -219,11 +207,6 @@ def test_settings_that_cannot_be(setting, message):
         changed(setting)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_near_key_is_named_without_all_the_others():
-    with pytest.raises(ConfigError, match=r"Did you mean 'train\.num_steps'\?$"):
-        changed("train.num_step=5")
 
 
 def test_a_context_shorter_than_the_sequences_is_refused(make_run):

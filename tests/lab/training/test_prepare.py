@@ -104,22 +104,6 @@ def test_a_corpus_that_changes_while_it_is_packed_is_refused(config, corpus, tmp
         prepare_data(moved, tmp_path / "data")
 
 
-def test_a_corpus_that_changes_after_it_was_hashed_is_refused(
-    config, corpus, tmp_path, monkeypatch
-):
-    shutil.copytree(corpus, tmp_path / "texts")
-    moved = replace(config, source=str(tmp_path / "texts"))
-
-    def hashed(source):
-        found = pin(source)
-        (tmp_path / "texts" / "03.txt").write_text("other")
-        return found
-
-    monkeypatch.setattr(prepare, "pin", hashed)
-    with pytest.raises(CheckpointError, match="must stay as it is while it is packed"):
-        prepare_data(moved, tmp_path / "data")
-
-
 def test_the_marker_pins_what_was_used(data, corpus, config):
     marker = read_record(data.folder / "data.json")
     assert marker["config"] == asdict(config)

@@ -13,7 +13,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
-from diffattn.lab.training.config import DataConfig, GuardConfig, RunConfig, WindowConfig
+from diffattn.lab.training.config import DataConfig, GuardConfig, WindowConfig
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.data_order import first_windows, training_order, training_windows
 from diffattn.lab.training.loop.trainer import RunTrainer
@@ -161,22 +161,6 @@ def test_a_run_says_so_and_is_not_continued_otherwise(apart, data):
     assert recorded["backends"] == {"diff_attention": "chunked"}
     with pytest.raises(CheckpointError, match="must hold run 'diff-tiny' with the same settings"):
         train(replace(config, windows=WindowConfig()), data, folder)
-
-
-def test_the_default_is_not_named(make_run):
-    config = make_run()
-    assert config.windows == WindowConfig(documents="joined")
-    assert "windows" not in config.resolved()
-
-
-def test_the_setting_is_reached_by_name_and_checked(make_run):
-    config = apply_settings(make_run(), ["windows.documents=apart"])
-    assert isinstance(config, RunConfig)
-    assert config.windows == APART
-    with pytest.raises(ConfigError, match="must be 'joined' or 'apart'"):
-        apply_settings(make_run(), ["windows.documents=aparte"])
-    with pytest.raises(ConfigError, match=r"Did you mean 'windows\.documents'"):
-        apply_settings(make_run(), ["windows.document=apart"])
 
 
 UPSAMPLED = WindowConfig(upsample_longer_than=200, upsample_factor=4.0)

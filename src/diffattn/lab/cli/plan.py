@@ -51,10 +51,12 @@ def plan(
     A preset is planned with the training of the papers' main model. Nothing is allocated.
     """
     from diffattn.lab.catalog.recipes.catalog import plan_of_size
-    from diffattn.lab.training.planning.devices import device
+    from diffattn.lab.training.planning.devices import check_positive, device
     from diffattn.lab.training.settings import apply_settings
 
     planned, target = plan_of_size(recipe), device(gpu)
+    check_positive("--utilisation", utilisation, most=1.0)
+    check_positive("--price", price)
     changes = _changes(set_ or [], parallel, activation_checkpointing, attention)
     # torch loads from here on, after every name is known to be right.
     from diffattn.lab.training.planning.plan import make_plan

@@ -17,15 +17,15 @@ _UPSAMPLE_FACTOR = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """What is trained on, and how it becomes tokens."""
+    """The corpus, and how it becomes tokens."""
 
     source: str = "stdlib"
     """See :func:`diffattn.lab.data.corpora.load_corpus`."""
     text_field: str = "text"
     """Field of a JSONL file or hub dataset that holds the text."""
     tokenizer: str | None = None
-    """A tokenizer's name or folder. Default: byte-level BPE trained on the corpus, both its splits:
-    merges have seen the held-out text too, alike for all models of a comparison."""
+    """A tokenizer's name or folder. Default: byte-level BPE trained on both splits of the corpus;
+    its merges have seen the held-out text too, equally for all models of a comparison."""
     vocab_size: Annotated[int, AtLeast(SMALLEST_VOCAB_SIZE), AtMost(LARGEST_VOCAB_SIZE)] = 1_024
     """Entries of the tokenizer trained here, and rows of the model's embedding. The smallest one
     holds all bytes and the end token."""
@@ -142,7 +142,7 @@ class TrainConfig:
         )
 
     def at(self, learning_rate: float, seed: int, **changes: Any) -> "TrainConfig":
-        """One run of a study: another peak rate, of which the final one keeps its share.
+        """The same training at another peak rate, with the same ratio of final to peak rate.
 
         Args:
             learning_rate: Peak learning rate.
@@ -173,43 +173,42 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitConfig:
-    """Weights that a run starts from in place of fresh ones; made by
-    :func:`diffattn.lab.training.initial.initial_weights`."""
+    """Initial weights in place of fresh ones, as
+    :func:`diffattn.lab.training.initial.initial_weights` finds them."""
 
     folder: str
-    """Where they lie. Not part of the run: they may be moved before it is continued."""
+    """Not part of the run: the folder may be moved before the run is continued."""
     weights: str
-    """Their SHA-256, which is part of the run; of several files, that of their hashes in lines."""
+    """SHA-256, part of the run; of several files, the hash of their hashes in lines."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuardConfig:
-    """Policies. The defaults change nothing: a number that is not finite ends the run."""
+    """Policies against bad batches. By default a number that is not finite ends the run."""
 
     not_finite: Literal["stop", "skip", "roll_back"] = "stop"
-    """Of a loss or gradient that is not finite: end the run; leave the batch out, whose step then
-    passes without an update; or go back to the last evaluation before it and leave out all batches
-    from there up to it."""
+    """After a loss or gradient that is not finite: end the run; skip this batch; or go
+    back to the last evaluation and leave out all batches up to this one."""
     spike: Literal["ignore", "stop", "skip", "roll_back"] = "ignore"
-    """The same of a loss or gradient norm that sticks out above the 32 steps before; see
+    """The same for a loss or gradient norm far above the 32 steps before; see
     :func:`diffattn.lab.stats.spikes.spike_steps`."""
     limit: Count = 10
-    """Times that batches are left out; once more ends the run."""
+    """The most interventions; one more ends the run."""
     lam: Literal["report", "clip", "reinitialise"] = "report"
-    """Of a layer's λ outside [0, 1] (V1 and Shared DIFF; V2's cannot leave it): leave it, move it
-    to the edge by the smallest change of one λ vector, or draw its vectors anew."""
+    """For a layer's λ outside [0, 1], where V1's and Shared DIFF's can be: leave it, move it to the
+    edge by the smallest change of one λ vector, or draw its vectors anew."""
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     @property
     def judges_batches(self) -> bool:
-        """Whether every step is looked at before its update."""
+        """Whether every step is judged before its update."""
         return self.not_finite != "stop" or self.spike != "ignore"
 
     @property
     def intervenes(self) -> bool:
-        """Whether a run may be ended, or go on otherwise than without policies."""
+        """Whether a policy may change a run."""
         return self.judges_batches or self.lam != "report"
 
     @property
@@ -263,8 +262,7 @@ class RunConfig:
         """All settings that shape the result as plain values, for records.
 
         Windows, the guard's policies, initial weights and measured steps are named only where they
-        differ from the default, which changes nothing, so that records from before there was a
-        choice still compare.
+        differ from the default.
         """
         settings: dict[str, Any] = {
             "model": self.model.settings(),
@@ -282,8 +280,8 @@ class RunConfig:
         return settings
 
     def shown(self) -> dict[str, Any]:
-        """What a dry run prints: the settings, where initial weights lie, and what is not default
-        of how the run is executed."""
+        """The output of a dry run: the settings, the folder of initial weights, and the engine's
+        settings that are not default."""
         default = asdict(EngineConfig())
         engine = {key: value for key, value in asdict(self.engine).items() if value != default[key]}
         return (

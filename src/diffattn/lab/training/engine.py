@@ -1,4 +1,4 @@
-"""How a run is executed, as opposed to what it computes."""
+"""Settings of the execution of a run, which do not change its result."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -20,35 +20,35 @@ TRACKERS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """Nothing here changes what is computed, but for rounding; a continued run may change it."""
+    """These settings change results by rounding alone; a continued run may change them."""
 
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """What several processes do: keep whole copies of the model, or shards of it."""
+    """Whether several processes keep whole copies of the model, or shards."""
     replicas: Count = 1
-    """Groups of processes, each of which shards one copy of the model. One group per machine keeps
-    the traffic of weights within it; gradients alone are averaged over groups."""
+    """Groups of processes, each of which shards one copy of the model. With one group per machine,
+    only gradients travel between machines."""
     activation_checkpointing: bool = False
     """Compute the activations of a layer again in the backward pass instead of keeping them."""
     compile: bool = False
     """torch.compile the model."""
     loss_chunk_tokens: Count | None = None
     """Tokens whose logits are in memory at once; the backward pass computes them again. Default:
-    those of the whole micro batch."""
+    the whole micro batch."""
     save_every: Count | None = None
     """Steps between checkpoints. Default: one at every evaluation. A run whose guard may go back to
-    an evaluation writes that one besides, and keeps it as long as it may."""
+    an evaluation writes that checkpoint too."""
     keep_checkpoints: Count = 2
     """Newest checkpoints that are kept until the run ends."""
     keep_every: Count | None = None
-    """Of the checkpoints, those at multiples of so many steps are copied to ``kept/`` and stay
-    there; a model loads from each of them. Default: none."""
+    """Checkpoints at multiples of so many steps are copied to ``kept/``; a model loads from each.
+    Default: none."""
     report_to: str = "none"
     """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
     watch_every: Count | None = None
     """Steps between rows of ``watch.jsonl``: activations, λ, speed. Default: none are measured."""
     peak_flops: float | None = None
-    """What the devices of the run could do in all, in FLOP/s; the run's share of it is its MFU.
-    Default: unknown, and no MFU is stated."""
+    """Peak of all devices of the run together, in FLOP/s, from which the MFU follows. Default:
+    unknown, and no MFU is stated."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -78,8 +78,8 @@ class EngineConfig:
         """Devices that hold one copy of the model together: 1, or with ``"fsdp"`` several.
 
         Args:
-            devices: Of the whole run, a process on each.
-            where: Who asks, first in messages.
+            devices: Devices of the whole run.
+            where: First in messages.
 
         Raises:
             ConfigError: There are too few to shard over, or ``replicas`` does not divide them.
@@ -107,10 +107,10 @@ class EngineConfig:
 
 
 def unused_settings(engine: EngineConfig, launches: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Which settings of a finished run, given now, no launch of it had.
+    """Names of settings that are not default and that no launch of a finished run had.
 
     Args:
-        engine: As given now; defaults are not taken as given.
+        engine: The settings now.
         launches: Rows of ``launches.jsonl``.
     """
     default, rows = asdict(EngineConfig()), [launch["engine"] for launch in launches]

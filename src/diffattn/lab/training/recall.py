@@ -56,21 +56,21 @@ def train_recall(
 
     ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json`` and, last,
     ``results.json``; weights are not kept. The same call continues an interrupted run. Validation
-    accuracy decides when to stop, and a test set that was never looked at is scored once. A run
-    that diverges ends there, unsolved: it answers nothing.
+    accuracy decides when to stop. The test set is scored once, at the end. A run that diverges ends
+    unsolved, with no correct answer.
 
     Args:
         config: Model, training and task.
         folder: Run directory.
-        facts: More to record about the model, for example its difference to a baseline.
+        facts: Further facts about the model for the record, such as its difference to a baseline.
         on_progress: Called after every step.
-        on_message: Given one line for every checkpoint that is damaged and left out.
+        on_message: Given one line for every damaged checkpoint that is left out.
 
     Returns:
-        What ``results.json`` holds: whether and when the task was solved, test accuracy over all
-        queries, by query position and, for needles, by depth, the guessing ceilings, and
-        ``largest_write``: at step 0 the most that a block writes, as a share of what the residual
-        stream holds there.
+        The content of ``results.json``: whether and when the task was solved, test accuracy over
+        all queries, by query position and, for needles, by depth, the guessing ceilings, and
+        ``largest_write``: at step 0 the largest write of a block, as a share of the residual
+        stream.
 
     Raises:
         ConfigError: Several processes share the run.
@@ -138,12 +138,8 @@ def recall_score(
 
 
 def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
-    """The first of two evaluations in a row that reach ``accuracy``, in steps, or ``None``.
-
-    Args:
-        rows: Of ``metrics.jsonl``, in order.
-        accuracy: To be reached.
-    """
+    """The step of the first of two evaluations in a row, in rows of ``metrics.jsonl``, that reach
+    an accuracy."""
     measured = [(row["step"], row["accuracy"]) for row in rows if "accuracy" in row]
     for (step, first), (_, second) in itertools.pairwise(measured):
         if min(first, second) >= accuracy:
@@ -178,14 +174,12 @@ class _RecallCallback(MetricsCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Score the untrained model."""
         if state.global_step == 0:
             self._score(0, model)
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Report progress; score the model at the evaluation steps and at the last."""
         super().on_step_end(args, state, control, **kwargs)
         step = state.global_step
         if step % self.config.evaluate_every == 0 or step == self.config.num_steps:
@@ -194,7 +188,6 @@ class _RecallCallback(MetricsCallback):
                 control.should_training_stop = True
 
     def solved(self) -> int | None:
-        """See :func:`solved_step`."""
         rows = read_jsonl(self.path) if self.path.exists() else []
         return solved_step(rows, self.recall.solved_accuracy)
 
@@ -251,13 +244,13 @@ def _run(
     has_diverged = False
     try:
         if checkpoint is not None and metrics.solved() is not None:
-            # It was to end there; transformers would take one more step before it looks.
+            # The run was solved at this checkpoint; transformers would take one more step.
             model = DiffTransformerForCausalLM.from_pretrained(checkpoint)
             trainer.state.global_step = checkpoint_step(checkpoint)
         else:
             trainer.train_from(checkpoint)
     except (DivergenceError, ShapeError) as error:
-        # The operator meets a λ that is no number before any loss does: a ShapeError.
+        # The operator refuses a λ that is not finite with a ShapeError, before any loss is.
         if isinstance(error, ShapeError) and _is_finite(model):
             raise
         has_diverged = True
@@ -275,7 +268,7 @@ def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
     arguments = training_arguments(config.train, folder, fresh=False, engine=EngineConfig())
     arguments.per_device_train_batch_size = 1  # items: each is a whole batch
     arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
-    # Seldom: a run takes minutes, and what is lost by an interruption is made again.
+    # Seldom, because a run takes minutes.
     arguments.set_save(strategy="steps", steps=4 * config.train.evaluate_every)
     return arguments
 

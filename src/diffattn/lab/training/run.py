@@ -84,24 +84,24 @@ def train(
         config: Model, training and data.
         data: Tokens; see :func:`diffattn.lab.training.prepare.prepare_data`.
         folder: Run directory.
-        facts: More to record about the model, for example its difference to a baseline.
+        facts: Further facts about the model for the record, such as its difference to a baseline.
         on_progress: Called after every step.
-        on_message: Given one line for every checkpoint that is damaged and left out.
+        on_message: Given one line for every damaged checkpoint that is left out.
 
     Returns:
-        What ``results.json`` holds: losses in nats per token (also by part of the
-        validation tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ.
+        The content of ``results.json``: losses in nats per token (also by part of the validation
+        tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ.
 
     Raises:
         ConfigError: The data is too short for one sequence, the run does not fit into memory, its
-            batch cannot be shared out to the processes of the launch, or the weights that it starts
-            from are of another tokenizer.
+            batch cannot be shared out to the processes of the launch, or the initial weights are of
+            another tokenizer.
         BackendError: The configured backend cannot run here.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
             same call continues.
         OSError: The disk is full or not writable; the same call continues.
-        Terminated: SIGTERM came, and what was done is saved; KeyboardInterrupt for SIGINT.
+        Terminated: SIGTERM came, and a checkpoint is saved; KeyboardInterrupt for SIGINT.
     """
     folder = Path(folder)
     require_runnable(config)
@@ -113,7 +113,7 @@ def train(
         facts["init_from"] = config.init.folder
     run = record(config.name, config.model, config.train, resolved, facts, config.engine)
     if not is_first():
-        on_progress, on_message = _stay_silent, _stay_silent
+        on_progress, on_message = _ignore, _ignore
 
     def train_until_done() -> None:
         while True:  # again after every roll-back of the guard
@@ -134,7 +134,7 @@ def _report_unused(config: RunConfig, folder: Path, on_message: OnMessage) -> No
 
 
 def require_runnable(config: RunConfig) -> None:
-    """Refuse what can be known to fail, or to be kept from its task, before any data is there.
+    """Refuse a run that cannot start, before any data is packed.
 
     Raises:
         ConfigError: The run does not fit into memory, its batch cannot be shared out to the
@@ -146,8 +146,7 @@ def require_runnable(config: RunConfig) -> None:
     require_shardable(config.engine)
     require_trackers(config.engine)
     require_policies(config)
-    apart = config.windows.documents == "apart"
-    chosen_backends(config.model, config.train, apart=apart)
+    chosen_backends(config.model, config.train, apart=config.windows.apart)
 
 
 def finish(
@@ -176,8 +175,9 @@ def finish(
 
 
 def _require_same(run: RunRecord) -> None:
-    """Refuse a launch whose processes were asked for different runs: they would average gradients
-    of different models, or wait for one another for ever. So may other versions of a package.
+    """Refuse a launch whose processes have different settings or versions of packages.
+
+    They would average gradients of different models, or wait for one another for ever.
 
     Raises:
         ConfigError: Names the first setting, fact of the data or package that differs.
@@ -197,8 +197,7 @@ def _is_finished(folder: Path, run: RunRecord) -> bool:
     """Whether a run directory, claimed for a run, holds its results.
 
     Raises:
-        CheckpointError: It holds another run, or of a finished one a file is damaged: it cannot
-            be continued.
+        CheckpointError: It holds another run, or a finished run with a damaged file.
     """
     claim_run(folder, run, f"run {run.name!r}", besides="data")
     if not (folder / RESULTS).exists():
@@ -212,16 +211,16 @@ def _is_finished(folder: Path, run: RunRecord) -> bool:
     return True
 
 
-def _stay_silent(*event: object) -> None:
-    """Drop progress and messages: only the first process reports them."""
+def _ignore(*event: object) -> None:
+    """Drop progress and messages, which only the first process reports."""
 
 
 def require_enough(config: RunConfig, data: PreparedData) -> None:
     """Refuse data that a run cannot read.
 
     Raises:
-        ConfigError: It is too short, has tokens that the model does not know, or is of another
-            tokenizer than the weights that the run starts from.
+        ConfigError: It is too short, has ids beyond the model's vocabulary, or has another
+            tokenizer than the initial weights.
     """
     if config.windows.upsample_longer_than is not None:
         long_documents(data.train, config.windows.upsample_longer_than)
@@ -254,7 +253,7 @@ def _train(
     )
     prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
-    # No more at once than in a step, whose memory is counted.
+    # No more windows at once than in a step, whose memory is counted.
     probe: dict[str, Any] = {**first_windows(validation, 8), "at_once": micro_batch(config.train)}
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
@@ -281,7 +280,7 @@ def _train(
         measured = trainer.evaluate(validation, metric_key_prefix="full")
         lam, loss = layer_lambdas(model, **probe), measured["full_loss"]
         require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
-    except ShapeError as error:  # the operator meets a λ that is no number before any loss does
+    except ShapeError as error:  # the operator refuses a λ that is not finite before any loss is
         got = f"an error of the operator ({error})"
         fault = diverged("the model", got, trainer.state.global_step)
         raise monitor.handle_divergence(fault, trainer) from error

@@ -1,4 +1,4 @@
-"""What a run directory records of a run: what it is, and every start of it."""
+"""Records of a run directory: ``run.json``, and a row of ``launches.jsonl`` per start."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -25,9 +25,9 @@ def record_launch(
 
     Args:
         folder: Run directory.
-        checkpoint: That it goes on from.
-        engine: How it is executed.
-        on_message: Given one line if it is continued on another number of threads.
+        checkpoint: The checkpoint that this start continues.
+        engine: How the run is executed.
+        on_message: Given one line if the number of threads has changed.
     """
     if not is_first():
         return
@@ -55,15 +55,15 @@ def record(
     facts: dict[str, Any],
     engine: EngineConfig,
 ) -> RunRecord:
-    """What ``run.json`` says of a run.
+    """The content of ``run.json``.
 
     Args:
         name: Of the run.
         model: The model's configuration.
         config: Its training.
         resolved: All settings as plain values.
-        facts: More about the model.
-        engine: How it is executed.
+        facts: Further facts about the model.
+        engine: How the run is executed.
     """
     return RunRecord(
         name=name,
@@ -86,15 +86,12 @@ def record(
 def chosen_backends(
     model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
 ) -> dict[str, str]:
-    """Which backend the operator will run on, for the shapes of this run.
+    """The operator's name to the name of its backend, for the shapes of this run.
 
     Args:
         model: The model's configuration.
-        config: Its training: tokens per sequence, micro batch, precision.
+        config: Tokens per sequence, micro batch, precision.
         apart: Whether documents are kept apart, so that a micro batch is one packed row.
-
-    Returns:
-        The operator's name to the backend's.
 
     Raises:
         BackendError: The configured backend cannot run here.

@@ -192,7 +192,7 @@ def test_a_spike_is_found_by_the_definition_of_the_studies(
 
 
 def test_what_cannot_be_kept_to_is_refused(guarded, data, tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="GuardConfig: limit must be 1 or more, got 0"):
+    with pytest.raises(ConfigError, match="GuardConfig: limit must be at least 1, got 0"):
         GuardConfig(limit=0)
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")

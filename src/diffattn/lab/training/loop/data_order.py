@@ -1,4 +1,4 @@
-"""Which windows every step of a run reads."""
+"""The windows that every step of a run reads."""
 
 import itertools
 from array import array
@@ -17,17 +17,17 @@ from diffattn.lab.training.config import RunConfig, TrainConfig
 def training_windows(
     split: PackedTokens, config: RunConfig, on_message: OnMessage = lambda line: None
 ) -> Subset[Any]:
-    """The windows of every step of a run, in order, a function of its settings and data alone.
+    """The windows of every step of a run, in order: a function of its settings and data alone.
 
-    Up-sampled, each pass is over documents drawn anew, whose windows are read in random order.
+    With up-sampling, each pass draws documents anew, and reads their windows in random order.
 
     Args:
-        split: To train on.
+        split: The training split.
         config: The run.
-        on_message: Given one line on what is up-sampled.
+        on_message: Given one line on the up-sampling.
 
     Raises:
-        ConfigError: What is to be up-sampled is none of the documents, or all of them.
+        ConfigError: No document is long enough to be up-sampled, or all are.
     """
     train, windows = config.train, config.windows
     if windows.upsample_longer_than is None:
@@ -37,7 +37,7 @@ def training_windows(
         longer_than=windows.upsample_longer_than,
         factor=windows.upsample_factor,
         num_tokens=train.num_steps * train.batch_tokens,
-        seed=train.data_seed + 2**32,  # no data_seed: the order below has other random numbers
+        seed=train.data_seed + 2**32,  # other random numbers than those of the order below
     )
     on_message(drawn.summary())
     generator = torch.Generator().manual_seed(train.data_seed)
@@ -59,11 +59,11 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     same tokens at the same step.
 
     Args:
-        dataset: Map-style, of n windows.
+        dataset: A map-style dataset of windows.
         config: Steps, batch and ``data_seed``.
 
     Returns:
-        A dataset of ``num_steps * batch_sequences`` windows, to be read front to back.
+        ``num_steps * batch_sequences`` windows, to be read front to back.
     """
     size = len(dataset)  # type: ignore[arg-type]
     wanted = config.num_steps * config.batch_sequences
@@ -73,25 +73,21 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
 
 
 def _numbers(order: Tensor) -> "array[int]":
-    """The same in 8 bytes each: a long run has 10^8 windows, of which a list would take 4 GB."""
+    """Indices of 8 bytes: as a list, the 10^8 windows of a long run would take 4 GB."""
     numbers = array("q")
     numbers.frombytes(order.numpy().data.cast("B"))
     return numbers
 
 
 def first_windows(dataset: TokenDataset, count: int) -> dict[str, Tensor]:
-    """``input_ids`` of the first windows, int64 ``[B, T]``, with ``position_ids`` if they have any.
-
-    Args:
-        dataset: At least one window.
-        count: B, or fewer if there are not so many.
-    """
+    """``input_ids`` of the first ``count`` windows, int64 ``[B, T]``, and their ``position_ids`` if
+    documents are kept apart."""
     items = [dataset[index] for index in range(min(count, len(dataset)))]
     return {name: torch.stack([x[name] for x in items]) for name in items[0] if name != "labels"}
 
 
 def curve_windows(dataset: TokenDataset, config: TrainConfig) -> Subset[Any]:
-    """What evaluations during training read: ``evaluation_tokens``, in whole windows spread evenly
-    over the validation split, at least one."""
+    """The windows of evaluations during training: ``evaluation_tokens``, spread evenly over the
+    validation split, at least one window."""
     count = max(1, min(config.evaluation_tokens // config.seq_len, len(dataset)))
     return Subset(dataset, [i * len(dataset) // count for i in range(count)])

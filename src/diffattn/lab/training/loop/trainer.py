@@ -53,9 +53,7 @@ class RunTrainer(Trainer):
     """
 
     guard: BatchGuard | None = None
-    """Judges every step, if a policy asks for it."""
     signals: StopSignals
-    """Signals that came during training."""
     _norm: Tensor | float | None = None
 
     def train_from(self, checkpoint: Path | None) -> None:
@@ -80,7 +78,7 @@ class RunTrainer(Trainer):
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Documents that are kept apart go to the model as one packed row."""
+        """Send documents that are kept apart to the model as one packed row."""
         if "position_ids" in inputs:
             labels = inputs["labels"].reshape(1, -1)
             rows = window_inputs(inputs["input_ids"], inputs["position_ids"])
@@ -88,7 +86,7 @@ class RunTrainer(Trainer):
         return super()._prepare_inputs(inputs)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """One forward and backward pass, unless an earlier decision leaves the step out."""
+        """Run one forward and backward pass, unless an earlier decision leaves the step out."""
         if self.guard is None:
             return super().training_step(model, inputs, num_items_in_batch)
         if self.guard.skips(self.state.global_step + 1):
@@ -99,28 +97,28 @@ class RunTrainer(Trainer):
 
     def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
         if self.model.config.distributed_config.dp_replicate_size > 1:
-            # Gradients are shared out at once, and averaged over replicas in the last pass.
+            # Each pass shares gradients out; the last one averages them over replicas.
             context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
             return context
         # Until the last pass of a step each device would hold whole float32 gradients.
         return nullcontext()
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """The norm before clipping; transformers asks for it just before the update."""
+        """The norm before clipping, which transformers computes just before the update."""
         self._norm = norm = super()._get_grad_norm(model, grad_norm)
         if self.guard is not None and not self.guard.allows(float(norm)):
-            model.zero_grad(set_to_none=True)  # the optimizer passes over what has no gradient
-            self._tr_loss = self.guard.sum_before  # the log gives means of the other steps
+            model.zero_grad(set_to_none=True)  # the optimizer skips weights without a gradient
+            self._tr_loss = self.guard.sum_before  # the log averages the other steps
             self._globalstep_last_logged += 1
             self._norm = None
         return norm
 
     def gradient_norm(self) -> float | None:
-        """Of the last step, before clipping; ``None`` if its batch was left out."""
+        """Norm of the last step before clipping; ``None`` if its batch was left out."""
         return None if self._norm is None else float(self._norm)
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Log; trackers get each part's loss as its own number."""
+        """Log; trackers get the loss of each part as a number."""
         numbers: dict[str, Any] = {}
         for name, value in logs.items():
             numbers |= flat({name: value}) if isinstance(value, dict) else {name: value}
@@ -140,7 +138,7 @@ class RunTrainer(Trainer):
             ids, positions = batch["input_ids"], batch.get("position_ids")
             measured = torch.from_numpy(window_losses(self.model, ids, positions)).to(ids.device)
             within = torch.ones_like(ids) if positions is None else positions
-            if num_processes() > 1:  # each has read a share; what fills up the last batch goes
+            if num_processes() > 1:  # each has read a share; padding of the last batch is dropped
                 ids, measured, within = self.accelerator.gather_for_metrics((ids, measured, within))
             losses.add(
                 ids.cpu().numpy(),
@@ -160,7 +158,7 @@ class RunTrainer(Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
         folder = Path(self.args.output_dir) / f"checkpoint-{step}"
-        # No row of the log holds these losses yet.
+        # These losses are in no row of the log yet.
         require_finite(step, {"train_loss": unlogged_losses(self)})
         with written_by_all(folder):
             with together():
@@ -195,7 +193,7 @@ class RunTrainer(Trainer):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Not of a tied head, which no checkpoint holds: its weights are the embedding's."""
+        """Ignore a tied head, whose weights are the embedding's and in no checkpoint."""
         tied = self.model.all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
