@@ -10,7 +10,7 @@ import numpy as np
 _PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How GPT-2 cuts a text into words, and ``ByteLevel`` with ``use_regex``."""
 _CLASSES = ("a", "1", ".")
-"""A character is a letter, a digit or a sign if it makes one word with these, else white space."""
+"""A letter, a digit and a sign: a character's class shows in whether it joins them to one word."""
 _OPTIONS = (
     "dropout",
     "unk_token",
@@ -30,14 +30,13 @@ _BYTES = [bytes([byte]) for byte in BYTE_OF.values()]
 
 
 class TextEncoder:
-    """Encodes texts as nothing but text.
+    """Encodes plain text.
 
-    Byte-level BPE as in GPT-2, which our own tokenizers are, is left to tiktoken, five times as
-    fast, if it is installed and the ids are the same under these conditions:
+    Byte-level BPE as in GPT-2 is left to tiktoken, five times as fast, if it is installed and gives
+    the same ids. The conditions:
 
-    - Every merge makes a token of its own, and every token by itself is merged into just that.
-      Then neighbours whose bytes make up a token are always the pair of its merge, and it does not
-      matter whether pairs are looked up or their bytes.
+    - Every merge makes a new token, and the bytes of every token are merged into this token. Then
+      a lookup by bytes, as in tiktoken, equals a lookup by pairs.
     - The libraries know different versions of Unicode. A text with a character that they class
       differently is encoded by ``tokenizers``.
 
@@ -60,18 +59,14 @@ class TextEncoder:
         return self._tokens is not None
 
     def __call__(self, texts: list[str]) -> list[np.ndarray]:
-        """Ids of each text, uint32 ``[n]``.
-
-        Args:
-            texts: Any strings that UTF-8 can express.
-        """
+        """Ids of each text, uint32 ``[n]``."""
         ids: list[np.ndarray | None] = [None] * len(texts)
         if self.fast:
             self._compare_classes(set("".join(texts)) - self._compared)
             ids = [self._fast_ids(text) for text in texts]
-        slow = [text for text, of in zip(texts, ids, strict=True) if of is None]
+        slow = [text for text, fast in zip(texts, ids, strict=True) if fast is None]
         encodings = iter(self._encoder.encode_batch_fast(slow, add_special_tokens=False))
-        return [np.array(next(encodings).ids, np.uint32) if of is None else of for of in ids]
+        return [np.array(next(encodings).ids, np.uint32) if x is None else x for x in ids]
 
     def _fast_ids(self, text: str) -> np.ndarray | None:
         if self._differing and not self._differing.isdisjoint(text):
@@ -82,20 +77,20 @@ class TextEncoder:
             return None
 
     def _compare_classes(self, characters: set[str]) -> None:
-        """Find out whether both libraries make the same words of new characters."""
+        """Find out whether both libraries cut new characters into the same words."""
         if not characters:
             return
-        pairs = {c: [of_class + c for of_class in _CLASSES] for c in characters}
-        as_word = _tiktoken(_BYTES + [pair.encode() for of in pairs.values() for pair in of])
+        pairs = {c: [member + c for member in _CLASSES] for c in characters}
+        fast = _tiktoken(_BYTES + [pair.encode() for texts in pairs.values() for pair in texts])
         words = self._encoder.pre_tokenizer.pre_tokenize_str
-        for character, of in pairs.items():
-            if any((len(as_word.encode_ordinary(p)) == 1) != (len(words(p)) == 1) for p in of):
+        for character, texts in pairs.items():
+            if any((len(fast.encode_ordinary(p)) == 1) != (len(words(p)) == 1) for p in texts):
                 self._differing.add(character)
         self._compared |= characters
 
 
 def _tokens_by_rank(encoder: Any) -> dict[bytes, int] | None:
-    """Tokens and their ids in the order of their merges; ``None``: see the conditions above."""
+    """Tokens and their ids in the order of their merges; ``None``: a condition does not hold."""
     if importlib.util.find_spec("tiktoken") is None:
         return None
     definition = json.loads(encoder.to_str())
@@ -126,7 +121,7 @@ def _tokens_by_rank(encoder: Any) -> dict[bytes, int] | None:
 
 
 def _tiktoken(tokens: Iterable[bytes]) -> Any:
-    """An encoding whose ids are the places of its tokens, the first 256 of which are the bytes."""
+    """An encoding whose ids are the indices of ``tokens``, which begin with the 256 bytes."""
     import tiktoken
 
     ranks = {token: rank for rank, token in enumerate(dict.fromkeys(tokens))}

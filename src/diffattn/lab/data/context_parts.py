@@ -1,4 +1,4 @@
-"""Which predicted tokens the context of their window could have told, and where they stand."""
+"""Parts of the predicted tokens: by repetition in their context, and by place in the window."""
 
 import numpy as np
 
@@ -12,13 +12,13 @@ PARTS = (*CONTEXT_PARTS, *QUARTERS)
 def context_parts(
     windows: np.ndarray, positions: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """The predicted tokens of windows, parted twice.
+    """Two partitions of the predicted tokens of windows.
 
-    By what the token could see before: ``repeated_bigram``, the token and the one before it stood
-    side by side earlier; ``repeated_token``, the token did, but not after this one;
-    ``first_occurrence``, it did not. By its place t in a window of T tokens: ``quarter_1`` to
-    ``quarter_4``, quarter ``1 + 4t // T``. The first token of a window is predicted by nothing
-    and belongs to no part.
+    By context: ``repeated_bigram``, the token and its predecessor were neighbours earlier;
+    ``repeated_token``, the token occurred, but not after this predecessor; ``first_occurrence``,
+    the token did not occur. By its place t in a window of T tokens: ``quarter_1`` to
+    ``quarter_4``, quarter ``1 + 4t // T``. The first token of a window is not predicted and belongs
+    to no part.
 
     Args:
         windows: int64 ``[n, T]``.
@@ -27,7 +27,7 @@ def context_parts(
 
     Returns:
         By the names in ``PARTS``: bool ``[n, T - 1]``, entry i for token i + 1. A token is in
-        one of the first three and in one of the quarters.
+        one part by context and in one quarter.
     """
     length = windows.shape[1]
     if positions is not None:  # a token is another one in every document
@@ -54,7 +54,7 @@ class PartLosses:
     def add(
         self, windows: np.ndarray, losses: np.ndarray, positions: np.ndarray | None = None
     ) -> None:
-        """Take in windows and the losses of their tokens.
+        """Add windows and the losses of their tokens.
 
         Args:
             windows: int64 ``[n, T]``.
@@ -69,7 +69,7 @@ class PartLosses:
 
     @property
     def loss(self) -> float:
-        """Nats per token over all tokens so far; of none it is no number."""
+        """Nats per token over all tokens so far; NaN without tokens."""
         tokens = sum(self._counts[name] for name in CONTEXT_PARTS)
         return sum(self._sums[name] for name in CONTEXT_PARTS) / tokens if tokens else float("nan")
 

@@ -1,4 +1,4 @@
-"""Where text comes from: every source is an iterator of named documents, in a fixed order."""
+"""Sources of text: each is an iterator of named documents, in a fixed order."""
 
 import ast
 import hashlib
@@ -25,13 +25,13 @@ from diffattn.lab.data.source_files import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    r"""One text and the name it is known by.
+    r"""One text and its name.
 
     Args:
         name: Unique within a corpus.
-        text: Valid Unicode. Its lines end with ``\n``, whatever they ended with.
-        is_row: Whether the name ends with the number of a row. It changes with every row that is
-            added before, so the text decides the split the document belongs to; else the name does.
+        text: Valid Unicode; line ends become ``\n``.
+        is_row: Whether the name ends with the number of a row, which other rows may change. Then
+            the text decides the split of the document, else the name.
 
     Raises:
         ConfigError: Name or text holds a lone surrogate, which no tokenizer can encode.
@@ -42,7 +42,6 @@ class Document:
     is_row: bool = False
 
     def __post_init__(self) -> None:
-        # Of whatever source, and so of every packing and tokenizer.
         object.__setattr__(self, "text", files.normalise_line_ends(self.text))
         for field in ("name", "text"):
             try:
@@ -58,12 +57,9 @@ def standard_library() -> Iterator[Document]:
     """Sources of the running interpreter's standard library: the default corpus, about 10 MB.
 
     Every ``.py`` file below ``sysconfig``'s ``stdlib`` folder (the base interpreter's, also in a
-    virtual environment), without tests, ``encodings``, ``pydoc_data``, installed packages and
-    files that belong to one build or machine. Files that are not UTF-8 are left out: they exist
-    to test other encodings. The text differs between Python versions; ``corpus_hash`` tells.
-
-    Returns:
-        Documents in the order of their posix paths, which are their names.
+    virtual environment), in the order of posix paths, without tests, ``encodings``, ``pydoc_data``,
+    installed packages, files of one build or machine, and files that are not UTF-8. The text
+    differs between Python versions, and so does ``corpus_hash``.
 
     Raises:
         ConfigError: This interpreter comes without sources (zipped or compiled only).
@@ -114,21 +110,16 @@ def text_files(
     text_field: str = "text",
     on_read: files.OnRead = lambda size: None,
 ) -> Iterator[Document]:
-    """UTF-8 text files, and folders of them.
+    """UTF-8 text files, and folders of them: a document per file, or line of a ``.jsonl`` file.
 
-    A folder is read recursively in the order of posix paths relative to it, which are the names
-    of its documents. Hidden files and folders, empty files, and what is no regular file (FIFOs,
-    devices, links to nothing or to folders) are skipped; files that are not UTF-8 text are skipped
-    with one warning per folder. ``.jsonl`` files are read by ``jsonl_file``. A file given itself is
-    named by its last path component.
+    A folder is read recursively, in the order of posix paths relative to it, which name its
+    documents. Hidden, empty and irregular files are skipped; files that are not UTF-8 text are
+    skipped with one warning per folder. A file given itself is named by its last path component.
 
     Args:
         paths: Files and folders, read in the order given.
         text_field: Key of the text in ``.jsonl`` files.
-        on_read: Called with the number of bytes of every file, or piece of one, that was read.
-
-    Returns:
-        One document per file, or per line of a ``.jsonl`` file.
+        on_read: Called with the number of bytes of every file, or piece of a file, that was read.
 
     Raises:
         ConfigError: A path is missing, unreadable, empty, neither file nor folder, or (a file
@@ -161,16 +152,13 @@ def jsonl_file(
     keep_empty: bool = False,
     on_read: files.OnRead = lambda size: None,
 ) -> Iterator[Document]:
-    """One document per line of a JSON-lines file; blank lines and empty texts are skipped.
+    """One document per line of a JSON-lines file, named ``file.jsonl:LINE``, from 1.
 
     Args:
-        path: UTF-8 file with one JSON object per line.
+        path: UTF-8 file with one JSON object per line; blank lines are skipped.
         text_field: Key of the text in each object.
         keep_empty: Whether empty texts are documents, too.
         on_read: Called with the number of bytes of every piece that was read.
-
-    Returns:
-        Documents in file order, named ``file.jsonl:LINE`` (lines count from 1).
 
     Raises:
         ConfigError: The file is missing, holds no text, or a line is not an object with a
@@ -195,20 +183,38 @@ def hub_dataset(
 
     Args:
         name: Name on the hub, such as ``owner/name``, or a local dataset folder.
-        split: A split of the dataset; our own train and validation parts are cut from it.
+        split: A split of the dataset; train and validation tokens are cut from it.
         text_field: Column of the text.
-        config: Configuration of the dataset. Default: its only or default one.
+        config: Configuration of the dataset. Default: its only or default configuration.
         revision: Commit, branch or tag on the hub. Default: the newest commit.
         keep_empty: Whether empty texts are documents, too.
 
     Returns:
-        Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``; empty texts are skipped.
+        Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``.
 
     Raises:
         ConfigError: ``datasets`` is not installed, the dataset cannot be opened or holds no text,
-            a local folder holds what is no regular file, or a row has no string under
-            ``text_field``.
+            a local folder holds an irregular file, or a row has no string under ``text_field``.
     """
+    if os.path.isdir(name):  # the library would wait for a FIFO
+        for path in Path(name).rglob("*"):
+            if not path.is_dir():
+                files.require_regular(path)
+    origin = ":".join(part for part in (name, config, split) if part is not None)
+    rows = _hub_rows(name, origin, config, split=split, revision=revision, streaming=True)
+    named = ((f"{origin}:{number}", row) for number, row in enumerate(rows))
+    texts = ((row_name, _text_of(row, text_field, row_name)) for row_name, row in named)
+    yield from _nonempty(
+        (
+            Document(name=row_name, text=text, is_row=True)
+            for row_name, text in texts
+            if keep_empty or text.strip()
+        ),
+        f"hub_dataset: {origin!r} must hold at least one text, got none.",
+    )
+
+
+def _hub_rows(name: str, origin: str, config: str | None, **options: Any) -> Iterator[Any]:
     try:
         import datasets
     except ImportError as error:
@@ -216,37 +222,17 @@ def hub_dataset(
             "hub_dataset: needs the package 'datasets', got none installed. "
             "Run: pip install 'diffattn[data]'"
         ) from error
-    if os.path.isdir(name):  # the library would wait for a FIFO
-        for path in Path(name).rglob("*"):
-            if not path.is_dir():
-                files.require_regular(path)
-    origin = ":".join(part for part in (name, config, split) if part is not None)
-
-    def rows() -> Iterator[Any]:
-        try:
-            yield from datasets.load_dataset(
-                name, config, split=split, revision=revision, streaming=True
-            )
-        # Some at the first row only; StopIteration for files without rows.
-        except (OSError, ValueError, RuntimeError, StopIteration) as error:
-            raise ConfigError(
-                f"hub_dataset: {origin!r} must be a dataset that can be opened, "
-                f"got: {first_line(error)}."
-            ) from error
-
-    named = ((f"{origin}:{row_idx}", row) for row_idx, row in enumerate(rows()))
-    texts = ((name, _text_of(row, text_field, name)) for name, row in named)
-    yield from _nonempty(
-        (
-            Document(name=name, text=text, is_row=True)
-            for name, text in texts
-            if keep_empty or text.strip()
-        ),
-        f"hub_dataset: {origin!r} must hold at least one text, got none.",
-    )
+    try:
+        yield from datasets.load_dataset(name, config, **options)
+    # Some come at the first row only; StopIteration is for files without rows.
+    except (OSError, ValueError, RuntimeError, StopIteration) as error:
+        raise ConfigError(
+            f"hub_dataset: {origin!r} must be a dataset that can be opened, "
+            f"got: {first_line(error)}."
+        ) from error
 
 
-_OF_INSTALLED: dict[str, Callable[[], Iterator[Document]]] = {
+_INSTALLED_SOURCES: dict[str, Callable[[], Iterator[Document]]] = {
     "stdlib": standard_library,
     "python": python_installation,
 }
@@ -261,35 +247,38 @@ def load_corpus(
     keep_empty: bool = False,
     on_read: files.OnRead = lambda size: None,
 ) -> Iterator[Document]:
-    """Open a corpus by what a user types.
+    """Open a corpus as a user names it.
 
     Args:
         source: ``"stdlib"`` (``"./stdlib"`` is a folder), the standard library's sources;
-            ``"python"``, those and the documentation beside them; the path of a text file, a
-            folder or a ``.jsonl`` file; or ``"hub:NAME"`` or ``"hub:NAME:CONFIG"``, also with
-            ``NAME@REVISION``.
+            ``"python"``, the same and the documentation beside them; the path of a text file, a
+            folder or a ``.jsonl`` file; or ``"hub:NAME[@REVISION][:CONFIG]"``.
         text_field: Key or column of the text in JSON lines and hub datasets.
         revision: Of a hub dataset, in place of the source's.
         split: Of a hub dataset.
         keep_empty: Whether empty texts of a JSON-lines file or hub dataset are documents, too.
-        on_read: Called with the number of bytes that were read of files that the source names.
+        on_read: Called with the number of bytes that were read of the source's files.
 
     Returns:
-        Documents in a fixed order. The first one is read now, so that a wrong source is
-        reported here and not in the middle of a run.
+        Documents in a fixed order. The first document is read at once, so that a wrong source is
+        reported here.
 
     Raises:
         ConfigError: The source is unknown, missing, empty or damaged.
     """
     documents: Iterator[Document]
     if source in INSTALLED:
-        documents = _OF_INSTALLED[source]()
+        documents = _INSTALLED_SOURCES[source]()
     elif source.startswith("hub:"):
         name, named_revision, config = hub_parts(source)
         documents = hub_dataset(
-            name, split=split, text_field=text_field, config=config,
-            revision=revision or named_revision, keep_empty=keep_empty,
-        )  # fmt: skip
+            name,
+            split=split,
+            text_field=text_field,
+            config=config,
+            revision=revision or named_revision,
+            keep_empty=keep_empty,
+        )
     else:
         path = require_source(source)
         if keep_empty and is_json_lines(path) and not path.is_dir():
@@ -301,14 +290,7 @@ def load_corpus(
 
 
 def corpus_hash(documents: Iterable[Document]) -> str:
-    """SHA-256 over names, lengths and texts: equal hashes mean the same text in the same order.
-
-    Args:
-        documents: Read to the end.
-
-    Returns:
-        64 hexadecimal digits.
-    """
+    """SHA-256, in hexadecimal, over names, lengths and texts in their order."""
     digest = hashlib.sha256()
     for document in documents:
         digest.update(document_bytes(document))
@@ -316,14 +298,12 @@ def corpus_hash(documents: Iterable[Document]) -> str:
 
 
 def document_bytes(document: Document) -> bytes:
-    """Name and text in UTF-8, each after its length, so that no two documents look the same."""
+    """Name and text in UTF-8, each after its length, so that no two documents have equal bytes."""
     parts = (document.name.encode(), document.text.encode())
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
 def _folder(folder: Path, text_field: str, on_read: files.OnRead) -> Iterator[Document]:
-    """Documents of a folder; see ``text_files``."""
-
     def documents() -> Iterator[Document]:
         skipped = []
         for relative in files.relative_files(folder, is_hidden):

@@ -1,6 +1,6 @@
-"""Language models that count: what a trained model must beat to have learned anything.
+"""Language models by counting: controls that a trained model must beat.
 
-All are fitted on the windows that a run reads, and predict tokens 1 to T - 1 of each, as it does.
+All are fitted on the windows of a run, and predict tokens 1 to T - 1 of each window.
 """
 
 from typing import Protocol
@@ -83,11 +83,11 @@ class BigramCopy:
 
     .. math:: p(x_t \mid x_{<t}) = (1 - \mu_m)\,p(x_t \mid x_{t-1}) + \mu_m\,\frac{m'}{m}
 
-    Of the m earlier occurrences of the token before, m' are followed by this one. It is what an
-    induction head that matches one token can add to bigrams. One weight for each bin of m, 0
-    where m is; each maximises, by expectation maximisation, the likelihood of the last tenth of
-    the training windows under bigrams counted on the others: on windows that they have counted,
-    bigrams look better than they are. The bigrams are then counted on all.
+    Of the m earlier occurrences of the token before, m' are followed by this token, as for an
+    induction head that matches one token. Each bin of m has a weight, 0 for m = 0. Expectation
+    maximisation chooses the weights that maximise the likelihood of the last tenth of the training
+    windows under bigrams counted on the others, as bigrams are too good on windows that they have
+    counted. The bigrams are then counted on all windows.
 
     Args:
         windows: int64 ``[n, T]`` of training, two or more, in the order of the text, so that the
@@ -145,8 +145,7 @@ def _copied(windows: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarra
 def _mixing_weights(bins: np.ndarray, copied: np.ndarray, bigram: np.ndarray) -> np.ndarray:
     """float64 ``[_BINS]``: each bin's most likely share of copies, below 1, and 0 without matches.
 
-    One more token that is no copy is added to every bin: an empty one gets 0, and none gets 1,
-    which would make what is no copy impossible.
+    One token that is no copy is added to every bin, so that an empty bin gets 0 and no bin gets 1.
     """
     matched = bins > 0
     bins, copied, bigram = bins[matched], copied[matched], bigram[matched]

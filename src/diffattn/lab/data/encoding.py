@@ -1,4 +1,4 @@
-"""From documents to token ids in flat memory: batches of text in, bytes out, in any processes."""
+"""From documents to token ids in flat memory, in one process or several."""
 
 import concurrent.futures
 import hashlib
@@ -26,15 +26,15 @@ _WAITING_BATCHES = 2
 
 @dataclass(slots=True)
 class Batch:
-    """Texts to encode, and where their tokens belong."""
+    """Texts to encode, and their splits and documents."""
 
     splits: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     ended: list[tuple[str, int] | None] = field(default_factory=list)
-    """Name and bytes of the document of which the text is the last piece."""
+    """Name and bytes of the document whose last piece the text is; ``None``: another piece."""
     num_chars: int = 0
     corpus_hash: str = ""
-    """Of the documents that were read until the batch was complete."""
+    """Of all documents up to the end of the batch."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ def batches(assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash") -
 
     Args:
         assigned: Splits and their documents.
-        digest: Of the corpus as far as it is read, fed by whoever reads it.
+        digest: Of the corpus so far; the reader of the documents updates it.
     """
     batch = Batch()
     for split, document in assigned:
@@ -82,7 +82,7 @@ def encode(
         waiting: Batches; read ahead by two per process.
         encoder: See :func:`diffattn.lab.data.tokenizer.plain_encoder`.
         dtype: Of the ids.
-        workers: Processes that encode; with 1 this process does, on the library's threads.
+        workers: Processes that encode; with 1 this process encodes, on the library's threads.
 
     Raises:
         DiffAttnError: A process ended before its work was done.
@@ -92,7 +92,7 @@ def encode(
         for batch in waiting:
             yield EncodedBatch(batch, *_encoded(text_encoder, batch.texts, dtype))
         return
-    # Not forked: the library's threads and their locks do not survive that.
+    # Not forked: the library's threads and their locks do not survive a fork.
     with concurrent.futures.ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
@@ -130,7 +130,7 @@ _worker_encoder: TextEncoder | None = None
 
 
 def _begin_worker(encoder: str) -> None:
-    """Load the tokenizer once, and end when the process that waits for it does."""
+    """Load the tokenizer once, and end with the parent process."""
     global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per process
@@ -138,7 +138,7 @@ def _begin_worker(encoder: str) -> None:
     from tokenizers import Tokenizer
 
     loaded = Tokenizer.from_str(encoder)
-    loaded.encode_special_tokens = True  # the one setting of ours that is not saved
+    loaded.encode_special_tokens = True  # not saved with the tokenizer
     _worker_encoder = TextEncoder(loaded)
 
 
@@ -155,7 +155,7 @@ def _encoded_by_worker(texts: list[str], dtype: str) -> tuple[bytes, list[int]]:
 
 
 def _pieces(text: str) -> list[str]:
-    """Cut a long text after line ends where it can; at least one piece."""
+    """Cut a long text, after line ends where possible; at least one piece."""
     pieces, start = [], 0
     while len(text) - start > BATCH_CHARS:
         stop = start + BATCH_CHARS

@@ -1,6 +1,4 @@
-"""Where text enters: files and folders read the same way on every system, or a line on what is
-wrong with them. Every reader of the package comes through here.
-"""
+"""Read text files and folders the same way on every system, with errors of one line."""
 
 import codecs
 import difflib
@@ -18,7 +16,7 @@ from diffattn.errors import ConfigError, did_you_mean
 from diffattn.files.destination import file_kind
 
 MAX_TEXT_BYTES = 1 << 32
-"""One text, a file or a line of JSON lines, is at most so large; a corpus may be larger."""
+"""Largest text: a file or a line of JSON lines. A corpus may be larger."""
 
 _CHUNK_BYTES = 1 << 20
 OnRead = Callable[[int], None]
@@ -26,12 +24,9 @@ OnRead = Callable[[int], None]
 
 
 def normalise_line_ends(value: Any) -> Any:
-    r"""``\r\n`` and ``\r`` as ``\n``: in a text, or in all texts of a list or mapping.
+    r"""Replace ``\r\n`` and ``\r`` by ``\n`` in a text, or in all texts of a JSON value.
 
-    Nothing else changes: other separators of Unicode, such as U+2028, are characters of a text.
-
-    Args:
-        value: Text, or what JSON can hold; keys stay as they are.
+    Keys and other separators of Unicode, such as U+2028, stay.
     """
     if isinstance(value, str):
         return value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
@@ -43,19 +38,13 @@ def normalise_line_ends(value: Any) -> Any:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str | None:
-    r"""Text of a file with ``\n`` at the end of its lines, without a byte-order mark.
-
-    It is read as far as it reached when it was opened.
-
-    Args:
-        path: A regular file.
-        encoding: Of its text.
+    r"""Text of a regular file with ``\n`` at the end of its lines, without a byte-order mark.
 
     Returns:
-        ``None`` if it is of another encoding, or has a zero byte and so is no text.
+        ``None`` if the file has another encoding, or a zero byte and so is no text.
 
     Raises:
-        ConfigError: The path cannot be read, is no regular file, or is larger than one text may be.
+        ConfigError: The path cannot be read, is no regular file, or is larger than a text may be.
     """
     content = b"".join(_chunks(path, one_text=True)).removeprefix(codecs.BOM_UTF8)
     try:
@@ -76,8 +65,6 @@ def require_text(path: Path, encoding: str = "utf-8") -> str:
 
 def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]:
     r"""Lines of a UTF-8 file that may be larger than memory, without their ends.
-
-    Lines end as in :func:`read_text`, which also says how far the file is read.
 
     Args:
         path: A regular file.
@@ -123,7 +110,7 @@ def parse_json(text: str) -> Any:
 
 
 def json_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of JSON lines and the numbers of their lines, from 1; blank lines are skipped.
+    """The numbers, from 1, and the objects of JSON lines; blank lines are skipped.
 
     Args:
         lines: Without their ends.
@@ -146,10 +133,7 @@ def json_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[st
 
 
 def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
-    """Posix paths of the regular files below ``root``, sorted the same way on every system.
-
-    FIFOs, sockets, devices and links to nothing are left out; links to folders are not followed.
-    """
+    """Sorted posix paths of the regular files below ``root``; links to folders are not followed."""
 
     def fail(error: OSError) -> None:
         raise ConfigError(f"{error.filename}: must be readable, got: {error.strerror}.") from error
@@ -163,7 +147,7 @@ def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
 
 
 def fingerprint(path: Path) -> dict[str, int | str]:
-    """Size and SHA-256 of a file's bytes, as far as it reaches now.
+    """Size and SHA-256 of a regular file.
 
     Raises:
         ConfigError: It cannot be read, or is no regular file.
@@ -176,15 +160,15 @@ def fingerprint(path: Path) -> dict[str, int | str]:
 
 
 def require_path(path: Path) -> None:
-    """Raise unless the path is a regular file or a folder, with a near miss if there is none."""
+    """Raise unless the path is a regular file or a folder; suggest a similar path."""
     if _irregular(path) not in (None, "a folder"):
         raise ConfigError(f"{path}: must be a file or folder, got {_irregular(path)}.")
 
 
 def require_regular(path: Path, *, one_text: bool = False) -> None:
-    """Raise unless the path is a regular file, and if wanted not larger than one text may be.
+    """Raise unless the path is a regular file, with ``one_text`` no larger than a text may be.
 
-    To open a FIFO waits for another process, and a device may never end.
+    Opening a FIFO would wait for another process, and a device may never end.
     """
     if (got := _irregular(path)) is not None:
         raise ConfigError(f"{path}: must be a regular file, got {got}.")
@@ -196,10 +180,10 @@ def require_regular(path: Path, *, one_text: bool = False) -> None:
 
 
 def near_path(path: Path, *others: str) -> str:
-    """Suggest a neighbour of a missing path, or one of ``others``."""
+    """Suggest a neighbour of a missing path, or another name, at the end of a message."""
     folder = path.parent
     readable = os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
-    # Compared by last component: a long shared folder would make every neighbour look alike.
+    # The last components alone are compared: a long shared folder would make all names similar.
     neighbours = [name for name in os.listdir(folder) if name != path.name] if readable else []
     close = difflib.get_close_matches(path.name, [*others, *neighbours], n=1)
     if not close:
@@ -208,15 +192,15 @@ def near_path(path: Path, *others: str) -> str:
 
 
 def unicode_name(name: str) -> str:
-    """Name of a file as valid Unicode: on Linux it may hold any bytes, which are spelled out."""
+    """Name of a file as valid Unicode; other bytes, which Linux allows, are spelled out."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _irregular(path: Path) -> str | None:
-    """What a path is in words, or ``None`` for a regular file.
+    """The kind of a path in words, or ``None`` for a regular file.
 
     Raises:
-        ConfigError: Nothing is there, or it may not be looked at.
+        ConfigError: Nothing is there, or it cannot be read.
     """
     try:
         mode = os.stat(path).st_mode
@@ -230,7 +214,7 @@ def _irregular(path: Path) -> str | None:
 
 
 def _chunks(path: Path, *, one_text: bool) -> Iterator[bytes]:
-    """Bytes of a regular file, as far as it reaches now: it may grow, or, below /proc, not end."""
+    """Bytes of a regular file up to its size now: it may grow, or, below /proc, never end."""
     require_regular(path, one_text=one_text)
     try:
         with path.open("rb") as file:
@@ -259,7 +243,7 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
 def with_known_names(
     row: Mapping[str, Any], columns: Mapping[str, str], where: str
 ) -> Mapping[str, Any]:
-    """The row with some columns under the names that a reader knows; the others stay.
+    """The row with copies of some columns under the names that a reader knows.
 
     Args:
         row: Values by column.
@@ -267,13 +251,13 @@ def with_known_names(
         where: Names the row in messages.
 
     Raises:
-        ConfigError: A column that is named is missing.
+        ConfigError: A column is missing.
     """
-    for theirs in columns.values():
-        if theirs not in row:
+    for column in columns.values():
+        if column not in row:
             known = sorted(map(str, row))
             raise ConfigError(
-                f"{where}: must have the column {theirs!r} that 'columns' names, got "
-                f"{', '.join(known) or 'none'}.{did_you_mean(theirs, known)}"
+                f"{where}: must have the column {column!r} that 'columns' names, got "
+                f"{', '.join(known) or 'none'}.{did_you_mean(column, known)}"
             )
-    return {**row, **{ours: row[theirs] for ours, theirs in columns.items()}} if columns else row
+    return {**row, **{name: row[column] for name, column in columns.items()}}

@@ -1,6 +1,6 @@
-"""What a corpus was read from, pinned: files by their hashes, a dataset on the hub by its commit.
+"""Pin the source of a corpus: files by their hashes, a dataset on the hub by its commit.
 
-A packing records it, and goes on only with the same.
+A packing records the pin, and goes on only with the same source.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ Stamp = dict[str, tuple[int, int]]
 
 
 def pin(source: str) -> Pin:
-    """Hash every file of a source, or ask the hub for the commit that is read.
+    """Hash every file of a source, or ask the hub for the commit of a dataset.
 
     Args:
         source: See :func:`diffattn.lab.data.corpora.load_corpus`.
@@ -31,19 +31,15 @@ def pin(source: str) -> Pin:
     if paths is None:
         return {"revision": _commit(source)}
     for path in () if source.startswith("hub:") else paths.values():
-        # Before all of it is hashed, and then refused.
+        # Refused before all files are hashed.
         files.require_regular(path, one_text=not is_json_lines(path))
     return {"files": {name: files.fingerprint(path) for name, path in paths.items()}}
 
 
 def stamp(source: str) -> Stamp:
-    """Sizes and times of change of a source's files: whether anybody wrote to them meanwhile."""
-
-    def of(path: Path) -> tuple[int, int]:
-        status = path.stat()
-        return status.st_size, status.st_mtime_ns
-
-    return {name: of(path) for name, path in (source_files(source) or {}).items()}
+    """Sizes and times of change of a source's files: another stamp means that one was written."""
+    stats = {name: path.stat() for name, path in (source_files(source) or {}).items()}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def total_bytes(pinned: Pin) -> int | None:
@@ -52,12 +48,13 @@ def total_bytes(pinned: Pin) -> int | None:
 
 
 def difference(before: Pin, now: Pin) -> str | None:
-    """The first file that differs, in words; ``None`` if nothing does."""
+    """The first file that differs, in words; ``None``: no file does."""
     known, present = before.get("files", {}), now.get("files", {})
     for name in sorted(known.keys() | present.keys()):
-        if known.get(name) != present.get(name):
-            what = "is missing" if name not in present else "has changed"
-            return f"{name!r} {'is new' if name not in known else what}"
+        if name not in known:
+            return f"{name!r} is new"
+        if known[name] != present.get(name):
+            return f"{name!r} {'has changed' if name in present else 'is missing'}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What a user may name as a source of text, and the files that it is read from."""
+"""Sources of text that a user can name, and their files."""
 
 import os
 import sysconfig
@@ -23,7 +23,7 @@ _STDLIB_BUILD_PREFIXES = (
 
 
 def stdlib_folder() -> Path:
-    """Where the running interpreter has its standard library."""
+    """The folder of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
@@ -58,7 +58,7 @@ def require_source(source: str) -> Path:
 
 
 def source_files(source: str) -> dict[str, Path] | None:
-    """The files that a source is read from, by name; ``None`` for a dataset on the hub.
+    """The files of a source, by name; ``None`` for a dataset on the hub.
 
     Args:
         source: See :func:`load_corpus`.

@@ -1,4 +1,4 @@
-"""The files of one split on their way to disk, in a state from which they can be continued."""
+"""The files of one split while they are written; their state allows to continue them."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ class SplitWriter:
     Args:
         folder: Of the three files.
         split: ``"train"`` or ``"validation"``.
-        recorded: What :meth:`state` said, to go on from there. Default: begin.
+        recorded: A result of :meth:`state`, to go on from there. Default: begin.
 
     Raises:
         CheckpointError: The files no longer hold what was recorded.
@@ -52,14 +52,14 @@ class SplitWriter:
         self.num_tokens += num_tokens
 
     def end_document(self, name: str, num_bytes: int) -> None:
-        """Note that all tokens of a document of so many bytes of text are written."""
+        """End the current document, whose text has ``num_bytes`` bytes."""
         self._files["idx"].write(_offset(self.num_tokens))
         self._files["names"].write(f"{json.dumps(name)}\n".encode())
         self.num_documents += 1
         self.num_bytes += num_bytes
 
     def state(self) -> dict[str, Any]:
-        """Bring everything to disk, and say what lies there."""
+        """Bring everything to disk; counts, and size and hash of every file."""
         return {
             "num_tokens": self.num_tokens,
             "num_bytes": self.num_bytes,
@@ -68,7 +68,7 @@ class SplitWriter:
         }
 
     def close(self) -> None:
-        """Close the files, all of them also if one cannot be written to its end."""
+        """Close all files, also if one of them raises."""
         self._open.close()
 
 

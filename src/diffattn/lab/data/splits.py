@@ -1,4 +1,4 @@
-"""Which documents are held out for validation: decided by a hash of each alone."""
+"""Assign documents to training or validation by a hash of each document alone."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -16,19 +16,18 @@ def assign_splits(
     """Name the split of each document, so that neither split stays empty.
 
     A document is validation if its hash, as a fraction of the range of hashes, is below
-    ``validation_fraction``: adding documents moves no other one. Hashed is the name of a file,
-    which stays in its split when it is edited, and the text of a row, so that a row that is there
-    twice is in one split. Files with the same text are not looked for. If that leaves a split
-    empty, the document closest to it by hash goes there, and the tail of a corpus's only document
-    goes to validation, under the same name.
+    ``validation_fraction``, so that further documents move no other document. The hash is that of
+    the name of a file, which keeps its split when it is edited, or of the text of a row, so that
+    equal rows are in one split. If a split would stay empty, the document closest to it by hash
+    goes there; the tail of an only document goes to validation, under the same name.
 
     Args:
         documents: Read once; at most two are in memory at a time.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
 
     Returns:
-        Pairs of ``"train"`` or ``"validation"`` and a document, in the order of ``documents``,
-        but that one document is held back until both splits have been seen.
+        Pairs of ``"train"`` or ``"validation"`` and a document, in the order of ``documents``;
+        one document is held back until both splits have been seen.
 
     Raises:
         ConfigError: The only document is too short to be cut.

@@ -1,4 +1,4 @@
-"""Tokenizers: one trained on a corpus, or any existing one by name or folder."""
+"""Tokenizers: train one on a corpus, or load one by name or folder."""
 
 import hashlib
 import json
@@ -22,24 +22,20 @@ _MAX_WORD_CHARS = 1_024
 # A word, as the tokenizer's pattern cuts it, is white space or has none but at its start.
 _MAY_BE_LONG = re.compile(rf"(?<!\S)\S{{{_MAX_WORD_CHARS}}}|(?<!\s)\s{{{_MAX_WORD_CHARS}}}")
 LARGEST_VOCAB_SIZE = 2**22
-"""Entries of a tokenizer: the library reserves memory for all of them, and aborts without it."""
+"""The library reserves memory for all ids, and aborts without it."""
 
 
 def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTrainedTokenizerFast":
     """Train a byte-level BPE tokenizer. The same documents give the same tokenizer.
 
     All 256 bytes are tokens, so any text is encoded and decoded exactly. Id 0 is
-    ``<|endoftext|>``, which is the begin, end and padding token and is never added to a text by
-    itself. Words of more than 1,024 characters, which no ordinary text has, are cut for training:
-    its time grows with the square of their length.
+    ``<|endoftext|>``, the begin, end and padding token, which is never added to a text. Words of
+    more than 1,024 characters are cut for training, whose time grows with the square of their
+    length.
 
     Args:
         documents: Training text, read once.
-        vocab_size: Number of ids, at least 257. A corpus with fewer pairs of tokens that occur
-            twice gives a smaller tokenizer: ``len(tokenizer)`` tells.
-
-    Returns:
-        A tokenizer that ``save_pretrained`` writes and ``load_tokenizer`` reads.
+        vocab_size: Number of ids, at least 257. A small corpus gives a smaller tokenizer.
 
     Raises:
         ConfigError: ``vocab_size`` is below 257 or above 2**22, or there is no document.
@@ -62,7 +58,7 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
 
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = words  # not asked for again: training holds the tokenizer's lock
+    backend.pre_tokenizer = words  # ``texts`` uses ``words``: training locks the tokenizer
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -88,15 +84,12 @@ def load_tokenizer(name_or_path: str) -> Any:
     """Load a tokenizer from a folder, or by its name on the Hugging Face hub.
 
     Args:
-        name_or_path: Folder with a tokenizer, such as one that ``save_pretrained`` wrote, or a
-            name such as ``owner/name``. Code that comes with a tokenizer is never run.
-
-    Returns:
-        A ``transformers`` tokenizer.
+        name_or_path: Folder of ``save_pretrained``, or a name such as ``owner/name``. Code that
+            comes with a tokenizer is never run.
 
     Raises:
-        ConfigError: Nothing of that name can be loaded, or the folder holds what is no regular
-            file, such as a FIFO.
+        ConfigError: Nothing of that name can be loaded, or the folder holds an irregular file,
+            such as a FIFO.
     """
     from transformers import AutoTokenizer
 
@@ -124,16 +117,9 @@ def load_tokenizer(name_or_path: str) -> Any:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """SHA-256 of everything that decides the ids of a packed text.
+    """SHA-256, in hexadecimal, of everything that decides the ids of a packed text.
 
-    The padding and truncation that earlier calls left in the tokenizer do not count, nor does
-    saving and loading it.
-
-    Args:
-        tokenizer: A fast ``transformers`` tokenizer.
-
-    Returns:
-        64 hexadecimal digits.
+    Padding and truncation that earlier calls left in a fast tokenizer do not count.
 
     Raises:
         ConfigError: The tokenizer has no ``tokenizers`` backend.
@@ -146,13 +132,10 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 
 def plain_encoder(tokenizer: Any) -> "Tokenizer":
-    """Private copy of the backend that encodes whole texts as nothing but text.
+    """Copy of the backend of a fast tokenizer that encodes whole texts as plain text.
 
-    Without truncation and padding, and with special tokens that are spelled out in a text
-    encoded as the characters they are: a text cannot forge the end of a document.
-
-    Args:
-        tokenizer: A fast ``transformers`` tokenizer; it is not changed.
+    It has no truncation and padding. Special tokens that a text spells out are encoded as their
+    characters, so that a text cannot forge the end of a document.
 
     Raises:
         ConfigError: The tokenizer has no ``tokenizers`` backend.
@@ -166,7 +149,7 @@ def plain_encoder(tokenizer: Any) -> "Tokenizer":
 
 
 def _training_pieces(text: str, pre_tokenizer: Any) -> Iterator[str]:
-    """The text, cut within the words that are too long: almost always the text itself."""
+    """The text, cut within words that are too long."""
     start = 0
     if _MAY_BE_LONG.search(text):
         for _, (first, end) in pre_tokenizer.pre_tokenize_str(text):

@@ -1,4 +1,4 @@
-"""Long documents more often, within each source: the same mixture, of longer documents."""
+"""Up-sample long documents within each source, so that the mixture of sources stays."""
 
 from collections.abc import Iterable
 
@@ -10,29 +10,28 @@ from diffattn.lab.data.tokens import PackedTokens
 
 
 class UpsampledTokens:
-    r"""Documents of a split, drawn pass by pass, one after the other; read as the split is.
+    r"""Documents of a split, drawn pass by pass: per-source length up-sampling.
 
-    Per-source length up-sampling. In a pass, document :math:`d` of source :math:`s` is expected
+    In a pass, document :math:`d` of source :math:`s` is expected
 
     .. math:: w_d \sum_{e \in s} n_e \Big/ \sum_{e \in s} w_e n_e
 
-    times, :math:`n` its tokens and :math:`w` the factor for a long document, 1 for others. So in a
-    source long documents are up-sampled by the factor against others; a source has as many tokens
-    as in the split, but for less than two of its longest document; and a pass as many as the split.
+    times, :math:`n` its tokens and :math:`w` the factor for a long document, 1 for others. Within a
+    source, long documents are up-sampled by the factor. A source keeps its number of tokens, up to
+    two of its longest document, and a pass has as many tokens as the split.
 
-    Source: arXiv:2402.10171 (Fu et al. 2024), per-source length up-sampling. The code that they
-    released drops a share of the short documents until every source has its tokens, which gives the
-    same odds from a corpus so large that nothing repeats. Our choices are the passes, in which a
-    document's copies are its expected number rounded down or up (systematic sampling), and what a
-    source is, see :func:`source_of`.
+    Source: arXiv:2402.10171 (Fu et al. 2024). Their code drops short documents until every source
+    has its tokens, which has the same odds in a corpus so large that nothing repeats. Our choices
+    are the passes, in which the expected number of copies is rounded down or up (systematic
+    sampling), and the definition of a source, see :func:`source_of`.
 
     Args:
         packed: The split, with the names of its documents.
         longer_than: Tokens, the end token included, above which a document is long.
         factor: Of long documents, more than 1.
-        num_tokens: Passes are drawn until there are so many.
-        seed: The draws depend on it and the split alone; a longer run begins with those of a
-            shorter one.
+        num_tokens: Passes are drawn until there are so many tokens.
+        seed: The draws depend on it and the split alone; a longer run begins with the draws of a
+            shorter run.
 
     Attributes:
         num_tokens: Tokens of all passes.
@@ -78,7 +77,7 @@ class UpsampledTokens:
         return np.concatenate(parts)
 
     def summary(self) -> str:
-        """How much of the tokens long documents are, before and after."""
+        """The share of tokens in long documents, before and after, in words."""
         lengths = np.diff(np.asarray(self._packed.document_offsets))
         before = lengths[self._long].sum() / lengths.sum()
         drawn = lengths[self.documents]
@@ -90,10 +89,10 @@ class UpsampledTokens:
 
 
 def long_documents(packed: PackedTokens, longer_than: int) -> np.ndarray:
-    """Which documents of a split have more tokens than that: bool ``[num_documents]``.
+    """Documents of a split with more tokens than ``longer_than``: bool ``[num_documents]``.
 
     Raises:
-        ConfigError: None has, or all have.
+        ConfigError: No document is so long, or all are.
     """
     lengths = np.diff(np.asarray(packed.document_offsets))
     if not lengths.min() <= longer_than < lengths.max():
@@ -107,8 +106,8 @@ def long_documents(packed: PackedTokens, longer_than: int) -> np.ndarray:
 def source_of(name: str) -> str:
     """The source of a document, by its name.
 
-    That is the top folder of a folder of text; in a folder of ``.jsonl`` files, the file; of a
-    dataset on the hub, all of it. Files that lie in no folder are one source, ``""``.
+    It is the top folder in a folder of text, the file in a folder of ``.jsonl`` files, and the
+    whole dataset on the hub. Files in no folder are one source, ``""``.
     """
     folder, has_folder, _ = name.partition("/")
     if has_folder:
@@ -123,7 +122,7 @@ def expected_copies(lengths: np.ndarray, sources: np.ndarray, weights: np.ndarra
     Args:
         lengths: int64 ``[n]``, tokens of the documents.
         sources: int64 ``[n]``, numbers of their sources.
-        weights: float64 ``[n]``, how often each is wanted relative to others of its source.
+        weights: float64 ``[n]``, relative frequencies within each source.
 
     Returns:
         float64 ``[n]``.
