@@ -21,6 +21,7 @@ import contextlib
 import hashlib
 import itertools
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def pack(
     read and compared, and the rest is encoded. One process at a time may pack into a folder.
 
     Args:
-        documents: The corpus, read once; a few batches of it are in memory at a time.
+        documents: The corpus, read once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
         out: Folder of the files; made if missing.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
@@ -70,15 +71,13 @@ def pack(
         ``{"train": sidecar, "validation": sidecar}``.
 
     Raises:
-        ConfigError: The corpus is empty, the fraction is not between 0 and 1, ``workers`` is below
-            1, or the tokenizer is not fast or has no end token.
-        CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or a document
-            that was packed before an interruption has changed.
+        ConfigError: The corpus is empty, a number is out of range, or the tokenizer does not fit.
+        CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or a packed
+            document of an interrupted packing has changed.
         DiffAttnError: A process that encodes was killed; the same call goes on.
         OSError: The disk is full or not writable; the same call goes on.
     """
-    out = Path(out)
-    identity = _identity(tokenizer, validation_fraction, workers)
+    identity, out = _identity(tokenizer, validation_fraction, workers), Path(out)
     digest = hashlib.sha256()
     corpus = _hashed(documents, digest)
     first = next(corpus, None)
@@ -86,32 +85,35 @@ def pack(
         raise ConfigError("pack: the corpus must hold at least one document, got none.")
     recorded = _interrupted(out)
     if all((out / f"{split}.json").exists() for split in SPLITS):
-        for _ in corpus:
-            pass
-        sidecars = _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
-        _clean(out)
-        return sidecars
+        deque(corpus, maxlen=0)  # only hashed
+        return _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
     _refuse_foreign(out)
-    if recorded is not None:
-        way_out = f", or delete {out / _WORK}"
-        begun = recorded["identity"]
-        _require_same(out, begun, _begun_with(identity), "an interrupted one", way_out)
     work = out / _WORK
+    if recorded is not None:
+        begun, way_out = recorded["identity"], f", or delete {work}"
+        _require_same(out, begun, _begun_with(identity), "an interrupted one", way_out)
     make_folder(work)
     _clean(out, but=work)
     assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
     waiting = encoding.batches(assigned, digest)
     try:
         parts = _write(waiting, tokenizer, work, workers, identity, recorded, on_progress)
-        identity["corpus_hash"] = digest.hexdigest()
-        sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
-        for split, sidecar in sidecars.items():
-            write_json(work / f"{split}.json", sidecar)
-        write_json(work / _PROGRESS, {"schema": 1, "whole": True})
+        sidecars = _describe(work, {**identity, "corpus_hash": digest.hexdigest()}, parts)
     finally:
         if not (work / _PROGRESS).exists():
             shutil.rmtree(work, ignore_errors=True)
     _publish(work, out)
+    return sidecars
+
+
+def _describe(
+    work: Path, identity: dict[str, Any], parts: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Write the sidecars, and that the files are whole."""
+    sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
+    for split, sidecar in sidecars.items():
+        write_json(work / f"{split}.json", sidecar)
+    write_json(work / _PROGRESS, {"schema": 1, "whole": True})
     return sidecars
 
 
@@ -244,6 +246,7 @@ def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
     sidecars = {split: PackedTokens(out, split).metadata for split in SPLITS}
     for sidecar in sidecars.values():
         _require_same(out, sidecar, identity, "one", "")
+    _clean(out)
     return sidecars
 
 

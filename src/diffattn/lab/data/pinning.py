@@ -3,7 +3,6 @@
 A packing records the pin, and goes on only with the same source.
 """
 
-from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError, first_line

@@ -12,9 +12,15 @@ from diffattn.files.io import read_json
 
 # Sidecars come last: with them a packing is whole.
 FILES = (
-    "train.bin", "train.idx", "train.names", "validation.bin", "validation.idx", "validation.names",
-    "train.json", "validation.json",
-)  # fmt: skip
+    "train.bin",
+    "train.idx",
+    "train.names",
+    "validation.bin",
+    "validation.idx",
+    "validation.names",
+    "train.json",
+    "validation.json",
+)
 SCHEMA = 3
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _FIELDS = {

@@ -1,4 +1,4 @@
-"""Memory of one training step by part: the step itself, run on tensors without values."""
+"""Memory of one training step by part, measured by running it on tensors without values."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -19,32 +19,41 @@ from diffattn.ops.backends.chunk_layout import GROUP_BYTES
 from diffattn.ops.inputs.packed_rows import window_inputs
 
 PARTS = (
-    "weights", "gradients", "optimizer", "bfloat16 weights", "activations", "logits", "working",
-    "communication",
-)  # fmt: skip
-"""In the order of tables. ``working``: what the backward pass and the optimizer need at once."""
-FORWARD, LOSS, LAST_BLOCK, FIRST_BLOCK, OPTIMIZER = (
-    "forward", "backward of the loss", "backward of the last block", "backward of the first block",
+    "weights",
+    "gradients",
     "optimizer",
-)  # fmt: skip
+    "bfloat16 weights",
+    "activations",
+    "logits",
+    "working",
+    "communication",
+)
+"""In the order of tables. ``working``: temporary tensors of the backward pass and the optimizer."""
+FORWARD, LOSS, LAST_BLOCK, FIRST_BLOCK, OPTIMIZER = (
+    "forward",
+    "backward of the loss",
+    "backward of the last block",
+    "backward of the first block",
+    "optimizer",
+)
 _COUNTED_LAYERS = 2
 _FLOAT32 = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepMemory:
-    """What a step holds on one device that shares nothing, in bytes."""
+    """Bytes of a step on one device that shares nothing."""
 
     phases: dict[str, dict[str, int]]
-    """Of every phase, the parts at its peak."""
+    """The parts at the peak of every phase."""
     block_parameters: int
     """Of one decoder block."""
     root_parameters: int
     """Of everything else: embeddings and final norm."""
     backend: str
-    """Of attention."""
+    """The backend of attention."""
     backend_untested: str | None = None
-    """The same where the kernels have not passed their tests. Default: not known."""
+    """The backend while the kernels have not passed their tests. Default: not known."""
 
     @property
     def peak(self) -> dict[str, int]:
@@ -77,9 +86,9 @@ def step_memory(
     Args:
         config: The model.
         train: Sequence length and precision.
-        sequences: Of one forward pass on the device.
+        sequences: Sequences of one forward pass on the device.
         accumulates: Whether several passes make a step: gradients are there from the start.
-        device: ``"cpu"`` or ``"cuda"``, whose backends and optimizer are meant.
+        device: ``"cpu"`` or ``"cuda"``, the device of the run.
         checkpointing: Whether a block's activations are computed again.
         loss_chunk_tokens: Tokens whose logits exist at once. Default: all.
         apart: Whether documents are kept apart: the sequences are one packed row.
@@ -92,36 +101,33 @@ def step_memory(
     """
     dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
     choose = partial(
-        chosen_backend, config, device=device, dtype=dtype, batch=1 if apart else sequences,
-        num_tokens=train.seq_len * (sequences if apart else 1), elsewhere=elsewhere,
-    )  # fmt: skip
-    backend = choose(tested=tested)
-    is_auto = elsewhere and config.attention_backend == "auto"
-    layers = config.num_hidden_layers
-    ran = layers if whole else min(layers, _COUNTED_LAYERS)
-    step = _Step(config, backend, ran, on_gpu=device != "cpu")
-    ids = torch.zeros(sequences, train.seq_len, dtype=torch.int64)
-    positions = torch.arange(train.seq_len).expand_as(ids) if apart else None
-    rows = window_inputs(ids, positions)  # before: where documents begin are values
-    with FakeTensorMode(allow_non_fake_inputs=True), step.live:
-        step.run(
-            train, rows, accumulates=accumulates, checkpointing=checkpointing,
-            chunk=loss_chunk_tokens, dtype=dtype,
-        )  # fmt: skip
-    block = sum(p.numel() for p in step.model.model.layers[0].parameters())
-    root = sum(p.numel() for p in step.model.parameters()) - ran * block
-    phases = step.phases(layers - ran, block, accumulates=accumulates, checkpointing=checkpointing)
-    return StepMemory(
-        phases=phases,
-        block_parameters=block,
-        root_parameters=root,
-        backend=backend,
-        backend_untested=choose(tested=False) if is_auto else backend,
+        chosen_backend,
+        config,
+        device=device,
+        dtype=dtype,
+        batch=1 if apart else sequences,
+        num_tokens=train.seq_len * (sequences if apart else 1),
+        elsewhere=elsewhere,
     )
+    backend = choose(tested=tested)
+    ran = config.num_hidden_layers if whole else min(config.num_hidden_layers, _COUNTED_LAYERS)
+    step = _Step(config, backend, ran, on_gpu=device != "cpu")
+    rows = _packed_rows(sequences, train.seq_len, apart)
+    with FakeTensorMode(allow_non_fake_inputs=True), step.live:
+        step.run(rows, accumulates, checkpointing, loss_chunk_tokens, dtype)
+    is_auto = elsewhere and config.attention_backend == "auto"
+    untested = choose(tested=False) if is_auto else backend
+    return step.memory(config.num_hidden_layers - ran, untested)
+
+
+def _packed_rows(sequences: int, seq_len: int, apart: bool) -> dict[str, Tensor]:
+    """The inputs of a pass, made outside of the fake mode: borders of documents are values."""
+    ids = torch.zeros(sequences, seq_len, dtype=torch.int64)
+    return window_inputs(ids, torch.arange(seq_len).expand_as(ids) if apart else None)
 
 
 class _Step:
-    """One step, told apart into parts and phases while it runs."""
+    """One step, which sorts tensors into parts and phases while it runs."""
 
     def __init__(
         self, config: DiffTransformerConfig, backend: str, layers: int, *, on_gpu: bool
@@ -137,15 +143,21 @@ class _Step:
         self.live = LiveBytes(self._sort)
         self.model: Any = None
         self._stage = "weights"
-        self._logits = 0  # tokens of them at once
+        self._accumulates = False
+        self._logits = 0  # tokens whose logits exist at once
         self._around_last_block: list[dict[str, int]] = []
 
     def run(
-        self, train: TrainConfig, rows: dict[str, Tensor], *, accumulates: bool,
-        checkpointing: bool, chunk: int | None, dtype: torch.dtype,
-    ) -> None:  # fmt: skip
+        self,
+        rows: dict[str, Tensor],
+        accumulates: bool,
+        checkpointing: bool,
+        chunk: int | None,
+        dtype: torch.dtype,
+    ) -> None:
         """Build the model, give the optimizer its state, and run one pass and its step."""
         tokens = rows["input_ids"].numel()
+        self._accumulates = accumulates
         self._logits = min(tokens, chunk or tokens)
         self.model = DiffTransformerForCausalLM(self.config).train()
         self.model.loss_chunk_tokens = chunk
@@ -160,7 +172,7 @@ class _Step:
         self._stage = "activations"
         self.live.enter(FORWARD)
         bfloat16 = dtype == torch.bfloat16
-        # Of a block that is computed again the trainer's autocast keeps no bfloat16 copies either.
+        # The trainer's autocast keeps no bfloat16 copies of a block that is computed again either.
         with torch.autocast("cpu", torch.bfloat16, bfloat16, cache_enabled=not checkpointing):
             out = self.model(**rows, labels=rows["input_ids"], use_cache=False)
         if bfloat16 and out.logits is not None:
@@ -177,7 +189,7 @@ class _Step:
         del optimizer
 
     def _optimizer_with_state(self) -> torch.optim.Optimizer:
-        # One parameter after another, as on a CPU; what a GPU does at once is added in ``phases``.
+        # One parameter after another, as on a CPU; ``_phases`` adds the temporaries of a GPU.
         optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
         self._give_gradients()
         self._stage = "optimizer"
@@ -206,7 +218,7 @@ class _Step:
             module.register_forward_pre_hook(self._between_blocks)
 
     def _after_block(self, phase: str, block: Any, inputs: Any, output: Tensor) -> None:
-        if self._stage == "activations":  # not when it is computed again
+        if self._stage == "activations":  # not when the block is computed again
             output.register_hook(lambda grad: self.live.enter(phase))
 
     def _between_blocks(self, module: Any, inputs: Any) -> None:
@@ -226,43 +238,51 @@ class _Step:
             return "bfloat16 weights"
         return "working" if self._stage == "step" else self._stage
 
-    def phases(
-        self, more: int, block: int, *, accumulates: bool, checkpointing: bool
-    ) -> dict[str, dict[str, int]]:
-        """The peaks of a model with ``more`` layers than were run."""
-        found = {name: dict(parts) for name, parts in self.live.peaks.items() if name}
-        if self.backend == "chunked":
-            for name in found.keys() - {OPTIMIZER}:
-                found[name]["working"] = (
-                    found[name].get("working", 0) + GROUP_BYTES
-                )  # its own memory
+    def memory(self, more_layers: int, untested: str) -> StepMemory:
+        """The result for a model with more layers than were run."""
+        block = sum(p.numel() for p in self.model.model.layers[0].parameters())
+        all_blocks = len(self.model.model.layers) * block
+        return StepMemory(
+            phases=self._phases(more_layers, block),
+            block_parameters=block,
+            root_parameters=sum(p.numel() for p in self.model.parameters()) - all_blocks,
+            backend=self.backend,
+            backend_untested=untested,
+        )
+
+    def _phases(self, more_layers: int, block: int) -> dict[str, dict[str, int]]:
+        phases = {name: dict(parts) for name, parts in self.live.peaks.items() if name}
+        if self.backend == "chunked":  # it takes memory of its own
+            for name in phases.keys() - {OPTIMIZER}:
+                phases[name]["working"] = phases[name].get("working", 0) + GROUP_BYTES
         if self.on_gpu:  # the square roots of all second moments at once
             working = sum(p.numel() for p in self.model.parameters()) * _FLOAT32
-            found[OPTIMIZER]["working"] = working
-        if not more:
-            return found
+            phases[OPTIMIZER]["working"] = working
+        if not more_layers:
+            return phases
         before, after = self._around_last_block
+        # Logits: a block has none, but attention maps may be as many.
         kept = {
             part: after.get(part, 0) - before.get(part, 0)
             for part in ("activations", "bfloat16 weights", "logits")
-        }  # logits: of none, but for attention maps that are as many
-        for name, parts in found.items():
-            kept_too = name in (FORWARD, LOSS, LAST_BLOCK)
-            has_gradients = accumulates or not kept_too
+        }
+        for name, parts in phases.items():
+            is_before_first_block = name in (FORWARD, LOSS, LAST_BLOCK)
+            has_gradients = self._accumulates or not is_before_first_block
             growth = {
                 "weights": _FLOAT32 * block,
                 "optimizer": 2 * _FLOAT32 * block,
                 "gradients": _FLOAT32 * block if has_gradients else 0,
                 "working": _FLOAT32 * block if self.on_gpu and name == OPTIMIZER else 0,
-                **(kept if kept_too else {}),
+                **(kept if is_before_first_block else {}),
             }
             for part, size in growth.items():
-                parts[part] = parts.get(part, 0) + more * size
-        return found
+                parts[part] = parts.get(part, 0) + more_layers * size
+        return phases
 
 
 def _with_kernel(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Let a layer call the kernels' operator, which without values needs no GPU."""
+    """Have a layer call the kernels' operator, which without values needs no GPU."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
         scale = layer.head_dim**-0.5
