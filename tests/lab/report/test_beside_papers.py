@@ -18,7 +18,6 @@ from diffattn.lab.records.evaluations import (
 from diffattn.lab.report.beside_papers import build_papers_report
 from diffattn.lab.report.claims.records import (
     EVALUATIONS,
-    ClaimRecords,
     committed_folders,
     read_claim_records,
     read_folders,
@@ -99,68 +98,70 @@ def evaluation(
     return folder
 
 
-def test_other_versions_and_questions_are_left_out(tmp_path):
-    folders = [
-        evaluation(tmp_path / "a", "softmax-seed0"),
-        evaluation(tmp_path / "b", "diff-seed0", version=1),
-        evaluation(tmp_path / "c", "diff-seed1", parameters={"length": 4096}),
-        evaluation(tmp_path / "d", "diff-seed2"),
-    ]
-    found = read_folders(folders)
-    assert [of.model["label"] for of in found.records.evaluations] == [
-        "softmax-seed0",
-        "diff-seed2",
-    ]
-    assert found.gaps == [
-        "diff-seed0's result of needle was left out: version 1 of the protocol, not 2.",
-        "diff-seed1's result of needle was left out: length differ from those of softmax-seed0.",
-    ]
-
-
-def test_a_few_questions_are_not_compared_with_all_of_them(tmp_path):
-    folders = [
-        evaluation(tmp_path / "a", "softmax-seed0", selection={"limit": 5}),
-        evaluation(tmp_path / "b", "diff-seed0"),
-    ]
-    found = read_folders(folders)
-    assert [of.model["label"] for of in found.records.evaluations] == ["diff-seed0"]
-    assert found.gaps == [
-        "softmax-seed0's result of needle was left out: it was asked 5 items (--limit), "
-        "diff-seed0 all."
-    ]
-    few = [folders[0], evaluation(tmp_path / "c", "diff-seed0", selection={"limit": 5})]
-    assert len(read_folders(few).records.evaluations) == 2
-
-
 @pytest.mark.parametrize(
-    ("weights", "why"),
+    ("results", "kept", "gaps"),
     [
-        ("b", "its weights are b, those of another result of diff-seed0 a."),
-        ("a", "there is another one of the same weights."),
+        (
+            [
+                ("softmax-seed0", {}),
+                ("diff-seed0", {"version": 1}),
+                ("diff-seed1", {"parameters": {"length": 4096}}),
+                ("diff-seed2", {}),
+            ],
+            ["softmax-seed0 needle", "diff-seed2 needle"],
+            [
+                "diff-seed0's result of needle was left out: version 1 of the protocol, not 2.",
+                "diff-seed1's result of needle was left out: length differ from those of "
+                "softmax-seed0.",
+            ],
+        ),
+        (
+            [("softmax-seed0", {"selection": {"limit": 5}}), ("diff-seed0", {})],
+            ["diff-seed0 needle"],
+            [
+                "softmax-seed0's result of needle was left out: it was asked 5 items (--limit), "
+                "diff-seed0 all."
+            ],
+        ),
+        (
+            [(name, {"selection": {"limit": 5}}) for name in ("softmax-seed0", "diff-seed0")],
+            ["softmax-seed0 needle", "diff-seed0 needle"],
+            [],
+        ),
+        *(
+            (
+                [("diff-seed0", {"weights": "a"}), ("diff-seed0", {"weights": weights})],
+                ["diff-seed0 needle"],
+                [f"diff-seed0's result of needle was left out: {why}."],
+            )
+            for weights, why in (
+                ("b", "its weights are b, those of another result of diff-seed0 a"),
+                ("a", "there is another one of the same weights"),
+            )
+        ),
+        (  # else a mean over parts would be of no model
+            [
+                ("diff-seed0", {"weights": "a"}),
+                ("diff-seed0", {"weights": "b", "variant": "fig5"}),
+                ("diff-seed0", {"weights": "a", "variant": "fig5"}),
+            ],
+            ["diff-seed0 needle", "diff-seed0 fig5"],
+            [
+                "diff-seed0's result of fig5 was left out: its weights are b, those of another "
+                "result of diff-seed0 a."
+            ],
+        ),
     ],
+    ids=["versions", "few-questions", "equally-few", "weights", "twice", "parts"],
 )
-def test_two_results_of_one_label_are_not_averaged(tmp_path, weights, why):
+def test_results_that_cannot_be_compared_are_left_out(tmp_path, results, kept, gaps):
     folders = [
-        evaluation(tmp_path / "one", "softmax-seed0", value=0.25),
-        evaluation(tmp_path / "two", "diff-seed0", value=0.5, weights="a"),
-        evaluation(tmp_path / "three", "diff-seed0", value=1.0, weights=weights),
+        evaluation(tmp_path / str(index), label, **options)
+        for index, (label, options) in enumerate(results)
     ]
     found = read_folders(folders)
-    assert found.gaps == [f"diff-seed0's result of needle was left out: {why}"]
-    (needles,) = [row for row in judged_claims(found.records) if row.claim.id == "needles"]
-    assert needles.measured.effect == 0.25
-
-
-def test_parts_of_a_protocol_are_of_one_model(tmp_path):
-    """Else a mean over parts would be of no model."""
-    folders = [
-        evaluation(tmp_path / "one", "diff-seed0", weights="a"),
-        evaluation(tmp_path / "two", "diff-seed0", weights="b", variant="fig5"),
-        evaluation(tmp_path / "three", "diff-seed0", weights="a", variant="fig5"),
-    ]
-    found = read_folders(folders)
-    assert [of.variant for of in found.records.evaluations] == ["needle", "fig5"]
-    assert len(found.gaps) == 1
+    assert [f"{of.model['label']} {of.variant}" for of in found.records.evaluations] == kept
+    assert found.gaps == gaps
 
 
 def test_committed_results_of_two_versions_are_refused(tmp_path):
@@ -171,6 +172,11 @@ def test_committed_results_of_two_versions_are_refused(tmp_path):
     for page in (claims_document, claims_table):
         with pytest.raises(CheckpointError, match=r"got: diff-seed0's .* version 1 .*, not 2"):
             page(tmp_path)
+
+
+def judged_needles(folders):
+    judged = judged_claims(read_folders(folders).records)
+    return next(row for row in judged if row.claim.id == "needles")
 
 
 def test_scores_at_the_floor_tell_nothing(tmp_path):
@@ -185,35 +191,11 @@ def test_scores_at_the_floor_tell_nothing(tmp_path):
         num_unpaired=0, over="seeds", primary=True, verdict="uninformative: neither guesses well",
     )  # fmt: skip
     Comparison(baseline="softmax", differences=[row]).write(folders[0])
-    (needles,) = [
-        of for of in judged_claims(read_folders(folders).records) if of.claim.id == "needles"
-    ]
+    needles = judged_needles(folders)
     assert (needles.verdict, needles.why) == ("uninformative", "neither guesses well")
     (folders[0] / "comparison.json").unlink()
-    (needles,) = [
-        of for of in judged_claims(read_folders(folders).records) if of.claim.id == "needles"
-    ]
+    needles = judged_needles(folders)
     assert needles.verdict == "inconclusive"
-
-
-@pytest.mark.parametrize(("control", "verdict"), [(0.8, "agrees"), (0.3, "uninformative")])
-def test_a_lead_that_a_control_has_too_tells_nothing(tmp_path, control, verdict):
-    means = {"softmax": 1.0, "diff": 0.3, "softmax_half": control}
-    results = [
-        EvalResult(
-            protocol="outliers", version=1, source="", variant="outliers",
-            model={"label": f"{kind}-seed{seed}"}, parameters={}, choices={}, tables={},
-            num_items=1, num_failed=0, items={},
-            metrics=[Metric(name="largest hidden state", value=mean + seed / 1_000 * number,
-                            n=9, headline=True)],
-        )
-        for number, (kind, mean) in enumerate(means.items())
-        for seed in range(4)
-    ]  # fmt: skip
-    judged = judged_claims(ClaimRecords(evaluations=tuple(results)))
-    (found,) = [of for of in judged if of.claim.id == "outliers-hidden"]
-    assert found.verdict == verdict
-    assert ("Softmax × ½" in found.why) == (verdict == "uninformative")
 
 
 def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):
