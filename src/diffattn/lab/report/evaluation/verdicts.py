@@ -42,6 +42,7 @@ def verdict_section(
         published: Results that papers print, by protocol.
     """
     primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
+    primary.sort(key=lambda pair: pair.over != "seeds")
     if not primary:
         return []
     by_seed = {pair.variant for pair in primary if pair.over == "seeds"}

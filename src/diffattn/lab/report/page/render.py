@@ -15,17 +15,25 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 GENERATOR = "diffattn report"
-"""What a page says made it, unless another command did."""
+"""The command that a page names as its maker, unless another made it."""
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def beginning(generator: str) -> str:
-    """How every page begins that a command has made.
+    """The start of every page of a command; its version may follow."""
+    return render("head.html.j2", script="", generator=generator)
+
+
+def write_document(out: Path, document: Document, more: Sequence[Section] = ()) -> Path:
+    """Write a page of elements, as :func:`write_page`.
 
     Args:
-        generator: The command; its version may follow.
+        out: File to write.
+        document: The page.
+        more: Sections that stand before the last one, which names the origin of the numbers.
     """
-    return render("head.html.j2", script="", generator=generator)
+    *sections, last = document.sections
+    return write_page(out, "page.html.j2", document=document, sections=[*sections, *more, last])
 
 
 def write_page(out: Path, template: str, **values: Any) -> Path:
@@ -34,7 +42,7 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
     Args:
         out: File to write; its folder is made if missing.
         template: Name of a file in ``report/templates``.
-        values: What the template shows. Every text in them is plain and escaped by the template.
+        values: Of the template, which escapes every text in them; see :func:`render`.
 
     Raises:
         ConfigError: ``out`` is no file and cannot become one.
@@ -46,57 +54,37 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
     return out
 
 
-def write_document(out: Path, document: Document, more: Sequence[Section] = ()) -> Path:
-    """Write a page of elements.
-
-    Args:
-        out: File to write; its folder is made if missing.
-        document: The page.
-        more: Sections that stand before the last one, which says where the numbers are from.
-
-    Raises:
-        ConfigError: ``out`` is no file and cannot become one.
-    """
-    *sections, last = document.sections
-    sections = [*sections, *more, last]
-    return write_page(
-        out,
-        "document.html.j2",
-        title=document.title,
-        chapters={section.id: section.title for section in sections},
-        document=document,
-        sections=sections,
-    )
-
-
 def render(
     template: str,
     *,
     script: str | None = None,
-    style: str | None = None,
+    style: str = "",
     generator: str = GENERATOR,
     **values: Any,
 ) -> str:
-    """HTML of a page that needs no network and runs no script but its own.
+    """Fill a template; the page needs no network and runs no script but its own.
 
     Args:
         template: Name of a file in ``report/templates``.
-        script: All that runs in the page. Default: :func:`page_script`.
-        style: For templates whose policy names their style sheet. Default: the template's.
-        generator: What the page says made it.
-        values: What the template shows.
+        script: Everything that runs in the page. Default: plotly and ``page.js``.
+        style: For templates whose policy names their style sheet.
+        generator: The command that made the page.
+        values: Of the template.
     """
     from jinja2 import UndefinedError
     from markupsafe import Markup
 
-    ours = {"script": page_script() if script is None else script, "style": style or ""}
-    filled = _environment().get_template(template)
+    inline = {"script": _chart_script() if script is None else script, "style": style}
     try:
-        page = filled.render(
-            **{name: Markup(text) for name, text in ours.items()},
-            **{f"{name}_hash": source_hash(text) for name, text in ours.items()},
-            generator=generator,
-            **values,
+        page = (
+            _environment()
+            .get_template(template)
+            .render(
+                **{name: Markup(text) for name, text in inline.items()},
+                **{f"{name}_hash": source_hash(text) for name, text in inline.items()},
+                generator=generator,
+                **values,
+            )
         )
     except UndefinedError as error:
         raise LookupError(str(error)) from error
@@ -104,20 +92,19 @@ def render(
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
-def page_script() -> str:
-    """All that runs in a page: plotly and ours, in one element."""
+def _chart_script() -> str:
     from plotly.offline import get_plotlyjs
 
     return f"\n{get_plotlyjs()}\n{template_text('page.js')}"
 
 
 def template_text(name: str) -> str:
-    """A file of ``report/templates`` as it stands."""
+    """Read a file of ``report/templates``."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def source_hash(script: str) -> str:
-    """``sha256-...``: how a content security policy names an inline script."""
+    """Name an inline script as a content security policy does: ``sha256-...``."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 

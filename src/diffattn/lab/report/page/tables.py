@@ -8,7 +8,7 @@ from typing import Literal
 
 from diffattn.lab.report.page.wording import MISSING, markdown_table, type_color, type_name
 
-_NUMBER = re.compile(r"[+−]?\d")
+_NUMBER = re.compile(r"(below )?[+−]?\d")
 _LONG_TEXT = 60
 
 

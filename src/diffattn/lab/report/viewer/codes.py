@@ -17,7 +17,7 @@ LEVELS = 255
 
 
 def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndarray | None, float]:
-    """Round maps to bytes and leave out what a causal map cannot have.
+    """Round the causal half of maps to bytes.
 
     Args:
         maps: ``[..., T, T]``, rows are queries; weights from 0 to 1 up to rounding.
@@ -36,16 +36,16 @@ def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndar
 
 
 def to_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
-    """The weights that codes stand for, float64 of the same shape."""
-    return np.square(codes / LEVELS) * _of_weights(codes, scales)
+    """Turn codes back into weights, float64 of the same shape."""
+    return np.square(codes / LEVELS) * _scale_of(codes, scales)
 
 
 def half_step(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
-    """How far a weight can lie from what its code stands for, float64 of the same shape."""
-    return (codes + 0.25) / LEVELS**2 * _of_weights(codes, scales)
+    """The largest rounding error that each code can hide, float64 of the same shape."""
+    return (codes + 0.25) / LEVELS**2 * _scale_of(codes, scales)
 
 
-def _of_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray | float:
+def _scale_of(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray | float:
     """The scale of every weight."""
     if scales is None:
         return 1.0
@@ -53,12 +53,12 @@ def _of_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray | fl
 
 
 def packed(*parts: np.ndarray) -> str:
-    """Little-endian bytes of arrays one after the other, deflated (zlib), in base64."""
+    """Pack arrays one after the other: little-endian bytes, deflated (zlib), in base64."""
     content = b"".join(
         np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False).tobytes()
         for part in parts
     )
-    # Next to incompressible bytes are smaller without looking for repetitions, even maps with.
+    # A search for repetitions makes even maps smaller, and nearly random bytes larger.
     codings = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
     return base64.b64encode(min((_deflated(content, c) for c in codings), key=len)).decode("ascii")
 

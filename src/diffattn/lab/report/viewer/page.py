@@ -14,7 +14,7 @@ from diffattn.lab.report.viewer.tokens import ends_line, shown
 from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, ViewedText
 
 GENERATOR = "diffattn inspect"
-"""What a page says made it."""
+"""The command that the page names as its maker."""
 _SUM_LEVELS = 65_535
 _SCRIPTS = ("viewer_data.js", "viewer_drawing.js", "viewer.js")
 
@@ -32,8 +32,8 @@ def require_page_destination(path: Path, *, force: bool = False) -> None:
     if force:
         require_file_destination(path)
         return
-    what, way_out = f"a page of '{GENERATOR}'", "--force replaces it."
-    require_replaceable(path, beginning(GENERATOR), what, way_out)
+    kind = f"a page of '{GENERATOR}'"
+    require_replaceable(path, beginning(GENERATOR), kind, "--force replaces it.")
 
 
 def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
@@ -46,7 +46,7 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
     Raises:
         ConfigError: ``out`` is no file and cannot become one.
     """
-    texts = _distinct([model.text for model in models])
+    texts = list(dict.fromkeys(model.text for model in models))
     data = {
         "levels": LEVELS,
         "texts": [_text(text) for text in texts],
@@ -75,7 +75,7 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
 
 
 def _notes(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[str]:
-    """What a reader must know before comparing."""
+    """Facts that a reader must know before comparing."""
     notes = []
     if len(texts) > 1:
         same = len({_content(text) for text in texts}) == 1
@@ -115,14 +115,10 @@ def _groups(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[
 
 
 def _content(text: ViewedText) -> bytes:
-    """What the tokens say together, the first left out where it is BOS."""
+    """The text of all tokens without BOS."""
     pieces = text.pieces[1:] if text.begins_with_bos else text.pieces
     whole = b"".join(p if isinstance(p, bytes) else p.encode("utf-8", "replace") for p in pieces)
     return whole.strip()  # tokenizers of the SentencePiece kind begin with a space
-
-
-def _distinct(texts: Sequence[ViewedText]) -> list[ViewedText]:
-    return list(dict.fromkeys(texts))
 
 
 def _text(text: ViewedText) -> dict[str, Any]:
@@ -150,12 +146,12 @@ def _model(model: ViewedModel, texts: Sequence[ViewedText]) -> dict[str, Any]:
 
 
 def _sum_scale(layer: ViewedLayer) -> float | None:
-    """What the largest code of a sum stands for."""
+    """The sum that the largest code stands for."""
     return None if layer.sums is None else float(layer.sums.max())
 
 
 def _block(layer: ViewedLayer) -> str:
-    """λ, scales, codes and sums of a layer, as the page's script reads them."""
+    """Pack λ, scales, codes and sums of a layer for the script of the page."""
     floats = [x.astype(np.float32) for x in (layer.lam, layer.scales) if x is not None]
     parts: list[np.ndarray] = [*floats, layer.codes]
     if layer.sums is not None:

@@ -7,14 +7,14 @@ from diffattn.lab.report.page.wording import WHITE_SPACE
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 _COMBINING = {"Mn", "Mc", "Me"}
 _CARRIER = "◌"
-"""What a combining mark stands on, where its letter is in another token."""
+"""Carries a combining mark whose letter is in another token."""
 
 
 def shown(piece: str | bytes) -> str:
-    """A token with white space, control characters and bytes made visible.
+    """Make white space, control characters and bytes of a token visible.
 
     Args:
-        piece: Its text, or bytes that are no whole characters.
+        piece: Text, or bytes that are no whole characters.
 
     Returns:
         Plain text: ``␣the``, ``⏎``, ``␀``, ``‹U+202E›``, ``‹E2 82›``, and ``∅`` if it is empty.
@@ -28,7 +28,7 @@ def shown(piece: str | bytes) -> str:
 
 
 def ends_line(piece: str | bytes) -> bool:
-    """Whether the text goes on in a new line after a token."""
+    """Whether a line break follows a token."""
     return isinstance(piece, str) and piece.endswith("\n")
 
 

@@ -1,4 +1,4 @@
-"""What the attention viewer shows, as plain values."""
+"""Models, texts and maps for the attention viewer, as plain values."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewedText:
-    """One text as one tokenizer cuts it."""
+    """A text as a tokenizer cuts it."""
 
     pieces: tuple[str | bytes, ...]
     """Text of every token; bytes where a character is cut."""
@@ -26,7 +26,7 @@ class ViewedText:
     segments: tuple[Segment, ...] = ()
     """They cover the text once, in order; none for a plain text."""
     notes: tuple[str, ...] = ()
-    """Sentences on what this text is, for example that it was cut."""
+    """Sentences about this text, for example that it was cut."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class ViewedModel:
 
     label: str
     facts: tuple[str, ...]
-    """What it is, in a few words each."""
+    """Descriptions of a few words each."""
     text: ViewedText
     layers: tuple[ViewedLayer, ...]
     num_layers: int
