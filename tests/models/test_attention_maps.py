@@ -112,20 +112,17 @@ def test_kernels_without_maps_refuse(model, ids, implementation, option):
 
 
 def test_maps_while_generating(model, ids):
-    out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False,
-        output_attentions=True, return_dict_in_generate=True, pad_token_id=0,
-    )  # fmt: skip
+    options = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
+    options |= {"output_attentions": True, "return_dict_in_generate": True}
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
     shapes = [step[0].shape for step in out.attentions]
     assert shapes == [(2, 4, 11, 11), (2, 4, 1, 12), (2, 4, 1, 13)]
 
 
-def test_padding_is_invisible_in_the_maps(model, ids, implementation):
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0
+def test_padding_is_invisible_in_the_maps(model, ids, padding_mask, implementation):
     for name in WITH_MAPS:
         with implementation(model, name), torch.no_grad():
-            out = model(ids, attention_mask=mask, output_attention_maps=True)
+            out = model(ids, attention_mask=padding_mask, output_attention_maps=True)
         for raw in out.attention_maps:
             assert (raw[0, :, :, 4:, :4] == 0).all()
             assert (raw[1, :, :, 10, :4] > 0).all()
@@ -146,6 +143,5 @@ def test_gradients_can_be_read_at_the_maps(model, ids, implementation):
             assert maps.grad.shape == maps.shape, name
             assert (maps.grad[..., 5, :6] != 0).any(), name
     for signed, raw in zip(kept["attentions"], kept["attention_maps"], strict=True):
-        torch.testing.assert_close(
-            raw.grad[:, :, 0], signed.grad
-        )  # A1 enters the difference as it is
+        # A1 enters the difference as it is.
+        torch.testing.assert_close(raw.grad[:, :, 0], signed.grad)

@@ -1,7 +1,5 @@
 """Saving and loading: bit for bit, λ in float32, and clear about damage."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,6 +8,7 @@ from transformers import AutoModelForCausalLM
 from diffattn.errors import ConfigError
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from model_folders import edit_config
 
 
 @torch.no_grad()
@@ -92,7 +91,6 @@ def test_a_configuration_that_does_not_fit_is_an_error(
     make_config, build, tmp_path, name, value, error, message
 ):
     build(make_config("diff")).save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    edit_config(tmp_path, **{name: value})
     with pytest.raises(error, match=message):
         DiffTransformerForCausalLM.from_pretrained(tmp_path)

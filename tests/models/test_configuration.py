@@ -9,18 +9,11 @@ from diffattn.errors import ConfigError
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import OPTIONS
 from diffattn.ops.inputs.lambda_param import lambda_init
+from model_folders import edit_config
 
 # Heads of the one attention call under Hugging Face's kernels, in units of num_heads and
 # num_kv_heads: V1 calls with [q1, q2, q1, q2] and stores [k1, k2, k1, k2] in a paged cache.
 PHYSICAL_HEADS = {"softmax": (1, 1), "diff": (4, 4), "diff_v2": (2, 1), "shared_diff": (4, 4)}
-
-
-def test_default_is_a_small_v1():
-    config = DiffTransformerConfig()
-    assert config.attention_type == "diff"
-    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (6, 6, 64)
-    assert config.tie_word_embeddings
-    assert config.rope_parameters == {"rope_theta": 10_000.0, "rope_type": "default"}
 
 
 @pytest.mark.parametrize(
@@ -53,8 +46,8 @@ def test_physical_heads_are_derived_and_read_only(config):
             DiffTransformerConfig(**{name: 7})
 
 
-def test_derived_heads_are_written_for_other_libraries(config, tmp_path):
-    """peft, for one, reads the dictionary: by these three numbers it makes a prefix."""
+def test_round_trip_through_a_folder(config, tmp_path):
+    """With the head counts that other libraries read: by them peft makes a prefix, for one."""
     config.save_pretrained(tmp_path)
     for written in (json.loads((tmp_path / "config.json").read_text()), config.to_dict()):
         assert written["num_attention_heads"] == config.num_attention_heads
@@ -62,45 +55,50 @@ def test_derived_heads_are_written_for_other_libraries(config, tmp_path):
         assert (written["num_heads"], written["head_dim"]) == (4, 8)
     assert not {"num_attention_heads", "num_key_value_heads"} & config.settings().keys()
     assert type(config)(**config.to_dict()).settings() == config.settings()
+    for config_class in (DiffTransformerConfig, AutoConfig):
+        loaded = config_class.from_pretrained(tmp_path)
+        assert type(loaded) is DiffTransformerConfig
+        assert loaded.settings() == config.settings()
 
 
 def test_a_folder_without_derived_heads_loads(config, tmp_path):
     """As it was written before."""
     config.save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    written = json.loads(path.read_text())
-    del written["num_attention_heads"], written["num_key_value_heads"]
-    path.write_text(json.dumps(written))
+    edit_config(tmp_path, num_attention_heads=None, num_key_value_heads=None)
     assert DiffTransformerConfig.from_pretrained(tmp_path).settings() == config.settings()
-    path.write_text(json.dumps(written | {"num_attention_heads": 5}))
+    edit_config(tmp_path, num_attention_heads=5)
     with pytest.raises(ConfigError, match=r"num_attention_heads must be .* got 5"):
         DiffTransformerConfig.from_pretrained(tmp_path)
 
 
-def test_round_trip_through_a_folder(config, tmp_path):
-    config.save_pretrained(tmp_path)
-    for loaded in (
-        DiffTransformerConfig.from_pretrained(tmp_path),
-        AutoConfig.from_pretrained(tmp_path),
-    ):
-        assert type(loaded) is DiffTransformerConfig
-        assert loaded.settings() == config.settings()
+V2_SETTINGS = {
+    "lambda_bias": True,
+    "head_norm": True,
+    "head_norm_affine": False,
+    "head_norm_eps": 1e-3,
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_theta": 640_000.0, "rope_type": "default"},
+    "eos_token_id": [1, 2],
+}
 
 
 @pytest.mark.parametrize(
-    ("value", "per_layer"),
+    ("kind", "settings", "lambda_inits"),
     [
-        (None, [lambda_init(0), lambda_init(1)]),
-        (0.8, [0.8, 0.8]),
-        ([-0.0099, 0.45], [-0.0099, 0.45]),  # one public checkpoint starts below zero
+        ("diff", {"lambda_init": None}, [lambda_init(0), lambda_init(1)]),
+        ("diff", {"lambda_init": 0.8}, [0.8, 0.8]),
+        ("diff", {"lambda_init": [-0.0099, 0.45]}, [-0.0099, 0.45]),  # of a public checkpoint
+        ("diff_v2", V2_SETTINGS, [lambda_init(0), lambda_init(1)]),
     ],
-    ids=["schedule", "constant", "list"],
+    ids=["schedule", "constant", "list", "diff_v2"],
 )
-def test_lambda_init_round_trip(make_config, tmp_path, value, per_layer):
-    make_config("diff", lambda_init=value).save_pretrained(tmp_path)
-    loaded = DiffTransformerConfig.from_pretrained(tmp_path)
-    assert loaded.lambda_init == value
-    assert [loaded.layer_lambda_init(layer) for layer in range(2)] == per_layer
+def test_settings_round_trip(make_config, tmp_path, kind, settings, lambda_inits):
+    config = make_config(kind, **settings)
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert loaded.settings() == config.settings()
+    assert config.settings().items() >= settings.items()
+    assert [loaded.layer_lambda_init(layer) for layer in range(2)] == lambda_inits
 
 
 def test_options_of_other_families_are_named_only_where_they_are_on(make_config, tmp_path):
@@ -132,24 +130,6 @@ def test_whole_numbers_are_floats_where_those_are_meant(make_config, tmp_path):
             config.lambda_init = value
     with pytest.raises(ConfigError, match="'embedding_multiplier' expected float, got int"):
         config.embedding_multiplier = 10**400
-
-
-def test_other_settings_round_trip(make_config, tmp_path):
-    config = make_config(
-        "diff_v2",
-        lambda_bias=True,
-        head_norm=True,
-        head_norm_affine=False,
-        head_norm_eps=1e-3,
-        tie_word_embeddings=False,
-        rope_parameters={"rope_theta": 640_000.0, "rope_type": "default"},
-        eos_token_id=[1, 2],
-    )
-    config.save_pretrained(tmp_path)
-    loaded = AutoConfig.from_pretrained(tmp_path)
-    assert loaded.settings() == config.settings()
-    assert loaded.uses_head_norm
-    assert loaded.rope_parameters["rope_theta"] == 640_000.0
 
 
 @pytest.mark.parametrize(
@@ -207,9 +187,8 @@ def test_what_other_families_have_is_refused(name, asked, neutral, tmp_path):
     with pytest.raises(ConfigError, match=f"^DiffTransformerConfig: {name} must "):
         DiffTransformerConfig(**{name: asked})
     DiffTransformerConfig(**{name: neutral}).save_pretrained(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
-    assert name not in written
-    (tmp_path / "config.json").write_text(json.dumps(written | {name: asked}))
+    assert name not in json.loads((tmp_path / "config.json").read_text())
+    edit_config(tmp_path, **{name: asked})
     with pytest.raises(ConfigError, match=f"^DiffTransformerConfig: {name} must "):
         AutoConfig.from_pretrained(tmp_path)
 

@@ -1,6 +1,5 @@
 """Sound folders pass the check of strangers' models, wherever they lie."""
 
-import json
 import os
 import re
 import subprocess
@@ -13,8 +12,7 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.models.folder_check import check_folder
-
-WEIGHTS = "model.safetensors"
+from model_folders import WEIGHTS, edit_config
 
 
 def check(folder):
@@ -23,11 +21,6 @@ def check(folder):
         return path if path.exists() else None
 
     check_folder("tiny", str(folder), find)
-
-
-def change(folder, **settings):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
 @pytest.fixture
@@ -44,27 +37,27 @@ def test_what_we_write_is_sound(config, build, tmp_path):
 def test_shards_count_together(make_config, build, tmp_path):
     build(make_config("diff")).save_pretrained(tmp_path, max_shard_size="8KB")
     check(tmp_path)
-    change(tmp_path, hidden_size=10**5)
+    edit_config(tmp_path, hidden_size=10**5)
     message = (
         r"tiny/config.json: sizes must fit the weights, [\d,]+ numbers, got [\d,]+ parameters; "
         "the largest is hidden_size = 100000."
     )
     with pytest.raises(CheckpointError, match=message):
         check(tmp_path)
-    change(tmp_path, vocab_size=10**9)
+    edit_config(tmp_path, vocab_size=10**9)
     with pytest.raises(CheckpointError, match=r"vocab_size must fit the weights, [0-9,]+ numbers"):
         check(tmp_path)
 
 
 def test_as_many_layers_as_there_are_tensors(folder):
-    change(folder, num_hidden_layers=10**7)
+    edit_config(folder, num_hidden_layers=10**7)
     with pytest.raises(CheckpointError, match="num_hidden_layers must be from 0 to 1,024"):
         check(folder)
 
 
 def test_quantised_weights_are_not_counted(folder):
     """Several may stand in one number."""
-    change(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    edit_config(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     weights = load_file(folder / WEIGHTS)
     save_file({k: x.flatten()[:9].clone() for k, x in weights.items()}, folder / WEIGHTS)
     check(folder)
@@ -75,7 +68,7 @@ def test_what_is_built_with_a_warning_is_read_with_it(make_config, build, tmp_pa
     with pytest.warns(UserWarning, match="d_model = 64 is kept and changes nothing"):
         config = make_config("diff", d_model=64)
     build(config).save_pretrained(tmp_path)
-    change(tmp_path, unsloth_version="2026.11")
+    edit_config(tmp_path, unsloth_version="2026.11")
     with pytest.warns(UserWarning, match="is kept and changes nothing") as caught:
         check(tmp_path)
     names = {str(warning.message).split()[1] for warning in caught}
@@ -93,7 +86,7 @@ def test_what_is_built_with_a_warning_is_read_with_it(make_config, build, tmp_pa
     ],
 )
 def test_what_would_change_the_model_unseen_is_refused(folder, name, value, message):
-    change(folder, **{name: value})
+    edit_config(folder, **{name: value})
     with pytest.raises(CheckpointError, match=re.escape(message)):
         check(folder)
 

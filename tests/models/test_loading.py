@@ -1,10 +1,10 @@
 """What ``load_model`` refuses: weights that its model would have to make up or leave out."""
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from diffattn.errors import CheckpointError
 from diffattn.models.loading import load_model
+from model_folders import edit_weights
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
@@ -31,9 +31,6 @@ def with_one_more(weights):
 )
 def test_the_weights_must_be_those_of_the_config(change, got, make_config, build, tmp_path):
     build(make_config()).save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    weights = load_file(path)
-    change(weights)
-    save_file(weights, path, metadata={"format": "pt"})
+    edit_weights(tmp_path, change)
     with pytest.raises(CheckpointError, match=rf"got {got} \(1 such names\)\.$"):
         load_model(str(tmp_path))

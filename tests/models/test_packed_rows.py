@@ -13,9 +13,32 @@ from diffattn.ops.inputs.packed_rows import packed_row
 
 BORDERS = [0, 4, 5, 11]  # documents of 4, 1 and 6 tokens
 RESTARTS = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5]])
+BATCH = torch.cat([RESTARTS, torch.tensor([[0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]])])
+BATCH_BORDERS = [BORDERS, [0, 2, 11]]
 PACKED_BACKENDS = ("reference", "chunked", "decode", "composed", "sdpa")
 """Those that run on a CPU without compiling. Kernels: tests/ops, in the interpreter."""
 CU_SEQLENS = torch.tensor(BORDERS, dtype=torch.int32)
+MARKS = {
+    "restarts": {"position_ids": RESTARTS},
+    "restarts-no-cache": {"position_ids": RESTARTS, "use_cache": False},
+    "cu_seqlens": {"cu_seq_lens_q": CU_SEQLENS},
+    "both": {"position_ids": RESTARTS, "cu_seq_lens_q": CU_SEQLENS},
+    "two rows": {"position_ids": BATCH},
+}
+
+
+def by_documents(ids, borders):
+    """A ``compute`` for ``assert_only_rounding``: logits of each document by itself."""
+
+    @torch.no_grad()
+    def compute(model):
+        rows = [
+            torch.cat([model(row[None, a:b]).logits for a, b in pairwise(ends)], dim=1)
+            for row, ends in zip(ids, borders, strict=True)
+        ]
+        return [torch.cat(rows)]
+
+    return compute
 
 
 @pytest.fixture
@@ -23,34 +46,16 @@ def row(ids):
     return ids[:1]
 
 
-@pytest.fixture
-def separately(row):
-    @torch.no_grad()
-    def compute(model):
-        pieces = [row[:, a:b] for a, b in pairwise(BORDERS)]
-        return [torch.cat([model(piece).logits for piece in pieces], dim=1)]
-
-    return compute
-
-
 @pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
-@pytest.mark.parametrize(
-    "marks",
-    [
-        {"position_ids": RESTARTS},
-        {"position_ids": RESTARTS, "use_cache": False},
-        {"cu_seq_lens_q": CU_SEQLENS},
-        {"position_ids": RESTARTS, "cu_seq_lens_q": CU_SEQLENS},
-    ],
-    ids=["restarts", "restarts-no-cache", "cu_seqlens", "both"],
-)
+@pytest.mark.parametrize("marks", MARKS)
 def test_packed_documents_equal_separate_ones(
-    model, row, separately, implementation, assert_only_rounding, name, marks
+    model, ids, implementation, assert_only_rounding, name, marks
 ):
+    rows = 2 if marks == "two rows" else 1
     with implementation(model, name), torch.no_grad():
-        packed = model(row, **marks).logits
-    assert_only_rounding([packed], model, separately)
+        packed = model(ids[:rows], **MARKS[marks]).logits
+    assert_only_rounding([packed], model, by_documents(ids[:rows], BATCH_BORDERS[:rows]))
 
 
 def test_nothing_flows_between_documents(model, row):
@@ -82,43 +87,19 @@ def test_training_on_a_packed_row_equals_training_on_its_documents(
     assert_only_rounding(packed(model), model, separate)
 
 
-BATCH = torch.cat([RESTARTS, torch.tensor([[0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]])])
-
-
-@torch.no_grad()
-def each_document(model, ids):
-    rows = [(ids[:1], BORDERS), (ids[1:], [0, 2, 11])]
-    return torch.cat(
-        [
-            torch.cat([model(row[:, a:b]).logits for a, b in pairwise(borders)], dim=1)
-            for row, borders in rows
-        ]
-    )
-
-
-@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
-def test_packed_rows_of_a_batch_equal_separate_documents(
-    model, ids, implementation, assert_only_rounding, name
-):
-    """Two rows with other borders."""
-    with implementation(model, name), torch.no_grad():
-        packed = model(ids, position_ids=BATCH).logits
-    assert_only_rounding([packed], model, lambda m: [each_document(m, ids)])
-
-
 def test_compiled_code_keeps_documents_apart(make_config, build, ids, assert_only_rounding):
     """One graph, made without a look at positions, serves those that restart and those that do
     not."""
     model = build(make_config("diff", num_hidden_layers=1))
     torch._dynamo.reset()
     step = torch.compile(model.forward, fullgraph=True, backend="eager")
-    counted = torch.arange(11).repeat(2, 1)
+    counted, separate = torch.arange(11).repeat(2, 1), by_documents(ids, BATCH_BORDERS)
     with torch.no_grad():
         plain = step(ids, position_ids=counted, use_cache=False).logits
         with torch._dynamo.config.patch(error_on_recompile=True):
             packed = step(ids, position_ids=BATCH, use_cache=False).logits
     assert_only_rounding(
-        [plain, packed], model, torch.no_grad()(lambda m: [m(ids).logits, each_document(m, ids)])
+        [plain, packed], model, torch.no_grad()(lambda m: [m(ids).logits, *separate(m)])
     )
 
 
@@ -173,19 +154,12 @@ def test_windows_with_documents_apart_are_one_packed_row(
     if backend != "auto" and backend not in backends.names(config.attention_op):
         pytest.skip(f"{config.attention_op} has no backend {backend}")
     model = build(make_config(attention_type, attention_backend=backend))
-    positions = torch.cat([RESTARTS, torch.arange(11)[None]])
-
-    @torch.no_grad()
-    def separately(model):
-        pieces = [ids[:1, a:b] for a, b in pairwise(BORDERS)] + [ids[1:]]
-        return [torch.cat([model(piece).logits for piece in pieces], dim=1)]
-
-    packed = packed_row(positions)
+    packed = packed_row(torch.cat([RESTARTS, torch.arange(11)[None]]))
     assert packed["cu_seq_lens_q"].tolist() == [*BORDERS, 22]
     assert packed["cu_seq_lens_q"].dtype == torch.int32
     with torch.no_grad():
-        logits = model(ids.reshape(1, -1), **packed).logits
-    assert_only_rounding([logits], model, separately)
+        logits = model(ids.reshape(1, -1), **packed).logits.view(2, 11, -1)
+    assert_only_rounding([logits], model, by_documents(ids, [BORDERS, [0, 11]]))
 
 
 def test_wrong_borders_are_refused(model, row):
@@ -213,19 +187,15 @@ def like_flash(monkeypatch):
     return name
 
 
-@pytest.mark.parametrize(
-    "marks",
-    [{"position_ids": RESTARTS}, {"cu_seq_lens_q": CU_SEQLENS}],
-    ids=["restarts", "borders"],
-)
-def test_kernels_without_a_mask_are_told_the_positions(
-    attention_type, make_config, build, row, separately, like_flash, assert_only_rounding, marks
+@pytest.mark.parametrize("marks", ["restarts", "cu_seqlens"])
+def test_kernels_without_a_mask_get_the_positions(
+    attention_type, make_config, build, row, like_flash, assert_only_rounding, marks
 ):
     model = build(make_config(attention_type))
     model.set_attn_implementation(like_flash)
     with torch.no_grad():
-        packed = model(row, **marks).logits
-    assert_only_rounding([packed], model, separately)
+        packed = model(row, **MARKS[marks]).logits
+    assert_only_rounding([packed], model, by_documents(row, [BORDERS]))
 
 
 def test_kernels_without_a_mask_take_one_packed_row(make_config, build, ids, like_flash):
