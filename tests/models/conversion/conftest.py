@@ -1,15 +1,17 @@
 """Tiny models of other layouts, with weights far from their start."""
 
-import json
 import math
+from functools import cache
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    DiffLlamaConfig,
+    AutoModelForCausalLM,
     DiffLlamaForCausalLM,
     LlamaForCausalLM,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
     logging,
 )
 
@@ -17,7 +19,13 @@ from diffattn.models.conversion.convert import convert
 from diffattn.models.loading import quiet
 
 VOCAB, HIDDEN, INNER, LAYERS = 61, 48, 40, 2
-HUGGING_FACE = {"vocab_size": VOCAB, "intermediate_size": INNER, "num_hidden_layers": LAYERS}
+HUGGING_FACE = {
+    "vocab_size": VOCAB,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "hidden_size": HIDDEN,
+    "head_dim": 8,
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,9 +33,9 @@ def _no_bars():
     logging.disable_progress_bar()
 
 
-def randomize(model, seed=0):
+def randomize(model):
     """Norms near 1, λ and biases far from their start, attention far from uniform."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(value_for(name, parameter, generator))
@@ -44,35 +52,68 @@ def value_for(name, like, generator):
 
 
 @pytest.fixture(scope="session")
-def diffllama(tmp_path_factory):
-    """``diffllama(kv_heads, **config)``: folder of a DiffLlama of 8 heads, 4 of ours."""
+def llama(tmp_path_factory):
+    """``llama(kv_heads, dtype, model, **config)``: folder of a Llama of 4 heads."""
 
-    def make(kv_heads=4, dtype=torch.float32, **changes):
-        folder = tmp_path_factory.mktemp("diffllama") / "model"
-        config = DiffLlamaConfig(
-            **HUGGING_FACE | {"hidden_size": HIDDEN, "head_dim": 8} | changes,
-            num_attention_heads=8, num_key_value_heads=kv_heads, rms_norm_eps=1e-4,
-        )  # fmt: skip
-        randomize(DiffLlamaForCausalLM(config)).to(dtype).save_pretrained(folder)
+    def make(kv_heads=2, dtype=torch.float32, model=LlamaForCausalLM, **changes):
+        folder = tmp_path_factory.mktemp("source") / "model"
+        sizes = HUGGING_FACE | {"num_attention_heads": 4, "num_key_value_heads": kv_heads}
+        config = model.config_class(**sizes | changes)
+        randomize(model(config)).to(dtype).save_pretrained(folder)
         return folder
 
     return make
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory):
-    """``llama(kv_heads, **config)``: folder of a Llama of 4 heads."""
+def diffllama(llama):
+    """``diffllama(kv_heads, dtype, **config)``: folder of a DiffLlama of 8 heads, 4 of ours."""
+    heads = {"num_attention_heads": 8, "rms_norm_eps": 1e-4}
+    return lambda kv_heads=4, dtype=torch.float32, **changes: llama(
+        kv_heads, dtype, DiffLlamaForCausalLM, **heads | changes
+    )
 
-    def make(kv_heads=2, dtype=torch.float32, model=LlamaForCausalLM, **changes):
-        folder = tmp_path_factory.mktemp("llama") / "model"
-        config = model.config_class(
-            **HUGGING_FACE | {"hidden_size": HIDDEN, "head_dim": 8} | changes,
-            num_attention_heads=4, num_key_value_heads=kv_heads,
-        )  # fmt: skip
-        randomize(model(config)).to(dtype).save_pretrained(folder)
-        return folder
 
-    return make
+FAMILIES = {"llama": LlamaForCausalLM, "qwen2": Qwen2ForCausalLM, "qwen3": Qwen3ForCausalLM}
+
+
+@pytest.fixture(scope="session")
+def source(llama):
+    """``source(family, **config)``: folder of 4 heads, made once; wider than its heads."""
+    return cache(lambda family, **changes: llama(model=FAMILIES[family], **changes))
+
+
+@pytest.fixture(scope="session")
+def start(source, converted):
+    """``start(family, target, **changes)``: the differential model it becomes, made once."""
+    return cache(
+        lambda family, target="diff_v2", **changes: converted(
+            source(family), target, changes=changes
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def trained_step():
+    """``trained_step(model, ids)``: the loss, and gradients of one step of AdamW.
+
+    The gradients are those of attention, by name in a layer, one list for all layers.
+    """
+
+    def step(model, ids):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+        loss = model(ids, labels=ids).loss
+        loss.backward()
+        layers = [layer.self_attn for layer in model.model.layers]
+        gradients = {
+            name: [layer.get_parameter(name).grad.clone() for layer in layers]
+            for name, _ in layers[0].named_parameters()
+        }
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item(), gradients
+
+    return step
 
 
 @pytest.fixture(scope="session")
@@ -94,8 +135,6 @@ def network():
     """``network(folder)``: the model alone, in evaluation mode."""
 
     def load(folder, **options):
-        from transformers import AutoModelForCausalLM
-
         with quiet():
             return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
 
@@ -232,13 +271,10 @@ def original():
     return Original
 
 
-SETTINGS = {"rope_theta": 500.0, "rms_norm_eps": 1e-6, "max_position_embeddings": 64}
-
-
 @pytest.fixture(scope="session")
 def missing_settings():
-    """What the weights of the original code do not tell."""
-    return SETTINGS
+    """Settings that the weights of the original code do not tell."""
+    return {"rope_theta": 500.0, "rms_norm_eps": 1e-6, "max_position_embeddings": 64}
 
 
 @pytest.fixture(scope="session")
@@ -262,8 +298,3 @@ def assert_close():
         assert error < tolerance, error
 
     return check
-
-
-def edit_json(path, **changes):
-    content = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))

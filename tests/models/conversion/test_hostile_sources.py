@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.new_folder import new_folder, remove_leftovers
 from diffattn.models.conversion import layouts, verifier, writer
 from diffattn.models.conversion.convert import convert
-
-WEIGHTS = "model.safetensors"
+from model_folders import WEIGHTS, edit_config, edit_weights
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +26,6 @@ def whole(diffllama):
 def given(whole, tmp_path):
     """A copy that a test may damage."""
     return shutil.copytree(whole, tmp_path / "given")
-
-
-def tensors_changed(folder, change):
-    state = load_file(folder / WEIGHTS)
-    change(state)
-    save_file(state, folder / WEIGHTS)
-
-
-def settings_changed(folder, **changes):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def pickled(folder):
@@ -76,7 +64,7 @@ def of_no_layout(folder):
 
 def without_lambda(folder):
     without_config(folder)
-    tensors_changed(folder, lambda state: [state.pop(n) for n in list(state) if "lambda_" in n])
+    edit_weights(folder, lambda state: [state.pop(n) for n in list(state) if "lambda_" in n])
 
 
 NAME = "model.layers.1.self_attn.k_proj.weight"
@@ -95,35 +83,35 @@ CASES = {
     "ambiguous V1": (without_config, "got tensors that fit diffattn and diffllama, and no config"),
     "ambiguous softmax": (without_lambda, "got tensors that fit diffattn and llama, and no config"),
     "foreign": (
-        lambda folder: settings_changed(folder, model_type="gpt2"),
+        lambda folder: edit_config(folder, model_type="gpt2"),
         "model_type must be one of diff_transformer, diffllama, .*, got 'gpt2'",
     ),
     "quantized": (
-        lambda folder: settings_changed(folder, quantization_config={"bits": 4}),
+        lambda folder: edit_config(folder, quantization_config={"bits": 4}),
         "must hold weights as they are, got quantized ones",
     ),
     "more layers than there are": (
-        lambda folder: settings_changed(folder, num_hidden_layers=3),
+        lambda folder: edit_config(folder, num_hidden_layers=3),
         r"must hold model\.layers\.2\..* got none",
     ),
     "fewer layers than there are": (
-        lambda folder: settings_changed(folder, num_hidden_layers=1),
+        lambda folder: edit_config(folder, num_hidden_layers=1),
         r"must hold what Hugging Face DiffLlama has, got model\.layers\.1\..* too",
     ),
     "sizes beyond the weights": (
-        lambda folder: settings_changed(folder, hidden_size=2**30),
+        lambda folder: edit_config(folder, hidden_size=2**30),
         "hidden_size must fit the weights",
     ),
     "another shape": (
-        lambda folder: tensors_changed(folder, lambda s: s.update({NAME: s[NAME][:-8].clone()})),
+        lambda folder: edit_weights(folder, lambda s: s.update({NAME: s[NAME][:-8].clone()})),
         r"must hold model\.layers\.1\.self_attn\.k_proj\.weight as \[32, 48\], got \[24, 48\]",
     ),
     "whole numbers": (
-        lambda folder: tensors_changed(folder, lambda s: s.update({NAME: s[NAME].int()})),
+        lambda folder: edit_weights(folder, lambda s: s.update({NAME: s[NAME].int()})),
         "must be of F64, F32, F16, BF16, got I32",
     ),
     "not finite": (
-        lambda folder: tensors_changed(folder, lambda s: s[NAME].fill_(float("nan"))),
+        lambda folder: edit_weights(folder, lambda s: s[NAME].fill_(float("nan"))),
         "logits must be finite",
     ),
 }  # fmt: skip
@@ -240,7 +228,7 @@ def test_one_file_at_a_time_is_in_memory(whole, tmp_path, monkeypatch):
 @pytest.mark.scheduled
 def test_damage_is_noticed_by_the_manifest(whole, converted, tmp_path):
     converted_folder = converted(whole, "diffattn")
-    tensors_changed(converted_folder, lambda state: state[NAME].add_(1))
+    edit_weights(converted_folder, lambda state: state[NAME].add_(1))
     with pytest.raises(CheckpointError, match=r"must be as manifest\.json recorded it"):
         convert(str(converted_folder), "diffllama", tmp_path / "out")
     convert(str(converted_folder), "diffllama", tmp_path / "out", verify=False)

@@ -12,28 +12,7 @@ from diffattn.models.conversion.pretrained import started
 from diffattn.models.conversion.settings_of import settings_of
 from diffattn.models.conversion.source import opened
 
-LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 PLAIN = {"head_norm": False}
-
-
-@pytest.fixture(scope="module")
-def given(llama):
-    """Folder of a Llama under GQA."""
-    return llama()
-
-
-@pytest.fixture(scope="module")
-def starts(given, converted):
-    """``starts(type, **changes)``: the folder it becomes, made once."""
-    made = {}
-
-    def start(kind, **changes):
-        key = (kind, *changes.items())
-        if key not in made:
-            made[key] = converted(given, kind, changes=changes)
-        return made[key]
-
-    return start
 
 
 def test_it_ends_where_its_llama_does(llama, converted, network):
@@ -46,41 +25,32 @@ def test_it_ends_where_its_llama_does(llama, converted, network):
     assert result.generation_config.temperature == 0.6
 
 
-def trained_step(model, ids, lr=1e-2):
-    """Gradients of one step of AdamW, by name."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
-    model(ids, labels=ids).loss.backward()
-    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
-    optimizer.step()
-    optimizer.zero_grad()
-    return gradients
-
-
 @pytest.mark.scheduled
 @pytest.mark.parametrize("kind", ["diff", "shared_diff"])
-def test_v1_and_shared_train_from_their_start(kind, starts, network, ids):
+def test_v1_and_shared_train_from_their_start(kind, start, network, trained_step, ids):
     """Without norm λ moves at once; with it, equal maps hide λ until the first step is done."""
-    plain, normed = network(starts(kind, **PLAIN)), network(starts(kind))
+    plain, normed = network(start("llama", kind, **PLAIN)), network(start("llama", kind))
 
-    def lambdas(gradients):
-        return torch.stack([g for name, g in gradients.items() if name.endswith(LAMBDAS)])
+    def largest_gradient(model):
+        _, gradients = trained_step(model, ids)
+        lambdas = [x for name, layers in gradients.items() if "lambda_" in name for x in layers]
+        return torch.stack(lambdas).abs().max()
 
-    assert lambdas(trained_step(plain, ids)).abs().max() > 1e-4
-    hidden = lambdas(trained_step(normed, ids)).abs().max()
-    shown = lambdas(trained_step(normed, ids)).abs().max()
+    assert largest_gradient(plain) > 1e-4
+    hidden, shown = largest_gradient(normed), largest_gradient(normed)
     assert hidden < 1e-3 * shown
 
 
 @pytest.mark.scheduled
-def test_a_head_norm_cannot_keep_the_output(given, tmp_path):
-    done = convert(str(given), "diff", tmp_path / "out")
+def test_a_head_norm_cannot_keep_the_output(source, tmp_path):
+    done = convert(str(source("llama")), "diff", tmp_path / "out")
     assert not done.preserved
     assert done.verification.difference > 1e3 * done.verification.rounding
 
 
 @pytest.mark.scheduled
-def test_the_control_without_a_second_map_starts_alike(given, starts, network, ids):
-    result, reference = network(starts("diff_v2_gate")), network(given)
+def test_the_control_without_a_second_map_starts_alike(source, start, network, ids):
+    result, reference = network(start("llama", "diff_v2_gate")), network(source("llama"))
     exact = reference(ids).logits
     assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
     shape = reference.model.layers[0].self_attn.q_proj.weight.shape
@@ -95,9 +65,8 @@ def test_dropout_is_left_out_with_a_warning(llama, converted):
 
 @pytest.mark.scheduled
 def test_ours_becomes_v2_too(make_config, build, converted, network, ids, tmp_path):
-    config = make_config("softmax", embedding_multiplier=2.0, rope_parameters={
-        "rope_type": "linear", "rope_theta": 100.0, "factor": 2.0,
-    })  # fmt: skip
+    rope = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+    config = make_config("softmax", embedding_multiplier=2.0, rope_parameters=rope)
     build(config).save_pretrained(tmp_path / "softmax")
     result = network(converted(tmp_path / "softmax", "diff_v2"))
     exact = network(tmp_path / "softmax")(ids).logits
@@ -115,29 +84,26 @@ def test_a_backend_of_softmax_alone_is_not_kept(kind, make_config, build, tmp_pa
         assert started(given, kind, {}).config.attention_backend == "reference"
 
 
-@pytest.mark.parametrize("longest", [32, 256])
-def test_dynamic_rope_keeps_the_longest_context(llama, tmp_path, longest):
-    """Longer texts than those that are compared turn by it."""
-    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
-    given = str(llama(max_position_embeddings=64, rope_parameters=rope))
-    with opened(given) as source, pytest.raises(ConfigError, match=f"must stay 64, .*{longest}"):
-        settings_of(source, {"max_position_embeddings": longest})
-    with opened(given) as source:
-        assert settings_of(source, {"max_position_embeddings": 64})["max_position_embeddings"] == 64
+ROPES = {
+    kind: {"rope_type": kind, "rope_theta": 10_000.0}
+    | ({"factor": 4.0} if kind == "dynamic" else {})
+    for kind in ("default", "dynamic")
+}
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "default"])
-def test_rope_that_stretches_neither_comes_nor_goes(kind, llama, tmp_path):
-    ropes = {
-        "default": {"rope_type": "default", "rope_theta": 10_000.0},
-        "dynamic": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
-    }
-    given = ropes.pop(kind)
-    with opened(str(llama(max_position_embeddings=64, rope_parameters=given))) as source:
+@pytest.mark.parametrize("kind", ROPES)
+def test_rope_that_stretches_neither_comes_nor_goes(kind, llama):
+    """Texts longer than those that are compared turn by it, and by the longest context."""
+    given = llama(max_position_embeddings=64, rope_parameters=ROPES[kind])
+    other = next(rope for name, rope in ROPES.items() if name != kind)
+    with opened(str(given)) as source:
         with pytest.raises(ConfigError, match="'dynamic' turns longer texts otherwise"):
-            settings_of(source, {"rope_parameters": ropes.popitem()[1]})
-        kept = settings_of(source, {"rope_parameters": given})["rope_parameters"]
-        assert kept["rope_type"] == kind
+            settings_of(source, {"rope_parameters": other})
+        same = {"rope_parameters": ROPES[kind], "max_position_embeddings": 64}
+        assert settings_of(source, same)["rope_parameters"]["rope_type"] == kind
+        for longest in (32, 256) if kind == "dynamic" else ():
+            with pytest.raises(ConfigError, match=f"must stay 64, .*{longest}"):
+                settings_of(source, {"max_position_embeddings": longest})
 
 
 @pytest.mark.scheduled
@@ -172,6 +138,7 @@ def test_only_a_softmax_model_starts_another(make_config, build, tmp_path):
 
 
 @pytest.mark.scheduled
-def test_lambda_init_must_keep_away_from_1(given, tmp_path):
+def test_lambda_init_must_keep_away_from_1(source, tmp_path):
+    changes = PLAIN | {"lambda_init": 1.0}
     with pytest.raises(ConfigError, match="lambda_init must keep away from 1, got 1"):
-        convert(str(given), "diff", tmp_path / "out", changes=PLAIN | {"lambda_init": 1.0})
+        convert(str(source("llama")), "diff", tmp_path / "out", changes=changes)
