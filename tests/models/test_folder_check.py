@@ -12,15 +12,12 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.models.folder_check import check_folder
+from diffattn.models.weight_files import files_in
 from model_folders import WEIGHTS, edit_config
 
 
 def check(folder):
-    def find(name):
-        path = folder / name
-        return path if path.exists() else None
-
-    check_folder("tiny", str(folder), find)
+    check_folder("tiny", str(folder), files_in(folder))
 
 
 @pytest.fixture

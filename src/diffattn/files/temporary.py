@@ -15,7 +15,7 @@ def temporary_file(path: Path) -> Iterator[IO[str]]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     clean_leftovers(path.parent, path.name)
     try:
-        with _held(temporary) as file:
+        with _open_locked(temporary) as file:
             yield file
     finally:
         temporary.unlink(missing_ok=True)
@@ -32,22 +32,22 @@ def clean_leftovers(folder: Path, name: str | None = None) -> None:
         # Locked: somebody writes it. Other errors: some network file systems have no locks.
         with contextlib.suppress(OSError), entry.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(file, entry):
+            if _still_has_name(file, entry):
                 entry.unlink()
 
 
-def _held(path: Path) -> IO[str]:
+def _open_locked(path: Path) -> IO[str]:
     """A new file, locked."""
     while True:
         file = path.open("w", encoding="utf-8")
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        if _is(file, path):
+        if _still_has_name(file, path):
             return file
         file.close()  # taken for a leftover before it was locked
 
 
-def _is(file: IO[str] | IO[bytes], path: Path) -> bool:
+def _still_has_name(file: IO[str] | IO[bytes], path: Path) -> bool:
     """Whether an open file still has this name."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())

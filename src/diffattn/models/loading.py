@@ -16,6 +16,7 @@ from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.config.numbers import is_whole
 from diffattn.models.folder_check import check_folder
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.weight_files import files_in
 
 
 def load_model(
@@ -54,7 +55,7 @@ def load_model(
         except CheckpointError as error:
             advice = f"If it was changed on purpose, delete {folder / MANIFEST}."
             raise CheckpointError(f"{error} {advice}") from error
-    with quiet(), _damage(f"{name_or_path}: must be a whole checkpoint"):
+    with quiet(), _as_checkpoint_error(f"{name_or_path}: must be a whole checkpoint"):
         if not trust_remote_code:
             find = partial(_find, folder, revision)
             check_folder(
@@ -72,7 +73,7 @@ def load_model(
         ends = end_tokens(model)
         model.generation_config = GenerationConfig(eos_token_id=ends or None)
     _require_all_weights(name_or_path, model, report)
-    with quiet(), _damage(f"{name_or_path}: must hold a tokenizer"):
+    with quiet(), _as_checkpoint_error(f"{name_or_path}: must hold a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), **source)
     return model.eval(), tokenizer
 
@@ -124,8 +125,7 @@ def usable_device(name: str | None) -> torch.device:
 def _find(folder: Path, revision: str | None, name: str) -> Path | None:
     """One file of a model folder; of a name on the hub, fetched as transformers fetches it."""
     if folder.is_dir():
-        path = folder / name
-        return path if path.exists() else None
+        return files_in(folder)(name)
     path = cached_file(
         str(folder),
         name,
@@ -138,7 +138,7 @@ def _find(folder: Path, revision: str | None, name: str) -> Path | None:
 
 
 @contextmanager
-def _damage(must: str) -> Iterator[None]:
+def _as_checkpoint_error(must: str) -> Iterator[None]:
     """CheckpointError in place of whatever transformers raises."""
     try:
         yield

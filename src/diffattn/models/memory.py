@@ -26,8 +26,9 @@ def require_memory(where: str, parts: Mapping[str, int], *, available: int | Non
         return
     name, most = max(parts.items(), key=lambda part: part[1])
     raise ConfigError(
-        f"{where}: memory must hold {_words(needed)} or more ({name}: {_words(most)}), "
-        f"got {_words(available)} available. Choose smaller sizes."
+        f"{where}: memory must hold {_format_bytes(needed)} or more "
+        f"({name}: {_format_bytes(most)}), got {_format_bytes(available)} available. "
+        "Choose smaller sizes."
     )
 
 
@@ -78,7 +79,7 @@ def _process_bytes() -> int | None:
     return max(0, limit - used)
 
 
-def _words(count: int) -> str:
+def _format_bytes(count: int) -> str:
     """Bytes as people write them."""
     for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
         if count >= size:

@@ -59,16 +59,16 @@ def twin(
     for name in changes:
         check_known("twin", "field", name, values)
     if attention_type != config.attention_type:
-        values |= _converted(config, facts, match)
+        values |= _convert_settings(config, facts, match)
     result = type(config)(**(values | changes))
     widths_differ = not (facts.matches_softmax and config.attention.matches_softmax)
     widths_differ = widths_differ or not _HEADS.isdisjoint(changes)
     training_flops = partial(flops_per_token, training=True)
     if "intermediate_size" not in changes:
         if match == "params" and widths_differ:
-            result.intermediate_size = _matching_intermediate_size(result, config, parameter_count)
+            result.intermediate_size = _match_intermediate_size(result, config, parameter_count)
         if match == "flops":
-            result.intermediate_size = _matching_intermediate_size(result, config, training_flops)
+            result.intermediate_size = _match_intermediate_size(result, config, training_flops)
     return Twin(
         config=result,
         match=match,
@@ -77,7 +77,7 @@ def twin(
     )
 
 
-def _converted(config: ModelSettings, facts: AttentionType, match: str) -> dict[str, Any]:
+def _convert_settings(config: ModelSettings, facts: AttentionType, match: str) -> dict[str, Any]:
     """Settings that another attention type changes; the others keep their values."""
     # Settings of the old type fall back to the new type's default.
     values: dict[str, Any] = {"shared_rank": None, "head_norm": None, "lambda_bias": False}
@@ -99,7 +99,7 @@ def _converted(config: ModelSettings, facts: AttentionType, match: str) -> dict[
     return values
 
 
-def _matching_intermediate_size(
+def _match_intermediate_size(
     config: ModelSettings, original: ModelSettings, count: Callable[[ModelSettings], int]
 ) -> int:
     """The FFN width at which ``count`` is nearest to that of ``original``."""

@@ -17,6 +17,16 @@ Find = Callable[[str], Path | None]
 """A file of a folder by name, or ``None`` if there is none."""
 
 
+def files_in(folder: Path) -> Find:
+    """Find files of a folder on the disk."""
+
+    def find(name: str) -> Path | None:
+        path = folder / name
+        return path if path.exists() else None
+
+    return find
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Totals over all files of one model."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import lambda_range
-from diffattn.probes.passes import evaluating, pieces, run_windows
+from diffattn.probes.passes import evaluating, pieces, root_mean_square, run_windows
 
 _BLOCK_ENTRIES = 2**24
 """Attention logits that are held at a time."""
@@ -50,13 +50,13 @@ def layer_activations(
     for share, ids, positions in pieces(input_ids, position_ids, at_once):
         for whole, part in zip(sizes, _activations(model, ids, positions), strict=True):
             for name, value in part.items():
-                whole[name] = _joined(name, whole.get(name), value, share)
+                whole[name] = _combine(name, whole.get(name), value, share)
     for row in sizes:
         row |= {name: math.sqrt(row[name]) for name in row if name.endswith("_rms")}
     return sizes
 
 
-def _joined(name: str, whole: float | None, value: float, share: float) -> float:
+def _combine(name: str, whole: float | None, value: float, share: float) -> float:
     """A measurement of all pieces so far, from that of the next; of a RMS its square."""
     if name.endswith("_rms"):
         return (whole or 0.0) + share * value**2
@@ -77,10 +77,10 @@ def _activations(
     rows: list[dict[str, float]] = [{} for _ in blocks]
     hooks = []
     for row, block in zip(rows, blocks, strict=True):
-        hooks.append(block.register_forward_hook(_reads_output(row)))
+        hooks.append(block.register_forward_hook(_output_hook(row)))
         hooks.append(
             block.self_attn.register_forward_pre_hook(
-                _wraps_operator(row, input_ids.shape, position_ids), with_kwargs=True
+                _operator_hook(row, input_ids.shape, position_ids), with_kwargs=True
             )
         )
     with evaluating(model, *hooks):
@@ -117,14 +117,14 @@ def largest_logit(q: Tensor, k: Tensor, position_ids: Tensor | None = None) -> f
     return float(largest)
 
 
-def _reads_output(row: dict[str, float]) -> Callable[..., None]:
+def _output_hook(row: dict[str, float]) -> Callable[..., None]:
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         row["hidden_max"] = float(output.abs().amax())
 
     return hook
 
 
-def _wraps_operator(
+def _operator_hook(
     row: dict[str, float], windows: torch.Size, position_ids: Tensor | None
 ) -> Callable[..., Any]:
     """A hook that puts a measuring operator in place of a layer's operator."""
@@ -138,17 +138,13 @@ def _wraps_operator(
             # Windows that are one packed row are windows again: [B, T, ...].
             queries, keys = (x.reshape(*windows, *x.shape[2:]) for x in (q, k))
             row["logit_max"] = largest_logit(queries, keys, position_ids)
-            row["value_rms"] = _rms(v)
+            row["value_rms"] = root_mean_square(v)
             if lam:
                 row.update(lambda_range(lam[0]))
             out: Tensor = operator(q, k, v, *lam)
-            row["context_rms"] = _rms(out)
+            row["context_rms"] = root_mean_square(out)
             return out
 
         return inputs, {**options, "attend": attend}
 
     return hook
-
-
-def _rms(x: Tensor) -> float:
-    return float(x.float().square().mean().sqrt())

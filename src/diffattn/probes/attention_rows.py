@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from diffattn.errors import ConfigError, ShapeError
+from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.finite import require_finite_logits, require_finite_maps
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import at_least_float32
+from diffattn.probes.passes import at_least_float32, require_one_row
 from diffattn.probes.unwrapped import unwrapped
 
 OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
@@ -55,8 +55,7 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
         ConfigError: The model gives no maps, or not over all keys (a sliding window).
         DiffAttnError: The maps or logits of the model are not finite.
     """
-    if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
-        raise ShapeError(f"attention_rows: input_ids must be [1, T], got {list(input_ids.shape)}.")
+    require_one_row("attention_rows", input_ids)
     network = unwrapped(network)
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     returns_both_maps = isinstance(network, DiffTransformerForCausalLM)

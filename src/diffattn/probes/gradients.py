@@ -48,7 +48,7 @@ class GradientProbe:
         """Listen to what enters the head norms in the next forward pass."""
         self.end()
         self.hooks = [
-            layer.self_attn.head_norm.register_forward_hook(_reads_heads(row))
+            layer.self_attn.head_norm.register_forward_hook(_head_hook(row))
             for layer, row in zip(self.layers, self.heads, strict=True)
         ]
 
@@ -127,7 +127,7 @@ def _rms(parts: list[Tensor]) -> float:
     return float((squares / sum(x.numel() for x in parts)) ** 0.5)
 
 
-def _reads_heads(row: dict[str, float]) -> Any:
+def _head_hook(row: dict[str, float]) -> Any:
     """Medians over tokens and heads: a token that sees itself alone has larger heads."""
 
     def hook(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

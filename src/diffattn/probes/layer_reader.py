@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.masking_utils import flash_attention_mask
 
-from diffattn.errors import ConfigError, ShapeError
+from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
 from diffattn.probes.finite import require_finite_logits, require_same_logits
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import at_least_float32
+from diffattn.probes.passes import at_least_float32, require_one_row
 from diffattn.probes.unwrapped import unwrapped
 
 BLOCK_ENTRIES = 2**22
@@ -85,15 +85,14 @@ def read_layers(
         ConfigError: A layer does not see all tokens before it, or has another attention.
         DiffAttnError: The logits of the model are not finite.
     """
-    if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
-        raise ShapeError(f"read_layers: input_ids must be [1, T], got {list(input_ids.shape)}.")
+    require_one_row("read_layers", input_ids)
     network = unwrapped(network)
     with ExitStack() as hooks:
         for layer, block in enumerate(_blocks(network)):
-            hooks.callback(block.register_forward_hook(_stream(layer, on_hidden)).remove)
+            hooks.callback(block.register_forward_hook(_stream_hook(layer, on_hidden)).remove)
         if isinstance(network, DiffTransformerForCausalLM):
             for layer, block in enumerate(network.model.layers):
-                hook = _attend_of_ours(layer, on_attention)
+                hook = _operator_hook(layer, on_attention)
                 attention: Any = block.self_attn
                 handle = attention.register_forward_pre_hook(hook, with_kwargs=True)
                 hooks.callback(handle.remove)
@@ -171,7 +170,7 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
         yield LogitRows(start=start, logits=logits, visible=visible)
 
 
-def _attend_of_ours(layer: int, on_attention: OnAttention) -> Callable[..., Any]:
+def _operator_hook(layer: int, on_attention: OnAttention) -> Callable[..., Any]:
     """What a layer of ours is given in place of its operator also hands over its arguments."""
 
     def hook(
@@ -265,7 +264,7 @@ def _blocks(network: Any) -> list[nn.Module]:
     raise ConfigError(f"analysis: {_kind(network)} must have a list of {number} blocks, got none.")
 
 
-def _stream(layer: int, on_hidden: OnHidden) -> Callable[..., None]:
+def _stream_hook(layer: int, on_hidden: OnHidden) -> Callable[..., None]:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])
 

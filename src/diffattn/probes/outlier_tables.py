@@ -27,7 +27,7 @@ def pooled(scan: OutlierScan) -> dict[str, Parts]:
     for (_, number), parts in scan.logits.items():
         groups.setdefault((MAP_1, MAP_2)[number], []).append(parts)
     groups[HIDDEN] = list(scan.hidden.values())
-    return {name: _together(every) for name, every in sorted(groups.items()) if every}
+    return {name: _merge_parts(every) for name, every in sorted(groups.items()) if every}
 
 
 def common_scale(scales: Sequence[float]) -> float | None:
@@ -57,17 +57,17 @@ def outlier_summary(
     if len(of_maps) == 1:
         named = {LOGITS: named.pop(MAP_1), **named}
     elif of_maps:
-        named = {LOGITS: _together(of_maps), **named}
+        named = {LOGITS: _merge_parts(of_maps), **named}
     rows: dict[str, Any] = {}
     for name, parts in named.items():
         is_logits = name != HIDDEN
         place = LOGIT_PLACE if is_logits else HIDDEN_PLACE
         rows[name] = {
-            which: _row(tally, place, token_text) for which, tally in _with_and_without(parts)
+            which: _summarise(tally, place, token_text) for which, tally in _with_and_without(parts)
         }
         if is_logits and scale:
             rows[f"{name} before scaling"] = {
-                which: _unscaled(row, scale) for which, row in rows[name].items()
+                which: _undo_scale(row, scale) for which, row in rows[name].items()
             }
     return rows
 
@@ -81,7 +81,7 @@ def layer_rows(scan: OutlierScan) -> list[dict[str, Any]]:
             for (of_layer, number), parts in sorted(scan.logits.items())
             if of_layer == layer
         }
-        groups = {LOGITS: _together(list(maps.values()))} if maps else {}
+        groups = {LOGITS: _merge_parts(list(maps.values()))} if maps else {}
         if len(maps) > 1:
             groups |= maps
         groups[HIDDEN] = scan.hidden[layer]
@@ -101,7 +101,7 @@ def layer_rows(scan: OutlierScan) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(tally: Tally, place: Sequence[str], token_text: TokenText) -> dict[str, Any]:
+def _summarise(tally: Tally, place: Sequence[str], token_text: TokenText) -> dict[str, Any]:
     values = tally.values.tolist()
     return {
         "count": tally.count,
@@ -125,7 +125,7 @@ def _place(names: Sequence[str], numbers: Sequence[int], token_text: TokenText) 
     return entry
 
 
-def _unscaled(row: dict[str, Any], scale: float) -> dict[str, Any]:
+def _undo_scale(row: dict[str, Any], scale: float) -> dict[str, Any]:
     """The same without the factor: only massive activations change, and are left to the others."""
     kept = {"count": row["count"], "kurtosis": row["kurtosis"], "median": row["median"] / scale}
     return kept | {"top": {rank: value / scale for rank, value in row["top"].items()}}
@@ -135,5 +135,5 @@ def _with_and_without(parts: Parts) -> list[tuple[str, Tally]]:
     return [(WITH, merged([parts[True], parts[False]])), (WITHOUT, parts[False])]
 
 
-def _together(every: Sequence[Parts]) -> Parts:
+def _merge_parts(every: Sequence[Parts]) -> Parts:
     return {of_first: merged([parts[of_first] for parts in every]) for of_first in (True, False)}

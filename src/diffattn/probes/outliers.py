@@ -10,6 +10,7 @@ from torch import Tensor
 
 from diffattn.errors import DiffAttnError
 from diffattn.probes.layer_reader import AttentionInputs, LogitRows
+from diffattn.probes.passes import at_least_float32
 
 TOP = 100
 """Largest values that are kept with their places."""
@@ -209,7 +210,7 @@ class OutlierScan:
             DiffAttnError: An entry is not finite.
         """
         _require_finite(f"hidden states of layer {layer}", x)
-        x = x if x.dtype == torch.float64 else x.float()
+        x = at_least_float32(x)
         parts = self.hidden.setdefault(layer, _parts(len(HIDDEN_PLACE)))
         for of_first, part, begin in ((True, x[:1], 0), (False, x[1:], 1)):
             place_of = partial(

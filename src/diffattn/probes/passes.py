@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffattn.errors import ShapeError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.packed_rows import window_inputs
 
@@ -47,6 +48,17 @@ def pieces(
         ids = input_ids[start : start + size]
         positions = None if position_ids is None else position_ids[start : start + size]
         yield len(ids) / len(input_ids), ids, positions
+
+
+def require_one_row(where: str, input_ids: Tensor) -> None:
+    """Refuse, with a ShapeError, what is not one row of one token or more."""
+    if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
+        raise ShapeError(f"{where}: input_ids must be [1, T], got {list(input_ids.shape)}.")
+
+
+def root_mean_square(x: Tensor) -> float:
+    """Over all entries, in float32."""
+    return float(x.float().square().mean().sqrt())
 
 
 def at_least_float32(x: Tensor) -> Tensor:

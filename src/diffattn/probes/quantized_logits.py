@@ -16,6 +16,7 @@ from diffattn.probes.attention_rows import (
     registered_attention,
 )
 from diffattn.probes.finite import require_finite_logits, require_same_logits
+from diffattn.probes.passes import at_least_float32
 
 UNQUANTIZED_BITS = 16
 GRANULARITIES: dict[str, tuple[int, ...]] = {"tensor": (0, 1, 2, 3), "head": (0, 2, 3), "row": (3,)}
@@ -48,8 +49,7 @@ def quantize_logits(
     _require_known(bits, granularity)
     if bits == UNQUANTIZED_BITS:
         return logits
-    exact = logits if logits.dtype == torch.float64 else logits.float()
-    shown = exact.masked_fill(~visible, 0)
+    shown = at_least_float32(logits).masked_fill(~visible, 0)
     levels = 2 ** (bits - 1) - 1
     scale = shown.abs().amax(GRANULARITIES[granularity], keepdim=True) / levels
     # All logits 0: nothing to round, and no division by 0.

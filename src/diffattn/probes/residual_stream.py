@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.passes import evaluating, run_windows
+from diffattn.probes.passes import evaluating, root_mean_square, run_windows
 
 
 @torch.no_grad()
@@ -26,14 +26,11 @@ def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> lis
     """
     rows: list[dict[str, float]] = []
 
-    def rms(x: Tensor) -> float:
-        return float(x.float().square().mean().sqrt())
-
     def read(name: str, *, of_input: bool) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             if name == "stream":
                 rows.append({})
-            rows[-1][name] = rms(inputs[0] if of_input else output)
+            rows[-1][name] = root_mean_square(inputs[0] if of_input else output)
 
         return hook
 

@@ -10,7 +10,7 @@ from transformers import DiffLlamaForCausalLM
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion.convert import convert
 from diffattn.models.conversion.our_model import read_model
-from diffattn.models.conversion.source import opened
+from diffattn.models.conversion.source import open_source
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,16 @@ def test_weights_under_the_names_in_memory_are_ours_too(make_config, build, conv
     state = {k: x for k, x in model.state_dict().items() if k != "lm_head.weight"}
     save_file(state, tmp_path / "given" / "model.safetensors")
     (tmp_path / "given" / "manifest.json").unlink(missing_ok=True)
-    with opened(str(tmp_path / "given")) as given, opened(str(tmp_path / "saved")) as saved:
+    with (
+        open_source(str(tmp_path / "given")) as given,
+        open_source(str(tmp_path / "saved")) as saved,
+    ):
         assert state.keys() != saved.tensors.keys() == given.tensors.keys()
     reference = converted(tmp_path / "given", "diffllama")
     assert DiffLlamaForCausalLM.from_pretrained(reference).config.head_dim == 8
     name = "model.layers.0.self_attn.lambda_q1"
     save_file(state | {name: torch.zeros(8)}, tmp_path / "given" / "model.safetensors")
-    with opened(str(tmp_path / "given")) as both:
+    with open_source(str(tmp_path / "given")) as both:
         message = r"got model\.layers\.0\.self_attn\.lambda_bias\.lambda_q1 too"
         with pytest.raises(CheckpointError, match=message):
             read_model(both, {})

@@ -168,7 +168,7 @@ def test_interruption_leaves_nothing(whole, tmp_path, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verifier, "logits_of", interrupted)
+    monkeypatch.setattr(verifier, "compute_logits", interrupted)
     with pytest.raises(KeyboardInterrupt):
         convert(str(whole), "diffattn", tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.models.conversion.convert import convert
 from diffattn.models.conversion.settings_of import settings_of
-from diffattn.models.conversion.source import opened
+from diffattn.models.conversion.source import open_source
 
 CASES = {
     "v1-gqa": {"kv_heads": 2},
@@ -88,11 +88,11 @@ def test_settings_without_rope_are_given_none_that_stretches(original, missing_s
     given = {key: missing_settings[key] for key in missing_settings if key != "rope_theta"} | {
         "rope_parameters": dynamic
     }
-    with opened(str(folder)) as source:
+    with open_source(str(folder)) as source:
         assert settings_of(source, given)["rope_parameters"] == dynamic
     facts = {"model_type": "original_diff_transformer", "rms_norm_eps": 1e-6}
     (folder / "config.json").write_text(json.dumps(facts))
-    with opened(str(folder)) as source:
+    with open_source(str(folder)) as source:
         with pytest.raises(ConfigError, match="'dynamic' turns longer texts otherwise"):
             settings_of(source, {"rope_parameters": dynamic})
         settings_of(source, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})

@@ -8,9 +8,9 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.models.conversion.convert import convert
 from diffattn.models.conversion.layouts import STARTS
 from diffattn.models.conversion.our_model import read_model
-from diffattn.models.conversion.pretrained import started
+from diffattn.models.conversion.pretrained import start_from_softmax
 from diffattn.models.conversion.settings_of import settings_of
-from diffattn.models.conversion.source import opened
+from diffattn.models.conversion.source import open_source
 
 PLAIN = {"head_norm": False}
 
@@ -76,12 +76,12 @@ def test_ours_becomes_v2_too(make_config, build, converted, network, ids, tmp_pa
 @pytest.mark.parametrize("kind", STARTS)
 def test_a_backend_of_softmax_alone_is_not_kept(kind, make_config, build, tmp_path):
     build(make_config("softmax", attention_backend="sdpa")).save_pretrained(tmp_path)
-    with opened(str(tmp_path)) as source:
+    with open_source(str(tmp_path)) as source:
         given = read_model(source, {})
         assert given.config.attention_backend == "sdpa"
-        assert started(given, kind, {}).config.attention_backend == "auto"
+        assert start_from_softmax(given, kind, {}).config.attention_backend == "auto"
         given.config.attention_backend = "reference"
-        assert started(given, kind, {}).config.attention_backend == "reference"
+        assert start_from_softmax(given, kind, {}).config.attention_backend == "reference"
 
 
 ROPES = {
@@ -96,7 +96,7 @@ def test_rope_that_stretches_neither_comes_nor_goes(kind, llama):
     """Texts longer than those that are compared turn by it, and by the longest context."""
     given = llama(max_position_embeddings=64, rope_parameters=ROPES[kind])
     other = next(rope for name, rope in ROPES.items() if name != kind)
-    with opened(str(given)) as source:
+    with open_source(str(given)) as source:
         with pytest.raises(ConfigError, match="'dynamic' turns longer texts otherwise"):
             settings_of(source, {"rope_parameters": other})
         same = {"rope_parameters": ROPES[kind], "max_position_embeddings": 64}

@@ -12,7 +12,7 @@ from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.settings_of import shifted_lambda_init
-from diffattn.models.conversion.source import Source, opened
+from diffattn.models.conversion.source import Source, open_source
 from diffattn.ops.attention import diff_attention
 
 _PHI_EPS = 1e-5
@@ -35,7 +35,7 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
     Raises:
         CheckpointError: Another model, a layer without attention, or tensors of other shapes.
     """
-    with opened(path) as source:
+    with open_source(path) as source:
         if source.layout.name not in ("phi4flash", "motif"):
             raise CheckpointError(
                 f"{path}: must be Phi-4-mini-flash or Motif-2.6B, got {source.layout.title}. "

@@ -12,13 +12,13 @@ from diffattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
 from diffattn.models.conversion import pretrained
 from diffattn.models.conversion.layouts import STARTED_CONTROLS, STARTS
-from diffattn.models.conversion.our_model import OurModel, folded, read_model
-from diffattn.models.conversion.source import Source, opened
+from diffattn.models.conversion.our_model import OurModel, fold, read_model
+from diffattn.models.conversion.source import Source, open_source
 from diffattn.models.conversion.target import WRITERS, Written, as_ours
-from diffattn.models.conversion.verifier import Verification, verified
+from diffattn.models.conversion.verifier import Verification, verify_logits
 from diffattn.models.conversion.writer import (
     SHARD_BYTES,
-    carried,
+    files_to_copy,
     require_free,
     require_room,
     write_weights,
@@ -86,24 +86,24 @@ def convert(
     """
     out, changes = Path(out), dict(changes or {})
     require_free(out)
-    with opened(source, layout) as given:
+    with open_source(source, layout) as given:
         if verify and (given.folder / MANIFEST).exists() and not Path(source).is_file():
             verify_manifest(given.folder)
         start = {name: changes.pop(name) for name in _OF_THE_START & changes.keys()}
         model = read_model(given, changes)
-        written, preserved = _expressed(given, model, target, start)
+        written, preserved = _express(given, model, target, start)
         size = sum(tensor.nbytes for tensor in written.tensors.values())
-        require_room(out, size + sum(file.stat().st_size for file in carried(given.folder)))
+        require_room(out, size + sum(file.stat().st_size for file in files_to_copy(given.folder)))
         on_message(f"{given.layout.title} to {target}: {size:,} bytes")
         with new_folder(out) as folder:
             written.write_config(folder)
             write_weights(
                 folder, written.tensors, shard_bytes, lambda done: on_progress(done, size)
             )
-            for file in carried(given.folder):
+            for file in files_to_copy(given.folder):
                 shutil.copyfile(file, folder / file.name)
-            with opened(str(folder), written.layout.name) as result:
-                verification = verified(
+            with open_source(str(folder), written.layout.name) as result:
+                verification = verify_logits(
                     given, result, model.config, rounded=written.rounded, preserved=preserved,
                     on_progress=on_message,
                 )  # fmt: skip
@@ -115,22 +115,22 @@ def convert(
     return done
 
 
-def _expressed(
+def _express(
     source: Source, model: OurModel, target: str, start: dict[str, Any]
 ) -> tuple[Written, bool]:
     """What is to be written, and whether it computes what the source computes."""
     kind = model.config.attention_type
     if kind == "softmax" and target in (*STARTS, *STARTED_CONTROLS):
-        begun = pretrained.started(model, target, start)
+        begun = pretrained.start_from_softmax(model, target, start)
         rounded = target in ("diff", "shared_diff")  # the others' factor of 2 rounds nothing
-        return replace(as_ours(begun), rounded=rounded), pretrained.preserves(begun.config)
+        return replace(as_ours(begun), rounded=rounded), pretrained.preserves_output(begun.config)
     if start:
         raise ConfigError(
             f"convert: {', '.join(sorted(start))} must be left out unless a softmax model becomes "
             f"a differential one, got {kind!r} to {target!r}."
         )
     if kind == "shared_diff" and target == "diff":
-        return replace(as_ours(folded(model)), rounded=True), True
+        return replace(as_ours(fold(model)), rounded=True), True
     if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
         can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_CAN.get(kind, ())]
         sources = [f"{name!r}" for name, targets in _CAN.items() if target in targets]

@@ -26,7 +26,7 @@ def formula_logits(
 
     ``read`` gives its tensors; ``config`` gives sizes, eps and rotary positions.
     """
-    embedding = _given(read("embed", None))
+    embedding = _require_tensor(read("embed", None))
     x = F.embedding(ids, embedding)
     cos, sin = LlamaRotaryEmbedding(config)(x, torch.arange(ids.shape[1])[None])
     half = config.head_dim // 2
@@ -36,7 +36,7 @@ def formula_logits(
         inputs = _norm(x, tensors["input_norm"], config.rms_norm_eps)
         x = x + _attention(inputs, tensors, layout, config, angles, layer + layout.lambda_shift)
         inputs = _norm(x, tensors["post_norm"], config.rms_norm_eps)
-        gate, up, down = (_given(tensors[role]) for role in ("gate", "up", "down"))
+        gate, up, down = (_require_tensor(tensors[role]) for role in ("gate", "up", "down"))
         x = x + (F.silu(inputs @ gate.T) * (inputs @ up.T)) @ down.T
     head = read("head", None)
     return (
@@ -55,10 +55,10 @@ def _attention(
     """Query heads 2i and 2i + 1 subtracted, keys likewise (V1) or shared (V2)."""
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
     w = {role: tensor for role, tensor in tensors.items() if tensor is not None}
-    q = _turned((x @ w["q"].T).unflatten(-1, (2 * heads, width)), angles, layout.rope)
+    q = _rotate((x @ w["q"].T).unflatten(-1, (2 * heads, width)), angles, layout.rope)
     v1 = "lambda_proj" not in w
     k = (x @ w["k"].T).unflatten(-1, (kv_heads * (2 if v1 else 1), width))
-    k = _turned(k, angles, layout.rope)
+    k = _rotate(k, angles, layout.rope)
     v = (x @ w["v"].T).unflatten(-1, (kv_heads, -1))
     hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
     outputs = []
@@ -86,7 +86,7 @@ def _lambda(w: dict[str, Tensor], depth: int) -> tuple[Tensor, float]:
     return torch.exp(q1 @ k1) - torch.exp(q2 @ k2) + lambda_init, lambda_init
 
 
-def _turned(x: Tensor, angles: tuple[Tensor, Tensor], rope: str) -> Tensor:
+def _rotate(x: Tensor, angles: tuple[Tensor, Tensor], rope: str) -> Tensor:
     """Rotary positions for ``[B, T, heads, D]``."""
     cos, sin = (angle[:, None] for angle in angles)  # [T, 1, D / 2]
     if rope == "interleaved":
@@ -101,6 +101,6 @@ def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return x if weight is None else x * weight
 
 
-def _given(tensor: Tensor | None) -> Tensor:
+def _require_tensor(tensor: Tensor | None) -> Tensor:
     assert tensor is not None, "checked when the model was read"
     return tensor

@@ -28,7 +28,7 @@ class LazyTensor:
 Weights = dict[Key, LazyTensor]
 
 
-def derived(change: Callable[..., Tensor], *sources: LazyTensor) -> LazyTensor:
+def derive(change: Callable[..., Tensor], *sources: LazyTensor) -> LazyTensor:
     """``change`` of some tensors; shape and dtype follow from the same change of empty ones."""
     empty = change(*(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in sources))
     return LazyTensor(
@@ -36,7 +36,7 @@ def derived(change: Callable[..., Tensor], *sources: LazyTensor) -> LazyTensor:
     )
 
 
-def made(make: Callable[[], Tensor]) -> LazyTensor:
+def create(make: Callable[[], Tensor]) -> LazyTensor:
     """A small tensor that comes from no file."""
     tensor = make()
     return LazyTensor(tuple(tensor.shape), tensor.dtype, make)

@@ -13,7 +13,7 @@ from diffattn.layers.saved_names import saved_name
 from diffattn.layers.shared_diff_attention import folded_weight, for_both_maps
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout, Pairs, Rope
-from diffattn.models.conversion.lazy import LazyTensor, Weights, derived
+from diffattn.models.conversion.lazy import LazyTensor, Weights, derive
 from diffattn.models.conversion.settings_of import settings_of
 from diffattn.models.conversion.source import Source
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -98,19 +98,19 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
                     f"{source.name}: must hold {name} as {list(shape)}, got {got}."
                 )
             used.add(name)
-            weights[role, layer] = _to_ours(tensor, role, config, source.layout)
+            weights[role, layer] = _convert_to_ours(tensor, role, config, source.layout)
     _require_all_used(source, used, names)
     config.dtype = weights["q", 0].dtype
     return OurModel(config, weights)
 
 
-def _to_ours(
+def _convert_to_ours(
     tensor: LazyTensor, role: str, config: DiffTransformerConfig, layout: Layout
 ) -> LazyTensor:
     if role in LAMBDAS:
-        return derived(Tensor.float, tensor) if tensor.dtype != torch.float32 else tensor
+        return derive(Tensor.float, tensor) if tensor.dtype != torch.float32 else tensor
     order = row_order(role, config, layout)
-    return tensor if order is None else derived(partial(rows_to_ours, **order), tensor)
+    return tensor if order is None else derive(partial(rows_to_ours, **order), tensor)
 
 
 def from_ours(
@@ -118,7 +118,7 @@ def from_ours(
 ) -> LazyTensor:
     """A tensor of ours in a layout's order."""
     order = row_order(role, config, layout)
-    return tensor if order is None else derived(partial(rows_from_ours, **order), tensor)
+    return tensor if order is None else derive(partial(rows_from_ours, **order), tensor)
 
 
 def row_order(role: str, config: DiffTransformerConfig, layout: Layout) -> dict[str, Any] | None:
@@ -186,7 +186,7 @@ def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) 
         )
 
 
-def folded(model: OurModel) -> OurModel:
+def fold(model: OurModel) -> OurModel:
     """Shared DIFF as the V1 model of the same function: W + U Zᵀ formed for each map."""
     weights = {key: tensor for key, tensor in model.weights.items() if key[0] not in _LOW_RANK}
     for layer in model.layers:
@@ -194,26 +194,28 @@ def folded(model: OurModel) -> OurModel:
             *parts, up = (
                 model.weights[name, layer] for name in (role, f"{role}_down", f"{role}_up")
             )
-            weights[role, layer] = derived(folded_weight, *parts, up)
+            weights[role, layer] = derive(folded_weight, *parts, up)
             if model.config.qkv_bias:
                 bias = model.weights[f"{role}_bias", layer]
-                weights[f"{role}_bias", layer] = derived(
+                weights[f"{role}_bias", layer] = derive(
                     partial(for_both_maps, heads=up.shape[0]), bias
                 )
     settings = model.config.settings() | {"attention_type": "diff", "shared_rank": None}
-    return replace(model, config=like(model.config, settings), weights=weights)
+    return replace(model, config=configure_like(model.config, settings), weights=weights)
 
 
 _LOW_RANK = ("q_down", "k_down", "q_up", "k_up")
 
 
-def like(config: DiffTransformerConfig, settings: dict[str, Any]) -> DiffTransformerConfig:
+def configure_like(
+    config: DiffTransformerConfig, settings: dict[str, Any]
+) -> DiffTransformerConfig:
     """A configuration of other settings, for weights of the same dtype."""
     other = DiffTransformerConfig(**settings)
     other.dtype, other.architectures = config.dtype, [_CLASS]
     return other
 
 
-def scaled(tensor: LazyTensor, factor: float) -> LazyTensor:
+def multiply(tensor: LazyTensor, factor: float) -> LazyTensor:
     """A tensor times a number, in its own dtype."""
-    return tensor if factor == 1 else derived(lambda x: x * factor, tensor)
+    return tensor if factor == 1 else derive(lambda x: x * factor, tensor)

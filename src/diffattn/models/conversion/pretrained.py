@@ -35,13 +35,13 @@ from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import kept_backend
 from diffattn.models.conversion.layouts import LAMBDAS
-from diffattn.models.conversion.lazy import LazyTensor, Weights, derived, made
-from diffattn.models.conversion.our_model import OurModel, like, scaled
+from diffattn.models.conversion.lazy import LazyTensor, Weights, create, derive
+from diffattn.models.conversion.our_model import OurModel, configure_like, multiply
 
 _LARGEST_FACTOR = 1e3
 
 
-def started(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
+def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
     """A differential model that starts from a softmax model.
 
     Args:
@@ -62,32 +62,34 @@ def started(model: OurModel, attention_type: str, changes: dict[str, Any]) -> Ou
         "attention_backend": kept_backend(model.config.attention_backend, facts),
     }
     v2 = facts.lambda_projection
-    config = like(model.config, settings | ({"lambda_bias": True} if v2 else {}) | changes)
+    config = configure_like(
+        model.config, settings | ({"lambda_bias": True} if v2 else {}) | changes
+    )
     weights = dict(model.weights)
     for layer in model.layers:
-        (_from_v2 if v2 else _from_v1)(weights, config, layer)
+        (_start_v2 if v2 else _start_v1)(weights, config, layer)
     return replace(model, config=config, weights=weights)
 
 
-def preserves(config: DiffTransformerConfig) -> bool:
-    """Whether a model that :func:`started` gave has the softmax model's output."""
+def preserves_output(config: DiffTransformerConfig) -> bool:
+    """Whether a model that :func:`start_from_softmax` gave has the softmax model's output."""
     return not config.uses_head_norm
 
 
-def _from_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
+def _start_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     """λ from a projection that is 0 at first."""
     dtype = weights["q", layer].dtype
     if config.attention.query_projections == 2:
-        _double(weights, "q", layer, config.num_heads)
-    weights["o", layer] = scaled(weights["o", layer], 2.0)
+        _repeat_for_both_maps(weights, "q", layer, config.num_heads)
+    weights["o", layer] = multiply(weights["o", layer], 2.0)
     shape = (config.num_heads, config.hidden_size)
-    weights["lambda_proj", layer] = made(partial(torch.zeros, shape, dtype=dtype))
-    weights["lambda_bias", layer] = made(partial(torch.zeros, shape[:1], dtype=dtype))
+    weights["lambda_proj", layer] = create(partial(torch.zeros, shape, dtype=dtype))
+    weights["lambda_bias", layer] = create(partial(torch.zeros, shape[:1], dtype=dtype))
     if config.uses_head_norm:
         raise ConfigError("convert: head_norm of a converted V2 model must be off, got on.")
 
 
-def _from_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
+def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     """λ from vectors that leave it at λ_init, and wide values."""
     o = weights["o", layer]
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
@@ -99,27 +101,29 @@ def _from_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> Non
     if config.attention.low_rank_maps:
         _add_low_rank(weights, config, layer)
     else:
-        _double(weights, "q", layer, heads)
-        _double(weights, "k", layer, kv_heads)
+        _repeat_for_both_maps(weights, "q", layer, heads)
+        _repeat_for_both_maps(weights, "k", layer, kv_heads)
     for role in ("v", "v_bias") if config.qkv_bias else ("v",):
-        weights[role, layer] = derived(partial(_widened, heads=kv_heads), weights[role, layer])
+        weights[role, layer] = derive(partial(_widen_values, heads=kv_heads), weights[role, layer])
     if config.uses_head_norm:
         values = [weights[role, layer] for role in ("v", "input_norm")]
         values += [weights["v_bias", layer]] if config.qkv_bias else []
-        weights["o", layer] = derived(partial(_sized, heads=heads, factor=factor), o, *values)
+        weights["o", layer] = derive(
+            partial(_scale_by_value_size, heads=heads, factor=factor), o, *values
+        )
         if config.head_norm_affine:
-            weights["subln", layer] = made(partial(torch.ones, 2 * width, dtype=o.dtype))
+            weights["subln", layer] = create(partial(torch.ones, 2 * width, dtype=o.dtype))
     else:
-        weights["o", layer] = derived(partial(_padded, heads=heads, factor=factor), o)
+        weights["o", layer] = derive(partial(_pad_columns, heads=heads, factor=factor), o)
     for role in LAMBDAS:  # q1 = q2 and k1 = k2: the exponentials cancel, their gradients do not
-        weights[role, layer] = made(partial(_normal, 2 * layer + (role[7] == "k"), width))
+        weights[role, layer] = create(partial(_draw_normal, 2 * layer + (role[7] == "k"), width))
 
 
-def _double(weights: Weights, role: str, layer: int, heads: int) -> None:
+def _repeat_for_both_maps(weights: Weights, role: str, layer: int, heads: int) -> None:
     """Rows, and biases, of every head for both of its maps."""
     for key in ((role, layer), (f"{role}_bias", layer)):
         if key in weights:
-            weights[key] = derived(partial(for_both_maps, heads=heads), weights[key])
+            weights[key] = derive(partial(for_both_maps, heads=heads), weights[key])
 
 
 def _add_low_rank(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
@@ -128,35 +132,35 @@ def _add_low_rank(weights: Weights, config: DiffTransformerConfig, layer: int) -
     for role, heads in (("q", config.num_heads), ("k", config.num_kv_heads)):
         dtype = weights[role, layer].dtype
         down = (heads * 2 * rank, config.hidden_size)
-        weights[f"{role}_down", layer] = made(partial(torch.zeros, down, dtype=dtype))
+        weights[f"{role}_down", layer] = create(partial(torch.zeros, down, dtype=dtype))
         seed = 2**20 + 2 * layer + (role == "k")
-        up = partial(_normal, seed, heads, 2, width, rank, std=rank**-0.5, dtype=dtype)
+        up = partial(_draw_normal, seed, heads, 2, width, rank, std=rank**-0.5, dtype=dtype)
         weights[f"{role}_up", layer] = LazyTensor((heads, 2, width, rank), dtype, up)
 
 
-def _normal(
+def _draw_normal(
     seed: int, *shape: int, std: float = LAMBDA_STD, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.normal(0.0, std, shape, generator=generator).to(dtype)
 
 
-def _widened(v: Tensor, heads: int) -> Tensor:
+def _widen_values(v: Tensor, heads: int) -> Tensor:
     """Every value head followed by the next one, as one of twice the width."""
     rows = v.unflatten(0, (heads, -1))
     return torch.stack((rows, rows.roll(-1, 0)), 1).flatten(0, 2)
 
 
-def _padded(o: Tensor, heads: int, factor: float) -> Tensor:
+def _pad_columns(o: Tensor, heads: int, factor: float) -> Tensor:
     """Columns for the first half of every value, scaled; none for the second."""
     first = o.unflatten(1, (heads, -1)) / factor
     return torch.cat((first, torch.zeros_like(first)), 2).flatten(1)
 
 
-def _sized(
+def _scale_by_value_size(
     o: Tensor, v: Tensor, norm: Tensor, bias: Tensor | None = None, *, heads: int, factor: float
 ) -> Tensor:
-    """As :func:`_padded`, times the size of each head's values for inputs of unit size."""
+    """As :func:`_pad_columns`, times the size of each head's values for inputs of unit size."""
     width = 2 * (o.shape[1] // heads)
     squares = (v.float() * norm.float()).square().sum(1)
     if bias is not None:
@@ -164,4 +168,4 @@ def _sized(
     sizes = squares.unflatten(0, (-1, width)).mean(1).sqrt()  # [kv_heads]
     sizes = sizes.repeat_interleave(heads // sizes.shape[0])
     columns = o.unflatten(1, (heads, -1)).float() * sizes[:, None]
-    return _padded(columns.flatten(1), heads, factor).to(o.dtype)
+    return _pad_columns(columns.flatten(1), heads, factor).to(o.dtype)

@@ -13,7 +13,14 @@ from diffattn.models.config.settings import ModelSettings
 from diffattn.models.conversion.layouts import LAMBDAS, number_of_layers
 from diffattn.models.conversion.source import Source
 from diffattn.models.folder_check import check_folder
+from diffattn.models.weight_files import files_in
 
+SHARED_FIELDS = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),
+    *("initializer_range", "max_position_embeddings", "tie_word_embeddings"),
+    *("pad_token_id", "bos_token_id", "eos_token_id"),
+)
+"""Fields that models of Hugging Face share with ours."""
 _UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 """What the weights of a model without ``config.json`` do not tell."""
 _WINDOW = "sliding_window"
@@ -99,23 +106,16 @@ def _rope_type(rope: Mapping[str, Any]) -> Any:
 
 
 def _config(source: Source) -> Any:
-    """A checked configuration of transformers."""
-    check_folder(source.name, str(source.folder), source.find, in_memory=False)
+    check_folder(source.name, str(source.folder), files_in(source.folder), in_memory=False)
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
 
 
 def _shared(config: Any) -> dict[str, Any]:
-    """Fields that models of Hugging Face share with ours."""
-    names = (
-        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps",
-        "max_position_embeddings", "tie_word_embeddings", "initializer_range", "pad_token_id",
-        "bos_token_id", "eos_token_id",
-    )  # fmt: skip
     rope = {key: value for key, value in config.rope_parameters.items() if value is not None}
-    return {name: getattr(config, name) for name in names} | {"rope_parameters": rope}
+    return {name: getattr(config, name) for name in SHARED_FIELDS} | {"rope_parameters": rope}
 
 
-def _ours(source: Source) -> dict[str, Any]:
+def _diffattn(source: Source) -> dict[str, Any]:
     return dict(_config(source).settings())
 
 
@@ -125,8 +125,8 @@ def _diffllama(source: Source) -> dict[str, Any]:
     _require(source, "attention_bias", config.attention_bias, False)
     return _shared(config) | {
         "attention_type": "diff",
-        "num_heads": _half(source, "num_attention_heads", config.num_attention_heads),
-        "num_kv_heads": _half(source, "num_key_value_heads", config.num_key_value_heads),
+        "num_heads": _halve_heads(source, "num_attention_heads", config.num_attention_heads),
+        "num_kv_heads": _halve_heads(source, "num_key_value_heads", config.num_key_value_heads),
         "head_dim": config.head_dim,
         "head_norm_affine": False,
         "head_norm_eps": config.rms_norm_eps,
@@ -187,15 +187,10 @@ def _motif(source: Source) -> dict[str, Any]:
     _require(source, "use_bias", config.get("use_bias", False), False)
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
     rope = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 10_000))}
-    same = (
-        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps",
-        "max_position_embeddings", "initializer_range", "pad_token_id", "bos_token_id",
-        "eos_token_id",
-    )  # fmt: skip
-    return {name: config[name] for name in same if name in config} | {
+    return {name: config[name] for name in SHARED_FIELDS if name in config} | {
         "attention_type": "diff",
-        "num_heads": _half(source, "num_attention_heads", heads),
-        "num_kv_heads": _half(
+        "num_heads": _halve_heads(source, "num_attention_heads", heads),
+        "num_kv_heads": _halve_heads(
             source, "num_key_value_heads", config.get("num_key_value_heads", heads)
         ),
         "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
@@ -259,7 +254,7 @@ def shifted_lambda_init(num_layers: int, shift: int) -> list[float] | None:
     return [0.8 - 0.6 * math.exp(-0.3 * (layer + shift)) for layer in range(num_layers)]
 
 
-def _half(source: Source, name: str, count: Any) -> int:
+def _halve_heads(source: Source, name: str, count: Any) -> int:
     if not isinstance(count, int) or count < 2 or count % 2:
         raise CheckpointError(f"{source.name}: {name} must be even, got {count!r}.")
     return count // 2
@@ -273,6 +268,6 @@ def _require(source: Source, name: str, value: Any, must: Any) -> None:
 
 
 _READERS: dict[str, Callable[..., dict[str, Any]]] = {
-    "diffattn": _ours, "diffllama": _diffllama, "original": _original, "original_v2": _original,
+    "diffattn": _diffattn, "diffllama": _diffllama, "original": _original, "original_v2": _original,
     "motif": _motif, "llama": _llama,
 }  # fmt: skip

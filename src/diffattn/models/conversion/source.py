@@ -16,7 +16,7 @@ from diffattn.models.checkpoint_folder import model_folder
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
-from diffattn.models.weight_files import weight_files
+from diffattn.models.weight_files import files_in, weight_files
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -41,14 +41,9 @@ class Source:
     names: Mapping[str, str]
     """Role to name; empty for our own, whose names follow from the model."""
 
-    def find(self, name: str) -> Path | None:
-        """A file of the folder."""
-        path = self.folder / name
-        return path if path.exists() else None
-
 
 @contextmanager
-def opened(path: str, layout: str | None = None) -> Iterator[Source]:
+def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
     """Open weights: a model folder, a run directory or one safetensors file.
 
     Args:
@@ -59,7 +54,7 @@ def opened(path: str, layout: str | None = None) -> Iterator[Source]:
         CheckpointError: No safetensors (pickled files are never read), damaged files, or tensors
             of no layout or of several.
     """
-    folder, files = _files(path)
+    folder, files = _find_files(path)
     settings = None
     if (folder / "config.json").exists() and not Path(path).is_file():
         settings = read_object(f"{path}/config.json", folder / "config.json")
@@ -69,14 +64,14 @@ def opened(path: str, layout: str | None = None) -> Iterator[Source]:
         tensors: dict[str, LazyTensor] = {}
         for name, file in files.items():
             where = path if Path(path).is_file() else f"{path}/{name}"
-            tensors |= _tensors(where, file, stack, tensors)
-        kind, names = _layout(path, settings, tensors, layout)
+            tensors |= _read_tensors(where, file, stack, tensors)
+        kind, names = _choose_layout(path, settings, tensors, layout)
         if kind.name == "diffattn":
-            tensors = _saved_names(tensors)
+            tensors = _use_saved_names(tensors)
         yield Source(path, folder, tensors, settings, kind, names)
 
 
-def _files(path: str) -> tuple[Path, dict[str, Path]]:
+def _find_files(path: str) -> tuple[Path, dict[str, Path]]:
     """The folder, and its files of weights, every header checked."""
     place = Path(path)
     if place.is_file():
@@ -91,7 +86,7 @@ def _files(path: str) -> tuple[Path, dict[str, Path]]:
     shards = {entry.name: entry for entry in place.iterdir() if entry.suffix == ".safetensors"}
     if len(shards) == 1 and not (place / _INDEX).exists():  # whatever it is called
         return place, shards
-    files = weight_files(path, lambda name: _existing(place / name)) or {}
+    files = weight_files(path, files_in(place)) or {}
     if not files:
         _refuse_pickled(path, sorted(place.iterdir()))
         got = f"{len(shards)} without an index" if shards else "none"
@@ -103,10 +98,6 @@ def _files(path: str) -> tuple[Path, dict[str, Path]]:
     return place, files
 
 
-def _existing(path: Path) -> Path | None:
-    return path if path.exists() else None
-
-
 def _refuse_pickled(path: str, entries: list[Path]) -> None:
     for entry in entries:
         if entry.suffix in _PICKLED:
@@ -116,7 +107,7 @@ def _refuse_pickled(path: str, entries: list[Path]) -> None:
             )
 
 
-def _tensors(
+def _read_tensors(
     where: str, file: Path, stack: ExitStack, before: Mapping[str, LazyTensor]
 ) -> dict[str, LazyTensor]:
     """Tensors of one file, read when they are needed."""
@@ -146,7 +137,7 @@ def _tensors(
     return tensors
 
 
-def _saved_names(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+def _use_saved_names(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """Ours under the names of files, if a state dict was saved as it is in memory."""
     return {
         name if saved_name(name) in tensors else saved_name(name): tensor
@@ -154,7 +145,7 @@ def _saved_names(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     }
 
 
-def _layout(
+def _choose_layout(
     path: str,
     settings: dict[str, Any] | None,
     tensors: Mapping[str, LazyTensor],
@@ -175,7 +166,7 @@ def _layout(
         (wanted,) = of_kind
     if wanted is None:
         if len(named) != 1:
-            got = f"tensors that fit {' and '.join(named)}" if named else _some(tensors)
+            got = f"tensors that fit {' and '.join(named)}" if named else _list_names(tensors)
             raise CheckpointError(
                 f"{path}: must be of one layout, got {got}, and no config.json. "
                 "Name the layout with --from."
@@ -188,7 +179,7 @@ def _layout(
     return layout, layout.names[0] if layout.names else {}
 
 
-def _some(tensors: Mapping[str, LazyTensor]) -> str:
+def _list_names(tensors: Mapping[str, LazyTensor]) -> str:
     """The first names, for a message."""
     names = sorted(tensors)
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""

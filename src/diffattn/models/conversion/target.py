@@ -15,14 +15,9 @@ from diffattn.errors import ConfigError
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import OPTIONS
 from diffattn.models.conversion.layouts import LAMBDAS, LAYOUTS, Layout
-from diffattn.models.conversion.lazy import LazyTensor, derived
-from diffattn.models.conversion.our_model import (
-    OurModel,
-    folded,
-    from_ours,
-    our_names,
-    scaled,
-)
+from diffattn.models.conversion.lazy import LazyTensor, derive
+from diffattn.models.conversion.our_model import OurModel, fold, from_ours, multiply, our_names
+from diffattn.models.conversion.settings_of import SHARED_FIELDS
 
 _ORIGINAL_EPS = 1e-5
 
@@ -42,7 +37,7 @@ class Written:
 
 def as_ours(model: OurModel) -> Written:
     """In our own layout."""
-    tensors = _named(model, our_names(model.config), LAYOUTS["diffattn"])
+    tensors = _name_tensors(model, our_names(model.config), LAYOUTS["diffattn"])
     kind = model.config.attention_type
     write_config = partial(model.config.save_pretrained, remote_code=True)
     return Written(LAYOUTS["diffattn"], tensors, write_config, kind, rounded=False)
@@ -54,7 +49,7 @@ def as_diffllama(model: OurModel) -> Written:
     Raises:
         ConfigError: The model is no V1, or has settings that DiffLlama lacks.
     """
-    model, rounded = _v1(model, "diffllama")
+    model, rounded = _require_v1(model, "diffllama")
     config = model.config
     _require_no_options("diffllama", config)
     _require("diffllama", "head_norm_eps", config.head_norm_eps, config.rms_norm_eps)
@@ -63,28 +58,29 @@ def as_diffllama(model: OurModel) -> Written:
     for layer in model.layers:
         scale = weights.pop(("subln", layer), None)
         if scale is not None and bool((scale.load() != 1).any()):
-            weights["o", layer] = derived(_fold_scale, weights["o", layer], scale)
+            weights["o", layer] = derive(_fold_scale, weights["o", layer], scale)
             rounded = True
     tied = config.tie_word_embeddings
     if config.embedding_multiplier != 1:
         if tied:
             weights["head", None] = weights["embed", None]
-        weights["embed", None] = scaled(weights["embed", None], config.embedding_multiplier)
+        weights["embed", None] = multiply(weights["embed", None], config.embedding_multiplier)
         tied, rounded = False, True
-    other = DiffLlamaConfig(
-        vocab_size=config.vocab_size, hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=2 * config.num_heads, num_key_value_heads=2 * config.num_kv_heads,
-        head_dim=config.head_dim, rms_norm_eps=config.rms_norm_eps,
-        max_position_embeddings=config.max_position_embeddings,
-        rope_parameters=config.rope_parameters, tie_word_embeddings=tied,
-        initializer_range=config.initializer_range, pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, dtype=config.dtype,
-        architectures=["DiffLlamaForCausalLM"],
-    )  # fmt: skip
+    same = (*SHARED_FIELDS, "head_dim", "rope_parameters", "dtype")
+    settings = {name: getattr(config, name) for name in same} | {
+        "num_attention_heads": 2 * config.num_heads,
+        "num_key_value_heads": 2 * config.num_kv_heads,
+        "tie_word_embeddings": tied,
+        "architectures": ["DiffLlamaForCausalLM"],
+    }
+    other = DiffLlamaConfig(**settings)
     moved = OurModel(config, weights)
     return Written(
-        layout, _named(moved, layout.names[0], layout), other.save_pretrained, "diff", rounded
+        layout,
+        _name_tensors(moved, layout.names[0], layout),
+        other.save_pretrained,
+        "diff",
+        rounded,
     )
 
 
@@ -102,7 +98,7 @@ def as_original(model: OurModel) -> Written:
         _require(name, "head_norm", config.uses_head_norm, False)
     else:
         name = "original"
-        model, rounded = _v1(model, name)
+        model, rounded = _require_v1(model, name)
         _require(name, "head_norm_eps", config.head_norm_eps, _ORIGINAL_EPS)
         width = 2 * config.num_heads * config.head_dim
         _require(name, "hidden_size", config.hidden_size, width)
@@ -114,7 +110,7 @@ def as_original(model: OurModel) -> Written:
     def write_config(folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
-    tensors = _named(model, layout.names[0], layout)
+    tensors = _name_tensors(model, layout.names[0], layout)
     return Written(layout, tensors, write_config, model.config.attention_type, rounded)
 
 
@@ -124,11 +120,11 @@ WRITERS: dict[str, Callable[[OurModel], Written]] = {
 """Targets that are layouts."""
 
 
-def _v1(model: OurModel, target: str) -> tuple[OurModel, bool]:
+def _require_v1(model: OurModel, target: str) -> tuple[OurModel, bool]:
     """A V1 model with its head norm and λ_init of the schedule; whether it was folded."""
     shared = model.config.attention_type == "shared_diff"
     if shared:
-        model = folded(model)
+        model = fold(model)
     config = model.config
     _require(target, "attention_type", config.attention_type, "diff")
     _require(target, "head_norm", config.uses_head_norm, True)
@@ -151,7 +147,9 @@ def _require_no_options(target: str, config: DiffTransformerConfig) -> None:
         _require(target, name, getattr(config, name), False)
 
 
-def _named(model: OurModel, names: Mapping[str, str], layout: Layout) -> dict[str, LazyTensor]:
+def _name_tensors(
+    model: OurModel, names: Mapping[str, str], layout: Layout
+) -> dict[str, LazyTensor]:
     """Tensors under a layout's names, in its order."""
     tensors = {}
     for layer in (None, *model.layers):
@@ -161,15 +159,15 @@ def _named(model: OurModel, names: Mapping[str, str], layout: Layout) -> dict[st
                 continue
             tensor = from_ours(tensor, role, model.config, layout)
             if role in LAMBDAS and layout.name == "diffllama":
-                tensor = _as_narrow(tensor, model.dtype)
+                tensor = _narrow_if_exact(tensor, model.dtype)
             tensors[name.format(layer)] = tensor
     return tensors
 
 
-def _as_narrow(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
+def _narrow_if_exact(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
     """In the dtype of the weights, as DiffLlama keeps its λ, if it is the same number there."""
     exact = torch.equal(tensor.load(), tensor.load().to(dtype).to(tensor.dtype))
-    return derived(partial(Tensor.to, dtype=dtype), tensor) if exact else tensor
+    return derive(partial(Tensor.to, dtype=dtype), tensor) if exact else tensor
 
 
 def _fold_scale(o: Tensor, scale: Tensor) -> Tensor:

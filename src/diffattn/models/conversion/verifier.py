@@ -40,7 +40,7 @@ class Verification:
     """The narrower one."""
 
 
-def verified(
+def verify_logits(
     source: Source,
     result: Source,
     config: DiffTransformerConfig,
@@ -69,11 +69,11 @@ def verified(
     tokens = min(_TOKENS, config.max_position_embeddings)
     ids = torch.randint(vocab, (_ROWS, tokens), generator=generator)
     on_progress("logits of the source")
-    exact = logits_of(source, config, ids, torch.float64)
+    exact = compute_logits(source, config, ids, torch.float64)
     on_progress("logits of the source, rounded")
-    off = (logits_of(source, config, ids, narrow).double() - exact).abs().max()
+    off = (compute_logits(source, config, ids, narrow).double() - exact).abs().max()
     on_progress("logits of the result")
-    given = logits_of(result, config, ids, torch.float64)
+    given = compute_logits(result, config, ids, torch.float64)
     if not bool(given.isfinite().all() and exact.isfinite().all()):
         raise CheckpointError(f"{source.name}: logits must be finite, got NaN or infinity.")
     size = exact.abs().max()
@@ -91,7 +91,7 @@ def verified(
 
 
 @torch.no_grad()
-def logits_of(
+def compute_logits(
     source: Source, config: DiffTransformerConfig, ids: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """Logits ``[B, T, vocab_size]`` of files for ``ids`` ``[B, T]``, computed in ``dtype``.

@@ -74,6 +74,6 @@ def write_weights(
         (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
 
-def carried(folder: Path) -> list[Path]:
+def files_to_copy(folder: Path) -> list[Path]:
     """Files of the tokenizer and of generation, which go with the weights, as far as they exist."""
     return [folder / name for name in _CARRIED if (folder / name).is_file()]
