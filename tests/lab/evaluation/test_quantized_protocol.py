@@ -13,15 +13,13 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation import quantized_logits as quantized
 from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
-from diffattn.lab.evaluation.metrics import metric
 from diffattn.lab.evaluation.protocol import Item, Part
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
-from diffattn.lab.evaluation.registry import parts, protocol_class
+from diffattn.lab.evaluation.registry import protocol_class
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
-from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.probes.quantized_logits import quantized_logits
 from lm_documents import write_task
 
@@ -156,19 +154,6 @@ def test_weights_and_directions_are_the_wrapped_protocols(monkeypatch):
     assert by_id["4-bits-x"]["nll_per_word, 4 bits"] == 1_000
 
 
-def test_the_direction_of_a_change_is_that_of_its_score():
-    protocol = QuantizedLogits(settings={"tasks": ["hellaswag", "piqa"]}, text=None)
-    rows = [{"scores": {"piqa acc": 1.0, "average": 1.0, "piqa share of the gold choice": 0.5}}]
-    assert protocol._directions(rows, [metric("acc", cluster_mean([0.0, 1.0]))]) == {
-        "piqa acc": True, "average": True, "piqa share of the gold choice": None,
-    }  # fmt: skip
-    wrong = metric("false_refusal", cluster_mean([0.0, 1.0]), higher_is_better=False)
-    single = QuantizedLogits(protocol="single_needle", settings={}, text=None)
-    assert single._directions([{"scores": {"false_refusal": 0.0}}], [wrong]) == {
-        "false_refusal": False
-    }
-
-
 @pytest.mark.parametrize("granularity", ["tensor", "head", "row"])
 def test_results_do_not_depend_on_what_runs_beside(models, granularity, tmp_path):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
@@ -267,26 +252,6 @@ def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
     assert protocol.parameters()["wrapped_version"] == 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"protocol": "quantized_logits"}, "protocol must be in .* got 'quantized_logits'"),
-        ({"protocol": "table8"}, "protocol must be in"),
-        ({"settings": {"taks": ["piqa"]}}, "Did you mean 'lm_tasks.tasks'"),
-        ({"settings": {"tasks": ["pika"]}}, "Did you mean 'piqa'"),
-        ({"bits": (16, 16)}, "each once"),
-        ({"bits": (32,)}, "from 2 to 16"),
-        ({"bits": (3.5,)}, "from 2 to 16"),
-        ({"bits": ()}, "must list widths"),
-        ({"granularity": "column"}, "granularity must be in"),
-        ({"num_windows": 0}, "must be 1 or more"),
-    ],
-)
-def test_wrong_settings(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        QuantizedLogits(**settings)
-
-
 def test_wrong_text(models, corpus, tmp_path):
     model = models["softmax"]
     with pytest.raises(ConfigError, match="at most the 1024 tokens of softmax, got 1025"):
@@ -304,9 +269,3 @@ def test_a_tokenizer_without_bos_and_eos(models, tmp_path, corpus):
     model = LanguageModel(models["softmax"].network, tokenizer)
     with pytest.raises(ConfigError, match="needs a tokenizer with BOS or EOS"):
         run(model, tmp_path / "a", **KEY_VALUES, text=corpus)
-
-
-def test_preset():
-    (part,) = parts(["fig8"])
-    assert part.protocol.bits == (16, 8, 6, 4)
-    assert part.protocol.parameters()["settings"]["tasks"] == ("hellaswag",)

@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 
-from diffattn.lab.inference import decoding
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from scripted_model import with_limits
@@ -75,19 +74,6 @@ def test_any_end_token_ends_a_row(build, place, kind):
     again = LanguageModel(model.network, tokenizer)
     (found,) = again.generate([[5, 6, 7]], max_new_tokens=4)
     assert (found.ids, found.finished) == (free.ids[:last], "eos")
-
-
-def test_branches_meet_no_more_tokens_than_allowed():
-    room = [30, 10, 50, 20, 200]
-    batches = list(decoding._by_tokens(room, 100))
-    assert sorted(i for batch in batches for i in batch) == list(range(5))
-    assert batches == [[1, 3, 0], [2], [4]]
-
-
-def test_a_prefix_that_was_read_before(model):
-    asked = prompts(model)
-    whole = model.generate([[9, 8, 7, *one] for one in asked], max_new_tokens=6)
-    assert model.generate(asked, max_new_tokens=6, before=model.read([9, 8, 7])) == whole
 
 
 def test_stop_strings_cut_the_text(models):

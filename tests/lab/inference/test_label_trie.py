@@ -64,17 +64,6 @@ def test_one_pass_in_float32_differs_by_rounding(build, kind):
     assert compare(together, exact["logprobs"], off).problem is None
 
 
-def test_alone_or_together_is_the_same(model):
-    trie = LabelTrie(model, NESTED, "\nType:")
-    asked = questions(model, trie)
-    prefix = model.read(tokens(model, 150, 3))
-    together = model.read_labels(trie, asked, before=prefix)
-    alone = [model.read_labels(trie, [one], before=prefix)[0] for one in asked]
-    assert [one.greedy for one in together] == [one.greedy for one in alone]
-    for one, other in zip(together, alone, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, rel=0, abs=1e-12)
-
-
 @pytest.mark.parametrize("labels", SETS)
 def test_greedy_is_decoding_within_the_labels(model, labels):
     """What :func:`generate` writes under the trie is always one of the labels, and the same one."""

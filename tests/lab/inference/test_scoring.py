@@ -12,7 +12,6 @@ from diffattn.lab.inference import scoring
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
-from diffattn.lab.inference.token_losses import windows
 from scripted_model import LoggedModel, with_limits
 
 
@@ -228,14 +227,3 @@ def test_how_windows_run_changes_nothing(models):
     for limits in ({"chunk_logits": 1}, {"chunk_tokens": 8}):
         other = with_limits(model, **limits)
         close(other.sliding_losses(tokens, window=64, stride=16, given=[0]), together)
-
-
-def test_windows_predict_every_token_once():
-    for length, window, stride in ((1, 4, 2), (4, 4, 2), (5, 4, 2), (100, 16, 5), (99, 16, 15)):
-        end = 0
-        for begin, predicted, stop in windows(length, window, stride):
-            assert predicted == end
-            assert stop - begin <= window
-            assert begin == 0 or predicted - begin == window - stride
-            end = stop
-        assert end == length

@@ -91,7 +91,3 @@ def test_common_parts_are_read_once(models, seed):
     # needle may begin like the text or another one: that is less than a needle each.
     once = 800 + sum(800 - place for place in places[:-1]) + 25
     assert abs(sum(model.reads) - once) <= 25
-
-
-def test_no_prompts(models):
-    assert list(models["diff"].read_prompts([])) == []

@@ -10,7 +10,6 @@ from diffattn.lab.evaluation.hallucination.answer_metrics import ROUGE
 from diffattn.lab.evaluation.hallucination.hallucination import Hallucination, text_read
 from diffattn.lab.evaluation.hallucination.tasks import TASKS
 from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.decoding import Generation
 from scripted_model import ScriptedModel
@@ -139,16 +138,3 @@ def test_a_question_longer_than_the_prompt_is_recorded(models, tmp_path):
 def test_wrong_settings(parameters, message, models, tmp_path):
     with pytest.raises(ConfigError, match=message):
         run(models["diff"], tmp_path / "out", **parameters)
-
-
-def test_rouge_of_summaries(models, tmp_path):
-    pytest.importorskip("rouge_score")
-    result = run(models["diff"], tmp_path / "out", dataset="multi_news", samples=2, rouge=True)
-    assert {"rouge1", "rouge2", "rougeL"} <= {metric.name for metric in result.metrics}
-
-
-def test_the_preset_runs_all_six_and_quick_keeps_the_data_sets():
-    chosen = parts(["table4"], ["hallucination.samples=2"], quick=True)
-    assert [part.protocol.dataset for part in chosen] == list(TASKS)
-    assert {part.protocol.samples for part in chosen} == {2}
-    assert {part.protocol.data for part in chosen} == {"generated"}

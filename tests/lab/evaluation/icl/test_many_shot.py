@@ -7,7 +7,6 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
-from diffattn.lab.evaluation.catalog import PRESETS
 from diffattn.lab.evaluation.icl.demonstrations import IclTask
 from diffattn.lab.evaluation.icl.many_shot import ManyShot
 from diffattn.lab.evaluation.protocol import Part
@@ -92,40 +91,11 @@ def test_items_are_the_same_for_every_model_that_they_fit(models, build, files):
     assert [i.id for b in loglik.batches(short) for i in b] == few
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"dataset": "trek"}, "Did you mean 'trec'"),
-        ({"decoding": "greedy"}, "decoding must be in"),
-        ({"shots": ()}, "shots must be 1 or more"),
-        ({"test_items": 0}, "test_items must be 1 or more"),
-    ],
-)
-def test_wrong_settings(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        ManyShot(**settings)
-
-
 def test_demonstrations_that_do_not_fit_are_told_before_the_first_item(build, files):
     with pytest.raises(ConfigError, match=r"must be at most \d+, which fit diff's 200 tokens, got"):
         ManyShot(data=files, shots=(50,), test_items=4).batches(build("diff", max_length=200))
     with pytest.raises(ConfigError, match="must be 'hub', 'generated' or a folder"):
         ManyShot(data="/nowhere/at/all").batches(build("diff"))
-
-
-def test_the_grid_is_that_of_the_figure():
-    sizes = {"trec": (42, 3_540), "trec_fine": (33, 3_200), "banking77": (34, 2_618),
-             "clinic150": (21, 3_150)}  # fmt: skip
-    for name, (count, last) in sizes.items():
-        grid = ManyShot(dataset=name).grid
-        assert (len(grid), grid[-1]) == (count, last)
-    assert ManyShot().grid[:5] == (6, 12, 30, 120, 210)
-
-
-def test_presets_build(files):
-    for preset in ("fig6", "fig7", "fig11"):
-        found = parts([preset])
-        assert [part.variant for part in found] == list(PRESETS[preset])
 
 
 @pytest.mark.parametrize("name", ["many_shot", "order_robustness", "remapped_labels"])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.lab.evaluation.lm_tasks.documents import TASKS, generated_documents, read_task
 from lm_documents import documents, write_task
 
 
@@ -163,3 +163,17 @@ def test_fields_can_be_called_otherwise(tmp_path):
     assert read_task(tmp_path, "winogrande", columns).evaluated[0]["answer"] == "2"
     with pytest.raises(ConfigError, match=r"piqa.jsonl:1: must have the column 'aims' that 'col"):
         read_task(tmp_path, "piqa", columns | {"goal": "aims"})
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_made_up_documents_of_every_task(task):
+    made = generated_documents(task, 40)
+    assert (len(made.evaluated), len(made.training)) == (40, 16)
+    assert made == generated_documents(task, 40)
+    assert made != generated_documents(task, 40, seed=1)
+    assert generated_documents(task, 4).evaluated == made.evaluated[:4]
+    golds = {
+        str(document.get("label", document.get("answerKey", document.get("answer"))))
+        for document in made.evaluated
+    }
+    assert len(golds) > 1

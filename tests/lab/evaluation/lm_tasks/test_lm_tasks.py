@@ -13,7 +13,6 @@ from diffattn.lab.evaluation.lm_tasks.harness import harness_questions, harness_
 from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
 from diffattn.lab.evaluation.metrics import task_metric
 from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.evaluation.selection import Selection
 from diffattn.lab.inference.language_model import LanguageModel
@@ -207,14 +206,6 @@ def test_the_average_is_compared_in_pairs(models, folder, tmp_path):
     assert {one.score for one in comparison.differences} > {"boolq acc", "piqa acc_norm"}
 
 
-def test_without_bos_or_eos(models, folder, tmp_path):
-    """A context is never empty here, so neither is needed."""
-    own = models["diff"]
-    model = LanguageModel(own.network, own.tokenizer, add_bos=False)
-    result, _ = run(model, tmp_path / "out", data=str(folder), tasks=("winogrande",), limit=2)
-    assert (result.num_items, result.num_failed) == (2, 0)
-
-
 @pytest.mark.parametrize("add_bos", [None, True, False])
 def test_bos_is_the_tokenizers_unless_told_otherwise(models, folder, add_bos, tmp_path):
     own = models["diff"]
@@ -224,38 +215,9 @@ def test_bos_is_the_tokenizers_unless_told_otherwise(models, folder, add_bos, tm
     assert (model.bos is None) is (add_bos is False)  # for the other protocols
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"tasks": ("arc_eazy",)}, "tasks must be in .* got 'arc_eazy'. Did you mean 'arc_easy'?"),
-        ({"tasks": ()}, "one name or more"),
-        ({"tasks": "piqa"}, "must list"),
-        ({"tasks": ("piqa", "piqa")}, "each once"),
-        ({"num_fewshot": -1}, "num_fewshot must be 0 or more"),
-        ({"limit": 0}, "limit must be 1 or more"),
-        ({"limit": 2.5}, "limit must be whole numbers, got 2.5"),
-        ({"num_fewshot": "x"}, "num_fewshot must be whole numbers"),
-        ({"seed": "x"}, "seed must be a whole number"),
-    ],
-)
-def test_wrong_settings(settings, message):
-    with pytest.raises(ConfigError, match=message.replace("'?", r"'\?")):
-        LmTasks(**settings)
-
-
 def test_wrong_data_stops_before_the_first_item(models, folder, tmp_path):
     with pytest.raises(ConfigError, match=r"none: file or folder must exist"):
         run(models["softmax"], tmp_path / "a", data=str(tmp_path / "none"))
     (tmp_path / "boolq.jsonl").write_text("{}\n", encoding="utf-8")
     with pytest.raises(DiffAttnError, match="must have field 'passage'"):
         run(models["softmax"], tmp_path / "b", data=str(tmp_path), tasks=("boolq",))
-
-
-def test_presets():
-    (zero,) = parts(["table1"])
-    assert zero.protocol.parameters()["num_fewshot"] == 0
-    both = parts(["table1", "table8"], ["lm_tasks.limit=3"])
-    assert [(p.variant, p.protocol.num_fewshot, p.protocol.limit) for p in both] == [
-        ("lm_tasks_0shot", 0, 3),
-        ("lm_tasks_5shot", 5, 3),
-    ]

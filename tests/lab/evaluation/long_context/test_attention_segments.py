@@ -16,7 +16,6 @@ from diffattn.lab.evaluation.long_context.attention_segments import (
 )
 from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
 from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 
 # Hugging Face's eager softmax is float32 in any model: weights up to 1 + |λ| of up to 600 keys.
@@ -157,46 +156,8 @@ def test_without_bos_the_prompt_begins_with_eos(build, tokenizer, protocol):
     assert prompt.ids[0] == tokenizer.eos_token_id
 
 
-def test_neither_bos_nor_eos(build, tokenizer, protocol, monkeypatch):
-    model = build("diff", add_bos=False)
-    monkeypatch.setattr(model, "tokenizer", WithoutEos(tokenizer))
-    with pytest.raises(ConfigError, match="needs a tokenizer with BOS or EOS, got neither"):
-        protocol.batches(model)
-
-
-class WithoutEos:
-    eos_token_id = None
-
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-
-    def __call__(self, *arguments, **options):
-        return self.tokenizer(*arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_needles": 0}, "num_needles must be from 1 to"),
-        ({"num_needles": 1000}, "num_needles must be from 1 to 141 cities"),
-        ({"depths": ()}, "depths must be"),
-        ({"length": 0}, "lengths must be different numbers"),
-    ],
-)
-def test_wrong_settings(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        AttentionSegments(**changes)
-
-
 def test_what_does_not_fit(models):
     with pytest.raises(ConfigError, match=r"length must be at most the 1024 tokens of diff"):
         AttentionSegments().batches(models["diff"])
     with pytest.raises(ConfigError, match="Choose a greater length"):
         AttentionSegments(length=100).batches(models["diff"])
-
-
-def test_presets():
-    (table,) = parts(["table3"])
-    assert table.protocol == AttentionSegments()
-    (figure,) = parts(["fig1"])
-    assert figure.protocol.depths == (50,)

@@ -195,15 +195,6 @@ def test_the_first_line_must_have_the_name(output, found):
     assert names(output, "Agnes") == found
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"depths": 1}, {"needles": 0}, {"needles": 99}, {"max_new_tokens": 0}, {"lengths": (0,)}],
-)
-def test_bad_settings(settings):
-    with pytest.raises(ConfigError, match=r"^hidden_needle: "):
-        HiddenNeedleSearch(**settings)
-
-
 def test_what_does_not_fit_is_refused_before_the_first_item(build, haystack, tmp_path):
     model = build("diff", max_length=1024)
     with pytest.raises(ConfigError, match=r"lengths must be \d+ tokens or more, twice the longest"):

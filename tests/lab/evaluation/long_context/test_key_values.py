@@ -128,23 +128,6 @@ def test_questions_of_an_object_stand_in_one_batch_and_one_cluster(models):
     assert len({item.id for batch in batches for item in batch}) == 10
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lengths": (4096,), "num_pairs": (50,)}, "one of lengths and num_pairs must be null"),
-        ({"num_pairs": (6,)}, "from questions \\+ examples = 7 on, got \\(6,\\)"),
-        ({"num_pairs": ()}, "num_pairs must be different numbers"),
-        ({"num_pairs": (9, 9)}, "num_pairs must be different numbers"),
-        ({"samples": 0}, "samples must be 1 or more"),
-        ({"samples": 7}, "samples must be a multiple of questions=5, got 7"),
-        ({"lengths": (0,)}, "lengths must be different numbers"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ConfigError, match=f"^key_values: .*{message}"):
-        KeyValues(**settings)
-
-
 def test_what_does_not_fit_is_refused_before_the_first_item(long_model):
     with pytest.raises(
         ConfigError,

@@ -80,7 +80,3 @@ def test_it_ends_for_any_growth(function):
     found = most_that_fits(count, 900, least=0, most=100_000)
     assert found == max(n for n in range(100_001) if function(n) <= 900)
     assert len(calls) <= 60
-
-
-def test_nothing_fits():
-    assert most_that_fits(lambda n: 100 + n, 99, least=0, most=10) is None

@@ -11,7 +11,6 @@ from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts, fo
 from diffattn.lab.evaluation.long_context.needle import Needle, contains_number
 from diffattn.lab.evaluation.metrics import NAMED
 from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.decoding import Generation
 from diffattn.lab.inference.scoring import Score
@@ -140,24 +139,6 @@ def test_a_number_counts_only_by_itself(text, found):
     assert contains_number(text, "1234567") == found
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tasks": ((2, 3),)}, "1 <= R <= N"),
-        ({"tasks": ((500, 1),)}, "1 <= R <= N <= 141 cities"),
-        ({"tasks": ()}, "1 <= R <= N"),
-        ({"lengths": ()}, "lengths must be different numbers"),
-        ({"lengths": (600, 600)}, "lengths must be different numbers"),
-        ({"depths": (0, 120)}, "depths must be from 0 to 100"),
-        ({"samples": 0}, "samples must be 1 or more"),
-        ({"prompt": "poem"}, "prompt must be in {completion, lwm}"),
-    ],
-)
-def test_wrong_settings(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        Needle(**changes)
-
-
 def test_what_a_model_or_text_cannot_do_is_told_before_the_first_item(models, haystack, tmp_path):
     model = models["diff"]
     with pytest.raises(ConfigError, match=r"at most the 1024 tokens of diff, got 2000"):
@@ -167,14 +148,3 @@ def test_what_a_model_or_text_cannot_do_is_told_before_the_first_item(models, ha
     (tmp_path / "a.txt").write_text("Too short. To hide in.")
     with pytest.raises(ConfigError, match=r"must hold \d+ tokens of diff's tokenizer, got 21"):
         protocol(str(tmp_path / "a.txt")).batches(model)
-
-
-def test_presets():
-    (table,) = parts(["table2"])
-    assert table.protocol == Needle()
-    (figure,) = parts(["fig5"])
-    assert figure.protocol.tasks == ((8, 1),)
-    assert (figure.protocol.lengths[0], figure.protocol.lengths[-1]) == (8192, 65536)
-    assert len(figure.protocol.lengths) == 8
-    (quick,) = parts(["fig5"], quick=True)
-    assert max(quick.protocol.lengths) <= 2048

@@ -24,12 +24,6 @@ def run(model, one, folder):
     return evaluate(model, Part(variant="single_needle", protocol=one), folder)
 
 
-def test_the_grid():
-    one = SingleNeedle()
-    assert (len(one.lengths), one.lengths[0], one.lengths[-1]) == (15, 1024, 16384)
-    assert (len(one.depths), one.depths[0], one.depths[-1]) == (15, 0, 100)
-
-
 def test_prompts(models, haystack):
     model = models["diff"]
     prompts = protocol(haystack)._prompts(model, 900, 0, [0, 30, 100, None])

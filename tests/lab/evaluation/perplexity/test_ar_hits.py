@@ -14,7 +14,6 @@ from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, hit_threshold
 from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 
 # Table 6 of arXiv:2410.05258v2: validation loss, AR hits, others.
@@ -159,13 +158,6 @@ def test_sequences_are_spaced_evenly(models, packed):
     assert ids == [32 * (i * total // 4) for i in range(4)]
 
 
-def test_presets_run_the_defaults():
-    """What the paper's figure and table need: its lengths, and nothing reduced."""
-    chosen = {part.variant: part.protocol for part in parts(["fig4", "table6"])}
-    assert chosen["nll_by_position"].length == 65_536
-    assert chosen["ar_hits"] == ArHits()
-
-
 def test_the_threshold_is_in_proportion():
     assert hit_threshold(10_000_000_000) == 1_250
     assert hit_threshold(8_000_000_001) == 1_001
@@ -212,11 +204,3 @@ def test_bad_input_is_told_before_the_first_item(models, packed, tmp_path):
         run(model, tmp_path / "d", data=str(tmp_path / "small.txt"), length=1024)
     with pytest.raises(ConfigError, match="existing file or folder"):
         run(model, tmp_path / "e", data=str(tmp_path / "nothing"), length=64)
-
-
-def test_bad_settings():
-    for bad in ({"n": (1,)}, {"n": (2, 2)}, {"length": 3}, {"sequences": 0}, {"threshold": -1}):
-        with pytest.raises(ConfigError, match="ar_hits: "):
-            ArHits(**bad)
-    with pytest.raises(ConfigError, match="validation_fraction"):
-        ArHits(validation_fraction=1.0)

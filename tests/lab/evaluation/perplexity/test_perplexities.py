@@ -101,12 +101,3 @@ def test_the_words_do_not_depend_on_bos(build, texts, tmp_path):
 def test_windows_longer_than_the_model_are_refused(models, protocol, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         run(models["diff"], protocol, tmp_path / "out")
-
-
-def test_bad_settings():
-    with pytest.raises(ConfigError, match="below every window"):
-        SlidingPerplexity(windows=(256,), stride=256)
-    with pytest.raises(ConfigError, match="tokens must be 2048 or more, got 1024"):
-        SlidingPerplexity(windows=(2048,), tokens=1024)
-    with pytest.raises(ConfigError, match="stride must be 1 or more, got 0"):
-        WordPerplexity(stride=0)

@@ -133,23 +133,6 @@ def test_labels_named_without_following_the_story(long_model, haystack, tmp_path
     assert guess.chance > 0.25
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"tasks": ("qa6",)}, r"tasks must be in .*, got 'qa6'\. Did you mean 'qa\d'"),
-        ({"tasks": ("qa1", "qa1")}, "tasks must list one name or more, each once"),
-        ({"tasks": "qa1"}, "tasks must list one name or more, each once"),
-        ({"samples": 0}, "samples must be 1 or more"),
-        ({"lengths": (0, 0)}, "lengths must be different numbers of tokens from 0 on"),
-        ({"lengths": ()}, "lengths must be different numbers of tokens from 0 on"),
-        ({"lengths": (-1,)}, "lengths must be different numbers of tokens from 0 on"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ConfigError, match=f"^babilong: {message}"):
-        BabiLong(**settings)
-
-
 def test_what_does_not_fit_is_refused_before_the_first_item(long_model, build, haystack, tmp_path):
     with pytest.raises(ConfigError, match=r"a length of 200 tokens is too short; .* at least \d+"):
         BabiLong(lengths=(0, 200), samples=2, haystack=haystack).batches(long_model)

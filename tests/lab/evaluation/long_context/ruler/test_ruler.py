@@ -5,7 +5,6 @@ from itertools import product
 
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.lab.evaluation.long_context.ruler.samples import Material
@@ -160,15 +159,6 @@ def test_lists_are_thin_where_full_ones_do_not_fit(long_model):
     assert [task.repeats for task in protocol._tasks(long_model, 8192, material)] == [(30, 3)]
 
 
-def test_a_wrong_answer_scores_nothing(long_model, haystack, questions, tmp_path):
-    model = answering(long_model, lambda sample: " nothing of it")
-    protocol = Remembering(
-        lengths=(3500,), samples=2, haystack=haystack, logprob=False, **questions
-    )
-    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
-    assert [m.value for m in result.headline() if m.name != "guess"][:2] == [0.0, 0.0]
-
-
 def test_tasks_without_a_file_are_left_out_by_name(long_model, haystack, tmp_path):
     model = answering(long_model, lambda sample: sample.answer)
     protocol = Remembering(lengths=(3500,), samples=1, haystack=haystack, logprob=False)
@@ -190,14 +180,6 @@ def test_items_and_prompts_are_equal_for_every_model(models, haystack):
         for kind in ("softmax", "diff", "llama")
     }
     assert len(samples) == 1
-
-
-def test_default_lengths_are_those_that_fit(build, haystack):
-    protocol = Ruler(tasks=("niah_single_1",), samples=1, haystack=haystack)
-    model = build("softmax", max_length=10_000)
-    assert [i.payload[0] for b in protocol.batches(model) for i in b] == [4096, 8192]
-    with pytest.raises(ConfigError, match=r"ruler: softmax must take 4096 tokens or more, got 102"):
-        protocol.batches(build("softmax"))
 
 
 def test_the_summary_weighs_tasks_equally():

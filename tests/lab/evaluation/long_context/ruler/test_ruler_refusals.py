@@ -6,34 +6,6 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.ruler.ruler import TASKS, Ruler
-from diffattn.lab.evaluation.registry import parts
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"tasks": ("niah_singel_1",)},
-            r"got 'niah_singel_1'\. Did you mean 'niah_single_",
-        ),
-        ({"tasks": ("vt", "vt")}, r"tasks must list one name or more, each once"),
-        ({"tasks": ()}, r"tasks must list one name or more, each once"),
-        ({"tasks": "vt"}, r"tasks must list one name or more, each once"),
-        ({"tasks": ("qa_1",)}, r"task 'qa_1' needs a file, got none. Name it: --set ruler.squad="),
-        ({"samples": 0}, r"samples must be 1 or more"),
-        ({"lengths": ()}, r"lengths must be different numbers"),
-        ({"lengths": (4096, 4096)}, r"lengths must be different numbers"),
-        ({"lengths": (-1,)}, r"lengths must be different numbers"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ConfigError, match=rf"^ruler: .*{message}"):
-        Ruler(**settings)
-
-
-def test_a_wrong_type_is_one_clear_line():
-    with pytest.raises(ConfigError, match=r"ruler\.lengths must be a list"):
-        parts(["ruler"], ["ruler.lengths=4096"])
 
 
 def refused(protocol, model, message):
