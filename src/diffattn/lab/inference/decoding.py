@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
+from diffattn.lab.inference.pass_limits import batches
 from diffattn.lab.inference.shared_prefixes import share_prefixes
 from diffattn.lab.inference.token_tree import Branches, can_branch
 
@@ -23,7 +24,7 @@ _BRANCH_TOKENS = 2_048
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a model wrote."""
+    """A continuation by a model."""
 
     ids: tuple[int, ...]
     text: str
@@ -45,8 +46,8 @@ def generate(
 ) -> list[Generation]:
     """Greedy decoding of prompts of any lengths; those that begin alike are read once.
 
-    A row ends where the model says so, by any of its end tokens: see
-    :func:`diffattn.models.loading.end_tokens`.
+    A row ends where the model says so, by any of :func:`diffattn.models.loading.end_tokens`. Ties
+    go to the smallest token id.
 
     Args:
         model: The model.
@@ -57,13 +58,9 @@ def generate(
         share: ``False`` reads every prompt from scratch: the definition, for comparison.
         before: Tokens already read that all prompts continue. Default: none.
 
-    Returns:
-        One generation per prompt, in order. Ties go to the smallest token id.
-
     Raises:
         ItemError: A prompt is empty, holds ids that are none of the model's, or does not fit the
             model with ``max_new_tokens`` more.
-        DiffAttnError: The model is broken: its logits are not finite.
     """
     if max_new_tokens < 1:
         raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
@@ -80,12 +77,12 @@ def generate(
         branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
         most = min(prefix.length, _BRANCH_TOKENS)
         if branched:
-            batches = _by_tokens(room, most)
+            grouped = _by_tokens(room, most)
         else:
-            batches = model.row_batches(room, prefix, all_logits=False)
+            grouped = model.row_batches(room, prefix, all_logits=False)
             if not prefix.keeps_all:
-                batches = _of_one_length(batches, room)
-        for batch in batches:
+                grouped = _of_one_length(grouped, room)
+        for batch in grouped:
             numbers = [group.members[j] for j in batch]
             some = [rows[j] for j in batch]
             grow = _branches if branched and len(batch) > 1 else _padded_rows
@@ -95,11 +92,7 @@ def generate(
 
 
 def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) -> None:
-    """Refuse a prompt that leaves no room for its continuation, before any of it is read.
-
-    Raises:
-        ItemError: It does not fit the model with ``max_new_tokens`` more, or is empty.
-    """
+    """Refuse a prompt that is empty or leaves no room for its continuation, before reading."""
     if not prompt_tokens or prompt_tokens + max_new_tokens > model.max_length:
         raise ItemError(
             f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
@@ -152,19 +145,13 @@ def _decode(
 
 def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
     """Rows that grow together, of ``most`` tokens: each meets all the others as masked keys."""
-    batch: list[int] = []
-    for i in sorted(range(len(room)), key=room.__getitem__):
-        if batch and sum(room[j] for j in batch) + room[i] > most:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+    order = sorted(range(len(room)), key=room.__getitem__)
+    return batches(order, lambda batch: sum(room[i] for i in batch) <= most)
 
 
-def _of_one_length(batches: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
+def _of_one_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
     """Sorted batches cut where the length changes: padding would take places in a window."""
-    for batch in batches:
+    for batch in grouped:
         for _, group in itertools.groupby(batch, key=room.__getitem__):
             yield list(group)
 

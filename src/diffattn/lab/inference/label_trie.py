@@ -1,4 +1,4 @@
-"""Which of some labels does a model give? Greedy within the labels, and by their probabilities."""
+"""The label that a model gives: greedy within the labels, and by their probabilities."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tre
 
 @dataclass(frozen=True, slots=True)
 class LabelReading:
-    """What a model makes of the labels after one prompt."""
+    """The labels after one prompt, by a model."""
 
     greedy: int
     """The label that greedy decoding writes if only labels can be written."""
@@ -30,14 +30,9 @@ class LabelReading:
 class LabelTrie:
     """Labels as they follow a prompt, token by token; every label ends in a line break.
 
-    The line break tells a label from longer ones that begin with it. Encoded together with the
-    end of the prompt, labels are cut where the first of them differs from the prompt alone: a
-    token that merges across the border belongs to the labels.
-
-    Args:
-        model: Its tokenizer is used.
-        labels: One or more, all different.
-        before: What every prompt ends with, for example ``"x\nType:"``; no space at its end.
+    The line break tells a label from longer labels that begin with it. Encoded together with
+    ``before``, which every prompt ends with, labels are cut where the first of them differs from
+    ``before`` alone: a token that merges across the border belongs to the labels.
 
     Raises:
         ConfigError: A label is empty, doubled, holds a line break, or has the tokens of another
@@ -76,11 +71,7 @@ class LabelTrie:
         return sorted(self.children[at])
 
     def cut(self, prompt: Sequence[int]) -> list[int]:
-        """The prompt's tokens without those that the labels hold themselves.
-
-        Raises:
-            ItemError: The prompt ends in other tokens.
-        """
+        """The prompt's tokens without those that the labels hold themselves."""
         keep = len(prompt) - len(self.overlap)
         if tuple(prompt[keep:]) != self.overlap or keep < 1:
             raise ItemError(
@@ -94,11 +85,7 @@ class LabelTrie:
         return [at for at, below in enumerate(self.children) if below]
 
     def reading(self, logits: Tensor) -> LabelReading:
-        """What the logits at the inner places say.
-
-        Args:
-            logits: ``[places of inner(), vocab_size]``.
-        """
+        """The label that the logits ``[places of inner(), vocab_size]`` choose."""
         row = {at: i for i, at in enumerate(self.inner())}
         rows = torch.tensor([row[at] for at, _ in self.edges], device=logits.device)
         tokens = torch.tensor([token for _, token in self.edges], device=logits.device)
@@ -159,11 +146,8 @@ def read_labels(
         model: The model.
         trie: The labels.
         prompts: Tokens, one or more each, after :meth:`LabelTrie.cut`.
-        before: What every prompt follows, read already. Default: nothing.
+        before: Tokens already read that all prompts continue. Default: none.
         branch: ``False`` runs one row per prompt and label: the definition, for comparison.
-
-    Returns:
-        One reading per prompt, in order.
 
     Raises:
         ItemError: A prompt is empty, or does not fit the model with the longest label.
@@ -197,7 +181,7 @@ def read_labels(
 def _by_rows(
     model: NetworkReader, trie: LabelTrie, prefix: Prefix, prompt: Sequence[int]
 ) -> LabelReading:
-    """One row per label: what a branch is, written out."""
+    """One row per label: the definition of a branch."""
     rows = [[*prompt, *path[:-1]] for path in trie.paths]
     logits_at: dict[int, Tensor] = {}
     for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):

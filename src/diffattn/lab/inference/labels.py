@@ -7,15 +7,7 @@ from diffattn.errors import ConfigError
 
 
 def labelled(models: Sequence[str], *, option: str = "--model") -> dict[str, str]:
-    """``[LABEL=]PATH`` to paths by label; a label is by default the last part of the path.
-
-    Args:
-        models: As a user typed them.
-        option: Where, first in the message.
-
-    Raises:
-        ConfigError: A label is missing, given twice, or no folder name.
-    """
+    """``[LABEL=]PATH`` to paths by label; a label is by default the last part of the path."""
     paths: dict[str, str] = {}
     for text in models:
         label, separator, path = text.partition("=")

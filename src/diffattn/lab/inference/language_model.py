@@ -1,4 +1,4 @@
-"""A causal language model as the protocols see it: what is asked of it, as methods."""
+"""A causal language model as the protocols see it."""
 
 import hashlib
 import json
@@ -30,17 +30,14 @@ _NOT_HASHED = (
     "_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype",
     "architectures", "auto_map",
 )  # fmt: skip
-"""Of a configuration as it is saved: where it lies, who wrote it, and what other facts say."""
+"""Settings of a saved configuration that name its folder or writer, or that other facts hold."""
 
 
 class LanguageModel(NetworkReader):
     """A causal language model that writes, scores and reads; protocols call nothing else.
 
-    Its methods are the functions of this folder, which take it as their first argument.
-    A subclass that overrides these methods answers in its place: a test scripts them. Built from
-    a network and a tokenizer, see :class:`~diffattn.lab.inference.network_reader.NetworkReader`,
-    or by
-    :meth:`load`.
+    Its methods are the functions of this folder, which take it as their first argument. A subclass
+    that overrides these methods answers in its place: a test scripts them.
     """
 
     @classmethod
@@ -60,15 +57,9 @@ class LanguageModel(NetworkReader):
     ) -> "LanguageModel":
         """Open a run directory, a model folder or a hub name.
 
-        Args:
-            name_or_path: See :func:`diffattn.models.loading.load_model`.
-            label: Default: the last part of the path.
-            device: Default: CUDA if there is any, else CPU.
-            dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"``: the checkpoint's.
-            max_length: In tokens. Default: the model's.
-            add_bos: Default: if the tokenizer has a BOS token.
-            verify, revision, trust_remote_code: See :func:`diffattn.models.loading.load_model`.
-            device_map: The same, in place of ``device``.
+        See :func:`diffattn.models.loading.load_model` for ``name_or_path`` and options that are
+        not here. The label is by default the last part of the path; ``device`` CUDA if there is
+        any, else CPU; ``dtype`` ``"auto"`` the checkpoint's.
 
         Raises:
             CheckpointError: Nothing is there, or it is damaged.
@@ -111,7 +102,7 @@ class LanguageModel(NetworkReader):
     sliding_losses = token_losses.sliding_losses
 
     def facts(self) -> dict[str, Any]:
-        """What a record says of the model; equal facts mean equal results."""
+        """Facts for records; equal facts mean equal results."""
         config = self.network.config
         return {
             "label": self.label,
@@ -132,9 +123,8 @@ class LanguageModel(NetworkReader):
         }
 
     def tokenizer_facts(self) -> dict[str, Any]:
-        """What :meth:`facts` says of the tokenizer: its class and hashes of its entries, of all
-        that decides the tokens of a text (``None`` of one without a backend), and of its chat
-        template (``None`` without)."""
+        """Its class and hashes of its entries, of all that decides the tokens of a text (``None``
+        without a backend), and of its chat template (``None`` without)."""
         template = getattr(self.tokenizer, "chat_template", None)
         is_fast = getattr(self.tokenizer, "backend_tokenizer", None) is not None
         return {
@@ -157,8 +147,7 @@ class LanguageModel(NetworkReader):
 
 
 def _fetched(network: Any, name: str) -> torch.Tensor:
-    """A tensor that accelerate keeps elsewhere until its module runs; one at a time, since all of
-    them may be more than memory holds."""
+    """A tensor that accelerate keeps elsewhere until its module runs; alone, as memory is short."""
     parts = name.split(".")
     for split in range(len(parts) - 1, -1, -1):  # a block may fetch for all that it holds
         module = network.get_submodule(".".join(parts[:split]))

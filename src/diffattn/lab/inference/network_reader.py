@@ -1,4 +1,4 @@
-"""What reading a network takes: text to tokens, tokens to keys, values and logits."""
+"""A network and its tokenizer: text to tokens, tokens to keys, values and logits."""
 
 import copy
 import inspect
@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, PassLimits
+from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, PassLimits, batches
 from diffattn.models.config.numbers import LARGEST_COUNT
 from diffattn.models.config.rope_settings import steady_positions
 from diffattn.models.loading import end_tokens
@@ -55,9 +55,6 @@ class ModelError(DiffAttnError):
 
 class NetworkReader:
     """A Hugging Face causal language model and its tokenizer, in evaluation mode.
-
-    Scoring, decoding and the other files of this folder work on it;
-    :class:`~diffattn.lab.inference.language_model.LanguageModel` puts them together.
 
     Args:
         network: Ours or any other; its forward takes ``past_key_values`` and ``logits_to_keep``.
@@ -128,19 +125,11 @@ class NetworkReader:
     def encode_pair(
         self, context: str, continuation: str, *, special: bool = False
     ) -> tuple[list[int], list[int]]:
-        """Tokens of a context with BOS, and of what follows it, cut where the harness cuts them.
+        """Tokens of a context with BOS, and of its continuation, cut where the harness cuts them.
 
         Spaces at the end of the context move to the continuation; both are encoded as one string,
-        and the continuation's tokens are what is left after as many tokens as the context alone
-        has. The context's are those before it, also where a token reaches across the border.
-
-        Args:
-            context: May be empty: the prefix token stands in for it.
-            continuation: Not empty.
-            special: See :meth:`encode`.
-
-        Returns:
-            Context tokens, one or more, and continuation tokens.
+        and the continuation begins after as many tokens as the context alone has, also where a
+        token reaches across the border. The prefix token stands in for an empty context.
         """
         spaces = len(context) - len(context.rstrip())
         if spaces:
@@ -180,11 +169,7 @@ class NetworkReader:
         return other
 
     def start(self, required: bool = False) -> list[int]:
-        """BOS; where something must stand and there is no BOS, EOS.
-
-        Raises:
-            ConfigError: Required, and the tokenizer has neither.
-        """
+        """BOS; where a token is required and there is no BOS, EOS."""
         if self.bos is not None:
             return [self.bos]
         if not required:
@@ -212,15 +197,7 @@ class NetworkReader:
 
     @torch.no_grad()
     def read(self, ids: Sequence[int], before: Prefix | None = None) -> Prefix:
-        """Read tokens in chunks and keep their keys and values.
-
-        Args:
-            ids: Any number of tokens.
-            before: What was read already. Default: nothing.
-
-        Raises:
-            ItemError: An id is none of the model's, or see :meth:`require_steady`.
-        """
+        """Read tokens in chunks and keep their keys and values, after those of ``before``."""
         if before is None:
             before = Prefix(0, DynamicCache(config=self.network.config))
         self.require_ids(ids)
@@ -236,22 +213,11 @@ class NetworkReader:
     def forward_rows(
         self, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Tensor | None = None
     ) -> tuple[Tensor, DynamicCache]:
-        """Logits of rows of unequal length on one prefix, padded on the right.
+        """Logits of rows of any lengths on one prefix, padded on the right, and their cache.
 
         A causal model never sees the padding after a row's last token, so no mask is needed.
-
-        Args:
-            prefix: What all rows begin with.
-            rows: One or more tokens each.
-            keep: int64 ``[n]``, the columns whose logits are wanted. Default: all.
-
-        Returns:
-            ``[rows, longest row or n, vocab_size]``, float32 (float64 for a float64 model), and the
-            cache, padding included.
-
-        Raises:
-            ItemError: An id is none of the model's, or see :meth:`require_steady`.
-            DiffAttnError: The model is broken: see :meth:`require_finite`.
+        ``keep`` int64 ``[n]`` names the columns whose logits are wanted (default: all), so that
+        logits are ``[rows, longest row or n, vocab_size]``, float32 (float64 of a float64 model).
         """
         longest = max(map(len, rows))
         self.require_steady(prefix.length + longest)
@@ -273,11 +239,7 @@ class NetworkReader:
         return out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)), cache
 
     def require_ids(self, ids: Iterable[int]) -> None:
-        """Refuse tokens that the model does not know: on CUDA they would end the process's device.
-
-        Raises:
-            ItemError: An id is negative, or the embedding has no row for it.
-        """
+        """Refuse tokens that the model does not know: on CUDA they would break the process."""
         known = self._num_embeddings
         for token in ids:
             if not 0 <= token < known:
@@ -286,14 +248,9 @@ class NetworkReader:
                 )
 
     def require_length(self, tokens: int, what: str) -> None:
-        """Refuse what the model does not take, before any of it is read.
+        """Refuse ``tokens`` in all, more than the model takes, before any is read.
 
-        Args:
-            tokens: Of the whole text, what was read before included.
-            what: Who asks and what must fit, first in the message.
-
-        Raises:
-            ItemError: It is longer than the model, or see :meth:`require_steady`.
+        ``what`` says who asks and what must fit.
         """
         if tokens > self.max_length:
             raise ItemError(f"{what} must fit the model's {self.max_length} tokens, got {tokens}.")
@@ -303,11 +260,6 @@ class NetworkReader:
         """Refuse a text whose rotary frequencies depend on its length.
 
         It is read in chunks and beside other texts, which would change its scores.
-
-        Raises:
-            ItemError: It is longer than
-            :func:`diffattn.models.config.rope_settings.steady_positions` of
-                the model's configuration.
         """
         if self._steady is not None and tokens > self._steady[1]:
             kind, most = self._steady
@@ -336,24 +288,19 @@ class NetworkReader:
     ) -> Iterator[list[int]]:
         """Positions of rows that run together: of similar length, and no more than fit.
 
-        Args:
-            lengths: Tokens of each row.
-            prefix: What the rows begin with.
-            all_logits: Whether the logits of every token are kept, or of one per row.
+        ``all_logits`` says whether the logits of every token are kept, or of one per row.
         """
         room = self.limits.batch_tokens
         if all_logits:
             room = min(room, self.limits.batch_logits // self.text_config.vocab_size)
-        batch: list[int] = []
-        for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-            tokens = (len(batch) + 1) * lengths[i]
-            held = (len(batch) + 1) * (prefix.length + lengths[i]) * self._cache_bytes_per_token
-            if batch and (self.rows_alone or tokens > room or held > self.limits.cache_bytes):
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
+
+        def fit(batch: list[int]) -> bool:
+            longest = lengths[batch[-1]]
+            held = len(batch) * (prefix.length + longest) * self._cache_bytes_per_token
+            fits = len(batch) * longest <= room and held <= self.limits.cache_bytes
+            return fits and not self.rows_alone
+
+        return batches(sorted(range(len(lengths)), key=lengths.__getitem__), fit)
 
     @cached_property
     def _cache_bytes_per_token(self) -> int:

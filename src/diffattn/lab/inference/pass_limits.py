@@ -1,5 +1,6 @@
-"""What one forward pass may hold, and how much of it the memory that is left allows."""
+"""Limits of a forward pass, by the memory that is left."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from diffattn.models.memory import available_bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassLimits:
-    """What one forward pass may hold: memory stays flat however much is asked."""
+    """Limits of one forward pass: memory stays flat however much is asked."""
 
     chunk_tokens: int = 2_048
     """Tokens of one row: longer ones run in chunks."""
@@ -34,14 +35,10 @@ _MOST_STEPS = 8
 
 
 def limits_on(device: torch.device) -> PassLimits:
-    """Limits for a device: what stands in :class:`PassLimits`, more on a GPU with free memory, less
-    where there is little.
+    """Limits for a device with the model on it: more on a GPU with free memory, less with little.
 
     Sizes go by powers of two, so that a little more or less memory in use changes no batch, and so
     no rounding; a CPU gains nothing from larger batches and keeps the standard ones.
-
-    Args:
-        device: With the model on it.
     """
     standard = STANDARD_LIMITS
     free = _free_bytes(device)
@@ -64,8 +61,20 @@ def limits_on(device: torch.device) -> PassLimits:
     )
 
 
+def batches(order: Iterable[int], fit: Callable[[list[int]], bool]) -> Iterator[list[int]]:
+    """Positions in order, as many together as ``fit``, and one at least."""
+    batch: list[int] = []
+    for i in order:
+        if batch and not fit([*batch, i]):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
 def _free_bytes(device: torch.device) -> int | None:
-    """Memory that is left; ``None`` where nobody tells."""
+    """Memory that is left; ``None`` on other devices."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return available_bytes() if device.type == "cpu" else None

@@ -12,11 +12,7 @@ from diffattn.lab.inference.shared_prefixes import common_length
 
 
 def require_chat_template(model: NetworkReader) -> None:
-    """Raise unless the tokenizer has a chat template.
-
-    Raises:
-        ConfigError: It has none.
-    """
+    """Raise unless the tokenizer has a chat template."""
     if not getattr(model.tokenizer, "chat_template", None):
         raise ConfigError(
             f"{model.label}: chat needs a tokenizer with a chat template, got none. "
@@ -25,12 +21,9 @@ def require_chat_template(model: NetworkReader) -> None:
 
 
 def require_no_special(model: NetworkReader, text: str) -> None:
-    """Raise where a text could leave its place in a chat template.
+    """Raise where a text could leave its place in a chat template by spelling out a special token.
 
-    The template's own special tokens are spelled out around it, so what it spells out counts, too.
-
-    Raises:
-        ItemError: The text spells out a special token.
+    The template's own special tokens are spelled out around it, so these count as such, too.
     """
     added = model.tokenizer.added_tokens_decoder.values()
     spelled = [token.content for token in added if token.special and token.content in text]
@@ -41,14 +34,9 @@ def require_no_special(model: NetworkReader, text: str) -> None:
 def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat: bool) -> str:
     """A question and the beginning of its answer, as text to be completed.
 
-    Spaces at the end are cut: they belong to the first token of the answer.
-
-    Args:
-        model: Whose template is used.
-        question: What a user says.
-        answer_prefix: What the answer begins with, with its leading space.
-        chat: Put the question into the user's turn and the prefix into the assistant's. A BOS of
-            the template is left out if the model adds its own.
+    Spaces at the end are cut: they belong to the first token of the answer. With ``chat`` the
+    question is the user's turn and the prefix opens the assistant's; a BOS of the template is left
+    out if the model adds its own.
 
     Raises:
         ConfigError: ``chat`` with a tokenizer without a template.
@@ -71,14 +59,13 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What a model wrote after a prompt, and how likely a right answer was."""
+    """A continuation of a prompt, and how likely a right answer was."""
 
     text: str
     prompt_tokens: int
     logprob_per_token: float | None
     """Of the right answer after the prompt, in nats; ``None`` if it was not asked for."""
     prompt: str = ""
-    """What it was written after."""
 
 
 def complete(
@@ -98,14 +85,11 @@ def complete(
     Args:
         model: The model.
         prompts: Text without spaces at the end.
-        answers: One per prompt, without a leading space. Of an answer too long for the model the
-            tokens that fit count. Default ``None``: no scores.
+        answers: One per prompt, without a leading space; ``None``: no scores. Of an answer too
+            long for the model the tokens that fit count.
         max_new_tokens: Per prompt.
         stop: Strings that end a completion.
         chat: The prompts are a chat template's: their special tokens count as such.
-
-    Returns:
-        One completion per prompt, in order.
 
     Raises:
         ItemError: A prompt does not fit the model with ``max_new_tokens`` more.
@@ -157,7 +141,7 @@ class _Asked:
         return cls(ids, Continuation(tuple(context), tuple(target[:room])), prompt)
 
     def sequences(self) -> list[tuple[int, ...]]:
-        """What is read: the prompt, and the context of the answer."""
+        """Tokens to read: the prompt, and the context of the answer."""
         return [self.prompt] if self.scored is None else [self.prompt, self.scored.context]
 
 
@@ -167,7 +151,7 @@ def _complete(
     write: Callable[..., list[Generation]],
     before: Prefix | None,
 ) -> list[Completion]:
-    """Go on from what was read, which all prompts begin with."""
+    """Go on from ``before``, with which all prompts begin."""
     known = before.length if before else 0
     written = write([item.prompt[known:] for item in asked], before=before)
     wanted = [item.scored for item in asked if item.scored is not None]

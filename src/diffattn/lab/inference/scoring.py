@@ -23,7 +23,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a model thinks of one continuation."""
+    """Log-probabilities of one continuation."""
 
     token_logprobs: tuple[float, ...]
     """log p of every target token given all before it, in nats."""
@@ -45,18 +45,13 @@ def score(
     share: bool = True,
     before: Prefix | None = None,
 ) -> list[Score]:
-    r"""Score continuations; contexts that begin alike are read once.
-
-    .. math:: \log p(y \mid x) = \sum_t \log p(y_t \mid x, y_{<t})
+    """Score continuations; contexts that begin alike are read once.
 
     Args:
         model: The model.
         continuations: Any number, in any order.
         share: ``False`` reads every context from scratch: the definition, for comparison.
         before: Tokens already read that all contexts continue. Default: none.
-
-    Returns:
-        One score per continuation, in order.
 
     Raises:
         ItemError: A continuation is longer than the model, or has no context or no target.

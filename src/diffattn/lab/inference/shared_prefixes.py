@@ -1,4 +1,4 @@
-"""Which sequences share which prefix: computed once, its keys and values serve them all."""
+"""Tokens with which several sequences begin: read once, for all of them."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,12 @@ _WORTH_SHARING = 128
 def read_prompts(
     model: NetworkReader, prompts: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, Prefix]]:
-    """Every prompt read up to its last token; what several share is read once.
+    """Every prompt read up to its last token; leading tokens that several share are read once.
 
     Prompts form a tree: a needle hidden at several depths of one text makes prompts whose common
     beginnings grow with the depth. Where prompts part, those that go on alone come first and the
-    largest group last, so that such prompts hold the keys and values of two at a time, however
-    many there are. Drop a prefix before asking for the next.
-
-    Args:
-        model: The model.
-        prompts: Token ids, one or more each.
+    largest group last, so that the keys and values of two prompts at most are held at a time.
+    Drop a prefix before asking for the next.
 
     Yields:
         Position in ``prompts`` and all tokens of that prompt but the last, in no fixed order.
@@ -85,12 +81,8 @@ def share_prefixes(
 
     Sorted, sequences with a common prefix lie side by side. A run of them is either one group,
     which computes the prefix all have in common once, or is cut where neighbours agree least;
-    whichever costs less is taken, for every run.
-
-    Args:
-        sequences: Token ids.
-        limits: Per sequence, how many leading tokens may go into a prefix. Default: all but one,
-            since at least one token must be left to run on it.
+    whichever costs less is taken, for every run. ``limits`` says how many leading tokens of each
+    may go into a prefix (default: all but one, since one must be left to run on it).
 
     Returns:
         Groups with a prefix, then one group of length 0 with the rest, if any.

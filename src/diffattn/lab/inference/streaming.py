@@ -21,19 +21,10 @@ def stream_text(
     dtype: str = "auto",
     verify: bool = True,
 ) -> None:
-    """Write the continuation of a prompt to standard output.
-
-    Args:
-        model: Run directory, model folder or hub name.
-        prompt: One token or more.
-        max_new_tokens: Longest continuation.
-        temperature: 0 takes the likeliest token.
-        seed: Seed of the sampling.
-        device, dtype, verify: See :meth:`diffattn.lab.inference.language_model.LanguageModel.load`.
+    """Write the continuation of a prompt to standard output; temperature 0: likeliest tokens.
 
     Raises:
         ConfigError: The prompt is empty, of another tokenizer, or too long for the model.
-        DiffAttnError: The model is broken: its logits are not finite.
     """
     where = usable_device(device)
     network, tokenizer = load_model(

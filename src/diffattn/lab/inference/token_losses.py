@@ -12,16 +12,9 @@ from diffattn.lab.inference.scoring import Continuation, score
 def prefix_losses(
     model: NetworkReader, rows: list[np.ndarray], given: list[int]
 ) -> list[np.ndarray]:
-    r"""Losses of whole rows, every token given all before it: :math:`-\log p(x_t \mid x_{<t})`.
+    """Losses of whole rows in nats, every token given all before it; long rows run in chunks.
 
-    Args:
-        model: The model.
-        rows: int64 ``[n]`` each; long ones run in chunks, with flat memory.
-        given: What stands before every row, such as BOS. May be empty: then the first token of
-            a row is not predicted.
-
-    Returns:
-        float64 ``[n]`` each in nats, or ``[n - 1]`` without ``given``.
+    Without ``given``, such as BOS, the first token of a row is not predicted.
     """
     asked = []
     for row in rows:
@@ -34,22 +27,12 @@ def prefix_losses(
 def sliding_losses(
     model: NetworkReader, tokens: np.ndarray, *, window: int, stride: int, given: list[int]
 ) -> np.ndarray:
-    """Loss of every token of a text, once, by windows that move on by ``stride`` tokens.
+    """Loss of every token of a text in nats, once, by windows that move on by ``stride`` tokens.
 
     The first window predicts all its tokens, every later one its last ``stride``, so that all
-    but the first see ``window - stride`` tokens or more.
-
-    Args:
-        model: The model.
-        tokens: int64 ``[n]``, n >= 2.
-        window: Tokens of a window, ``given`` not counted; at most the model's.
-        stride: From 1 to ``window``; without ``given`` below it, for then the first token of a
-            window predicts and is not predicted.
-        given: What stands before every window, such as BOS. May be empty: then the first token
-            of the text is not predicted.
-
-    Returns:
-        float64 ``[n]`` in nats, or ``[n - 1]`` without ``given``.
+    but the first see ``window - stride`` tokens or more. ``given``, such as BOS, stands before
+    every window and is not counted; without it the first token of a window predicts only, so that
+    ``stride`` must be below ``window``.
 
     Raises:
         ItemError: An id is none of the model's, or ``stride`` does not move a window on.

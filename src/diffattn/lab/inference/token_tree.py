@@ -10,6 +10,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from diffattn.lab.inference.network_reader import NetworkReader, Prefix
+from diffattn.lab.inference.pass_limits import batches
 from diffattn.probes.attention_rows import attention_implementation
 
 _PASS_TOKENS = 384
@@ -70,22 +71,12 @@ class _Borrowed(DynamicLayer):
 
 
 def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Positions of branches that run in one pass, in order.
+    """Positions of branches that run in one pass, ``most`` of them at most, in order."""
 
-    Args:
-        sizes: Tokens of every branch.
-        most: Branches of one pass, at most.
-    """
-    batch: list[int] = []
-    tokens = 0
-    for i, size in enumerate(sizes):
-        if batch and (len(batch) >= most or tokens + size > _PASS_TOKENS):
-            yield batch
-            batch, tokens = [], 0
-        batch.append(i)
-        tokens += size
-    if batch:
-        yield batch
+    def fit(batch: list[int]) -> bool:
+        return len(batch) <= most and sum(sizes[i] for i in batch) <= _PASS_TOKENS
+
+    return batches(range(len(sizes)), fit)
 
 
 def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
@@ -109,12 +100,6 @@ def forward_tree(
 
     The prefix is neither copied per branch nor written to.
 
-    Args:
-        model: One that :func:`can_branch`.
-        prefix: What all branches follow.
-        tree: One token or more.
-        wanted: Places of tokens in the tree.
-
     Returns:
         ``[len(wanted), vocab_size]``, float32 (float64 for a float64 model).
     """
@@ -125,13 +110,7 @@ def forward_tree(
 
 
 class Branches:
-    """Rows that grow token by token on one prefix, whose keys and values are held once.
-
-    Args:
-        model: One that :func:`can_branch`.
-        prefix: What all rows follow.
-        rows: Their first tokens, one or more each.
-    """
+    """Rows that grow token by token on one prefix, whose keys and values are held once."""
 
     def __init__(self, model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]) -> None:
         self.model, self.prefix = model, prefix
@@ -148,14 +127,7 @@ class Branches:
         return self._run(tree.tokens, tree.depths, self._ancestors, self._ends)
 
     def grow(self, tokens: Mapping[int, int]) -> Tensor:
-        """Add a token to some rows.
-
-        Args:
-            tokens: By row.
-
-        Returns:
-            Logits after them, ``[len(tokens), vocab_size]``, in their order.
-        """
+        """Add a token to some rows; logits after them, ``[len(tokens), vocab_size]``, in order."""
         rows = list(tokens)
         added = torch.zeros(len(self.lengths), len(rows), dtype=torch.bool)
         added[rows, torch.arange(len(rows))] = True
