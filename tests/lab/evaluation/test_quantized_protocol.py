@@ -154,21 +154,6 @@ def test_weights_and_directions_are_the_wrapped_protocols(monkeypatch):
     assert by_id["4-bits-x"]["nll_per_word, 4 bits"] == 1_000
 
 
-@pytest.mark.parametrize("granularity", ["tensor", "head", "row"])
-def test_results_do_not_depend_on_what_runs_beside(models, granularity, tmp_path):
-    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
-    write_task(tmp_path / "data", "arc_easy", 5)
-    protocol = QuantizedLogits(
-        settings={"tasks": ["arc_easy"], "data": str(tmp_path / "data")},
-        bits=(4,), granularity=granularity, text=None,
-    )  # fmt: skip
-    model = models["diff"]
-    (batch,) = protocol.batches(model)
-    together = protocol.ask(model, batch)
-    one_by_one = [protocol.ask(model, [item])[0] for item in reversed(batch)]
-    assert together == one_by_one[::-1]
-
-
 def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
     """Little of it makes chunks shorter, and a chunk shares a scale."""
     protocol = QuantizedLogits(

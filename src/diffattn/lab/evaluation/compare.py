@@ -90,10 +90,7 @@ def compare_folder(folder: Path) -> Comparison | None:
 def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:
     """Compare every model with its baseline, score by score, and write ``comparison.json``.
 
-    Args:
-        folder: Evaluation folder with ``<label>/<variant>/``.
-        labels: Models, the baseline first; see :func:`partners`.
-        variants: Protocols, by folder name.
+    The baseline is the first label; see :func:`partners`. Variants are folder names of protocols.
     """
     answers: dict[str, dict[str, Answers]] = {}
     missing: dict[tuple[str, str], str] = {}
@@ -120,13 +117,9 @@ def compare_answers(
     variants: Sequence[str],
     missing: Mapping[tuple[str, str], str],
 ) -> Comparison:
-    """Compare answers in memory.
+    """Compare answers by variant and label in memory; the baseline is the first label.
 
-    Args:
-        answers: By variant and label.
-        labels: Models, the baseline first; see :func:`partners`.
-        variants: Protocols.
-        missing: By label and variant, why there are no answers.
+    ``missing`` says by label and variant why there are no answers.
     """
     compared: list[PairedDifference] = []
     skipped: list[str] = []
@@ -171,13 +164,7 @@ def pair_items(model: Answers, baseline: Answers) -> Pairing:
 
 
 def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[PairedDifference]:
-    """Every score over all paired items; the primary score also part by part.
-
-    Args:
-        model: Compared with the baseline.
-        baseline: Of the same protocol, version and parameters.
-        pairing: From :func:`pair_items`.
-    """
+    """Every score over all paired items; the primary score also part by part."""
     names = sorted({name for row in model.rows.values() for name in row["scores"]})
     result = baseline.result
     primary, is_better = primary_score(result.protocol, result.parameters, names) or (None, None)

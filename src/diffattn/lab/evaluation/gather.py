@@ -99,11 +99,8 @@ def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
     """Read evaluation folders; each may hold several models and protocols.
 
     A label that two folders give to different models gets the folder's name behind it. Shares of
-    an evaluation (``--shard``) are put together if all are there, from any of the folders.
-
-    Args:
-        folders: Written by ``diffattn evaluate``.
-        baseline: Label of the model that the others are compared with. Default: the first.
+    an evaluation (``--shard``) are put together if all are there, from any of the folders. The
+    other models are compared with ``baseline``; default: the first.
 
     Raises:
         CheckpointError: A folder is none, or none has a result that can be read.

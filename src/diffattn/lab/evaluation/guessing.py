@@ -34,10 +34,7 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
     - ``single_needle``: the model's score where the text lacks the sentence.
     - ``hallucination``: the score of copying the beginning of the document.
 
-    Args:
-        protocol: Its name.
-        rows: One or more, all of one model.
-        score: The score in question; rows without it do not count.
+    All rows are one model's; rows without ``score`` do not count.
     """
     asked = [row for row in rows if score in row["scores"]]
     if protocol == "single_needle":

@@ -135,18 +135,10 @@ It is a floor of this model alone: one that names everything is no better than i
 
 
 def guess_shares(references: int, candidates: int, named: int) -> dict[str, float]:
-    r"""Expected scores of guesses that name strings of the context, whatever was asked.
+    """Expected scores of guesses that name strings of the context, whatever was asked.
 
-    .. math:: R / N \quad\text{and}\quad K / N
-
-    Args:
-        references: R, strings that are looked for.
-        candidates: N, different strings of their kind in the context.
-        named: K, how many of the N stand in the output.
-
-    Returns:
-        ``guess``, for R of the N strings, and :data:`NAMED`, for K. Nothing if all N are looked
-        for.
+    Of N ``candidates``, R ``references`` are looked for and K are ``named`` in the output: R / N
+    is ``guess`` and K / N :data:`NAMED`. Nothing if all N are looked for.
     """
     if candidates <= references:
         return {}

@@ -31,16 +31,11 @@ def parts(
     quick: bool = False,
     longest: int | None = None,
 ) -> list[Part]:
-    """Protocols and presets by name, with their parameters.
+    """Protocols and presets by name, with parameters; ``"all"`` is every protocol.
 
-    Args:
-        names: Protocols or presets; ``"all"`` is every protocol.
-        settings: ``PROTOCOL.KEY=VALUE``; values are JSON, else text.
-        quick: Take the parameters of the reduced size where they are not set.
-        longest: Tokens that this size is fitted to; see :meth:`Protocol.quick_for`.
-
-    Raises:
-        ConfigError: An unknown name, key or value, or a part asked for twice.
+    Settings are ``PROTOCOL.KEY=VALUE``, with values in JSON or as text. ``quick`` takes the
+    parameters of the reduced size where they are not set, fitted to ``longest`` tokens; see
+    :meth:`Protocol.quick_for`.
     """
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
     asked = [protocol for name in names for protocol in (PROTOCOLS if name == "all" else [name])]

@@ -50,16 +50,9 @@ def evaluate(
     before the first item, a line of ``items.jsonl`` per item (its scores, or its error), and at
     the end ``result.json`` and ``costs.json``. Answers of finished shares beside it
     (``PART.shard-I-of-N``) with the same settings and data are taken from them. Items whose
-    failure may pass, such as for lack of memory, are asked again by every later call.
-
-    Args:
-        model: The model.
-        part: The protocol.
-        folder: Continued if it holds the same evaluation.
-        selection: Items that are asked. Default: all.
-        wait: Whether to wait for another process that works in ``folder``.
-        on_progress: Called with the items done and in all.
-        on_message: Called with one line for everything that is asked again, missing or unknown.
+    failure may pass, such as for lack of memory, are asked again by every later call. ``wait``
+    waits for another process that works in ``folder``. ``on_message`` gets one line for everything
+    that is asked again, missing or unknown.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.

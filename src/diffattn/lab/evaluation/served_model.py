@@ -49,16 +49,7 @@ def is_address(path: str) -> bool:
 
 
 def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> ServedSettings:
-    """Settings of one served model from what a user types.
-
-    Args:
-        label: Of the model.
-        endpoint: Its address.
-        changes: ``LABEL.KEY=VALUE`` of all served models.
-
-    Raises:
-        ConfigError: A key is unknown or missing, or a value cannot be.
-    """
+    """Settings of one served model, by ``LABEL.KEY=VALUE`` of all served models."""
     known = [f.name for f in fields(ServedSettings) if f.name not in _NOT_ASKED]
     kinds = {f"{label}.{key}": str if key in ("model", "tokenizer") else Any for key in known}
     ours = []
@@ -96,17 +87,7 @@ class _Completions(EndpointJudge):
 
 
 class ServedModel(LanguageModel):
-    """A model on a server. Protocols that need its logits or maps are refused by name.
-
-    Args:
-        settings: Its address, tokenizer and limits.
-        label: Short name in records and tables.
-        add_bos: As for other models.
-
-    Raises:
-        ConfigError: The address, the key or a setting is wrong.
-        CheckpointError: There is no such tokenizer.
-    """
+    """A model on a server. Protocols that need its logits or maps are refused by name."""
 
     def __init__(
         self, settings: ServedSettings, *, label: str, add_bos: bool | None = None
@@ -160,7 +141,6 @@ class ServedModel(LanguageModel):
 
         Raises:
             ModelError: ``allowed`` or ``before`` need logits, or the server cannot be reached.
-            ItemError: A prompt does not fit.
             JudgeFailure: There was no reply to a prompt.
         """
         if any(others.get(name) is not None for name in ("allowed", "before")):

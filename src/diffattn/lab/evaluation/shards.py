@@ -38,11 +38,7 @@ def rows_of_shards(
 ) -> list[dict[str, Any]]:
     """Rows of all finished shares with the same settings and data; others are named and left out.
 
-    Args:
-        folder: Folder of the part.
-        config: Its settings; the place of the weights and the share itself may differ.
-        data: Digest of the items; see :func:`diffattn.lab.evaluation.read_data.data_digest`.
-        on_message: Called with one line for a share that is left out.
+    The place of the weights and the share itself may differ.
     """
     rows: list[dict[str, Any]] = []
     for path in shard_folders(folder):

@@ -31,19 +31,16 @@ class Example:
 def load_examples(
     task: Task, data: str, samples: int, seed: int, columns: Mapping[str, str] = {}
 ) -> list[Example]:
-    """The first rows of a data set.
+    """The first rows of a data set, in file order.
 
     Args:
         task: The data set.
         data: A ``.jsonl`` file in the data set's own or LongBench's columns, a folder that holds
             ``<task>.jsonl``, ``"hub"`` for the published data set, ``"hub:NAME[:CONFIG[:SPLIT]]"``
             for another copy, or ``"generated"`` for made-up articles.
-        samples: Most rows, in file order.
+        samples: Most rows.
         seed: Seed of the made-up articles.
         columns: ``document``, ``question`` and ``references`` to other names in the rows.
-
-    Raises:
-        ConfigError: Nothing is there, a column is missing, or a value has the wrong type.
     """
     name, rows = _rows(task, data, samples, seed)
     examples: list[Example] = []

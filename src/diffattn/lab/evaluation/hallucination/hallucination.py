@@ -34,18 +34,12 @@ def cut(
 ) -> tuple[int, int]:
     """Numbers of characters of a document to keep at its beginning and at its end.
 
-    ``"end"`` drops words from the end until the prompt fits, which is found by bisection.
-    ``"middle"`` keeps half of the token budget at either end.
+    ``where="end"`` drops words from the end until the prompt that ``render`` makes has at most
+    ``limit`` tokens with BOS, which is found by bisection. ``"middle"`` keeps half of the token
+    budget at either end.
 
     Source: ``step01_extract_attns.py`` of voidism/Lookback-Lens (words are what single spaces
     separate); ``pred.py`` of THUDM/LongBench.
-
-    Args:
-        model: Its tokenizer counts.
-        document: Any text.
-        render: The prompt around a document.
-        limit: Tokens of the prompt, BOS included.
-        where: ``"end"`` or ``"middle"``.
 
     Raises:
         ItemError: The prompt does not fit even without a document.

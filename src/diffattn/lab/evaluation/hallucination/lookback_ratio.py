@@ -26,16 +26,10 @@ def lookback_ratios(
     The means run over the keys of either part, so a uniform map has r = 1/2. ``"a1"`` takes A1,
     ``"absolute"`` |A1 − λA2|, and ``"difference"`` A1 − λA2 with its sign. Where a mean is
     negative, r has a pole; so the denominator holds the sizes of both means, which keeps r within
-    [−1, 1]. For softmax attention all three are equal.
+    [−1, 1]. For softmax attention all three are equal. The first ``num_context`` tokens of the
+    prompt are context; the rest of it (the answer's cue) counts as new.
 
     Source: arXiv:2407.07071, section 2.
-
-    Args:
-        model: The model.
-        prompt: Tokens of the prompt, two or more.
-        written: Generated tokens, one or more.
-        num_context: Tokens of the prompt that are context, from 1 to ``len(prompt) - 1``; the
-            rest of it (the answer's cue) counts as new.
 
     Returns:
         Ratios by map, ``[layers][heads]``; ``None`` where all weights of a step are 0.

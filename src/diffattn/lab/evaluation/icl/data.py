@@ -3,7 +3,7 @@
 import csv
 import io
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -111,10 +111,6 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
             ``clinc150``); or ``"hub"``; or ``"generated"``: made-up questions, to see it work.
         columns: ``text`` and ``label`` to their names in CSV files and JSON lines. Default: those
             names, and ``category`` for the label of a CSV file.
-
-    Raises:
-        ConfigError: An unknown name, files that are missing or of another form, or a label all of
-            whose training texts are test texts.
     """
     check_known("load_icl_data", "dataset", dataset, ICL_DATASETS)
     known = ICL_DATASETS[dataset]
@@ -153,10 +149,15 @@ def _letters(text: str) -> str:
 
 
 def _generated() -> IclData:
-    train, test = (
-        tuple(_example(text, label, "generated") for text, label in generated_questions(n, seed))
+    return _data(
+        [_example(text, label, "generated") for text, label in generated_questions(n, seed)]
         for n, seed in ((50, 0), (10, 1))
     )
+
+
+def _data(parts: Iterable[Iterable[Example]]) -> IclData:
+    """Training examples, then test examples."""
+    train, test = map(tuple, parts)
     return IclData(train=train, test=test)
 
 
@@ -166,10 +167,10 @@ def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclDat
     for folder in (root / known.folder, root):
         paths = [folder / name for name in known.files]
         if all(path.is_file() for path in paths):
-            return _banking(paths, columns) if known.read is _banking else known.read(paths)
+            return known.read(paths, columns)
         paths = [folder / name for name in _JSON_LINES]
         if all(path.is_file() for path in paths):
-            return _json_lines(paths, columns)
+            return _data(_json_lines(path, columns) for path in paths)
     wanted = ", ".join(known.files)
     raise ConfigError(
         f"{source}: must be 'hub', 'generated' or a folder with {wanted} (or "
@@ -177,19 +178,14 @@ def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclDat
     )
 
 
-def _json_lines(paths: list[Path], columns: Mapping[str, str]) -> IclData:
-    """One object per line with ``text`` and ``label``, or what ``columns`` calls them."""
+def _json_lines(path: Path, columns: Mapping[str, str]) -> Iterator[Example]:
+    """One object per line with ``text`` and ``label``, or the names in ``columns``."""
     named = {"text": "text", "label": "label", **columns}
-    parts = []
-    for path in paths:
-        examples = []
-        lines = files.require_text(path).split("\n")
-        for number, record in files.json_objects(lines, str(path)):
-            where = f"{path}:{number}"
-            row = files.with_known_names(record, named, where)
-            examples.append(_example(row["text"], row["label"], where))
-        parts.append(tuple(examples))
-    return IclData(train=parts[0], test=parts[1])
+    lines = files.require_text(path).split("\n")
+    for number, record in files.json_objects(lines, str(path)):
+        where = f"{path}:{number}"
+        row = files.with_known_names(record, named, where)
+        yield _example(row["text"], row["label"], where)
 
 
 def _example(text: Any, label: Any, where: str) -> Example:
@@ -208,56 +204,55 @@ def _trec_label(code: str, fine: bool, where: str) -> str:
     return f"{_COARSE[coarse]} {_FINE.get(kind, kind)}" if fine else _COARSE[coarse]
 
 
-def _trec(paths: list[Path], *, fine: bool) -> IclData:
+def _trec(paths: list[Path], _: Mapping[str, str], *, fine: bool) -> IclData:
     """``NUM:date When did ...`` in Latin-1, one question per line."""
-    parts = []
-    for path in paths:
-        examples = []
+
+    def read(path: Path) -> Iterator[Example]:
         for number, line in enumerate(files.require_text(path, "latin-1").split("\n"), start=1):
             if line.strip():
                 code, _, question = line.strip().partition(" ")
                 where = f"{path}:{number}"
-                examples.append(_example(question, _trec_label(code, fine, where), where))
-        parts.append(tuple(examples))
-    return IclData(train=parts[0], test=parts[1])
+                yield _example(question, _trec_label(code, fine, where), where)
+
+    return _data(map(read, paths))
 
 
-def _banking(paths: list[Path], columns: Mapping[str, str] = {}) -> IclData:
-    """CSV with the columns ``text`` and ``category``, or what ``columns`` calls them."""
-    parts = []
+def _banking(paths: list[Path], columns: Mapping[str, str]) -> IclData:
+    """CSV with the columns ``text`` and ``category``, or those that ``columns`` names."""
     text, label = columns.get("text", "text"), columns.get("label", "category")
-    for path in paths:
+
+    def read(path: Path) -> Iterator[Example]:
         reader = csv.DictReader(io.StringIO(files.require_text(path), newline=""))
         names = list(reader.fieldnames or [])
         if not {text, label} <= set(names):
             raise ConfigError(f"{path}: columns must be {text} and {label}, got {names}.")
-        rows = enumerate(reader, start=2)
-        parts.append(tuple(_example(r[text], r[label], f"{path}:row {i}") for i, r in rows))
-    return IclData(train=parts[0], test=parts[1])
+        for number, row in enumerate(reader, start=2):
+            yield _example(row[text], row[label], f"{path}:row {number}")
+
+    return _data(map(read, paths))
 
 
-def _clinic(paths: list[Path], *, out_of_scope: bool) -> IclData:
+def _clinic(paths: list[Path], _: Mapping[str, str], *, out_of_scope: bool) -> IclData:
     """JSON with ``train`` and ``test``, lists of pairs; with ``oos_*`` it has 151 classes."""
     (path,) = paths
     try:
         value = files.parse_json(files.require_text(path))
     except ValueError as error:
         raise ConfigError(f"{path}: must be JSON, got: {error}.") from error
-    parts = []
-    for part in ("train", "test"):
-        names = [part, f"oos_{part}"] if out_of_scope else [part]
-        examples = []
-        for name in names:
-            pairs = value.get(name) if isinstance(value, Mapping) else None
-            if not isinstance(pairs, list):
-                raise ConfigError(f"{path}: must hold a list {name!r}, got none.")
-            for number, pair in enumerate(pairs):
-                where = f"{path}:{name}[{number}]"
-                if not isinstance(pair, list) or len(pair) != 2:
-                    raise ConfigError(f"{where}: must be a text and a label, got {pair!r}.")
-                examples.append(_example(pair[0], pair[1], where))
-        parts.append(tuple(examples))
-    return IclData(train=parts[0], test=parts[1])
+
+    def read(name: str) -> Iterator[Example]:
+        pairs = value.get(name) if isinstance(value, Mapping) else None
+        if not isinstance(pairs, list):
+            raise ConfigError(f"{path}: must hold a list {name!r}, got none.")
+        for number, pair in enumerate(pairs):
+            where = f"{path}:{name}[{number}]"
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise ConfigError(f"{where}: must be a text and a label, got {pair!r}.")
+            yield _example(pair[0], pair[1], where)
+        if out_of_scope and not name.startswith("oos_"):
+            yield from read(f"oos_{name}")
+
+    return _data(map(read, ("train", "test")))
 
 
 def _from_hub(name: str, known: IclDataset) -> IclData:
@@ -270,8 +265,8 @@ def _from_hub(name: str, known: IclDataset) -> IclData:
             "Run: pip install 'diffattn[data]', or give a folder with the original files."
         ) from error
     repository, _, config = known.hub.partition(":")
-    parts = []
-    for split in ("train", "test"):
+
+    def read(split: str) -> Iterable[Example]:
         try:
             rows = datasets.load_dataset(repository, config or None, split=split)
         except (OSError, ValueError, RuntimeError) as error:
@@ -279,8 +274,9 @@ def _from_hub(name: str, known: IclDataset) -> IclData:
                 f"{name}: {known.hub!r} must be a data set that can be opened, "
                 f"got: {first_line(error)}. Or give a folder with {', '.join(known.files)}."
             ) from error
-        parts.append(tuple(_hub_examples(name, rows)))
-    return IclData(train=parts[0], test=parts[1])
+        return _hub_examples(name, rows)
+
+    return _data(map(read, ("train", "test")))
 
 
 def _hub_examples(name: str, rows: Any) -> Iterable[Example]:

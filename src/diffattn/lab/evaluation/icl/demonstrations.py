@@ -55,20 +55,12 @@ class IclProtocol(Protocol):
 
 
 class IclTask:
-    """A data set as one model reads it: prompts, labels and test items.
+    r"""A data set as one model reads it: prompts, labels and test items.
 
-    A prompt is ``{x_prefix}{text}\\n{y_prefix}{label}`` per demonstration, joined by ``\\n==\\n``,
+    A prompt is ``{x_prefix}{text}\n{y_prefix}{label}`` per demonstration, joined by ``\n==\n``,
     and the same of the question up to ``y_prefix`` without its last space. Every demonstration is
     encoded as it follows a separator, so that one token list serves every prompt it occurs in.
-
-    Args:
-        model: Its tokenizer is used.
-        dataset, source, columns: See :func:`load_icl_data`.
-        test_items: Number of items drawn from the test set.
-        seed: Seed of the draw: fewer items are a part of more.
-
-    Raises:
-        ConfigError: The data is missing or wrong, or has too few test items.
+    Test items are drawn by ``seed``: fewer of them are a part of more.
     """
 
     def __init__(

@@ -58,13 +58,7 @@ def exchange(
 ) -> Answer:
     """``POST`` a body. Redirects are not followed: they would carry the key to another host.
 
-    Args:
-        url: Address of the server.
-        headers: Added to those of every request.
-        body: JSON.
-        seconds: Limit for all of it: name look-up, connection, TLS, request and answer.
-        tls: Certificates that are trusted.
-        proxy: URL of the proxy. Default: none.
+    ``seconds`` limit all of it: name look-up, connection, TLS, request and answer.
 
     Raises:
         FAILURES: There was no whole answer. The text may hold what the server sent.
@@ -130,12 +124,6 @@ class EndpointJudge:
 
     A subclass may ask for something else than a chat: it overrides ``path``, ``kind``,
     :meth:`body` and :meth:`text_of`.
-
-    Args:
-        settings: With an ``endpoint``.
-
-    Raises:
-        ConfigError: There is no endpoint, the key's variable is not set, or the proxy is no URL.
     """
 
     path, kind = "/chat/completions", "chat completion"

@@ -25,13 +25,7 @@ _PLACE = re.compile(
 def checked_url(name: str, text: Any, *schemes: str) -> SplitResult:
     """The parts of a URL that a request can be sent to.
 
-    Args:
-        name: Name of the setting, for messages.
-        text: Its value. No message repeats it, since it may hold a key.
-        schemes: Allowed schemes.
-
-    Raises:
-        ConfigError: The text is no URL with one of these schemes.
+    The message names the setting; it never repeats the value, which may hold a key.
     """
     flaw = _flaw(text, schemes)
     if flaw:
@@ -114,12 +108,9 @@ class Judge(Protocol):
         """Description for records, without a key."""
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """Answer one request.
+        """Answer one request, whose name is unique within an evaluation folder.
 
-        Args:
-            name: Name of the request, unique within an evaluation folder.
-            messages: ``role`` and ``content``.
-            stop: Set when the caller gives up; long waits end early.
+        ``stop`` is set when the caller gives up; long waits end early.
 
         Raises:
             JudgeFailure: There is no reply to this request.
@@ -232,16 +223,7 @@ class JudgeSettings:
 
 
 def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> JudgeSettings:
-    """Settings from what a user types.
-
-    Args:
-        model: Name of the judge.
-        endpoint: Its server, or ``None`` for a local model.
-        changes: ``KEY=VALUE``; values are JSON, else text.
-
-    Raises:
-        ConfigError: An unknown key or a value that cannot be.
-    """
+    """Settings of a judge at a server, or of a local model, with changes ``KEY=VALUE``."""
     known = [f.name for f in fields(JudgeSettings) if f.name not in ("model", "endpoint")]
     # Their types are checked below, by messages that show no value: it may be a key.
     values = read_settings(changes, dict.fromkeys(known, Any))

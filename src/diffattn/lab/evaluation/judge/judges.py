@@ -25,12 +25,6 @@ def chosen_judge(
 ) -> Judge:
     """The judge that the settings name: recorded replies, an endpoint, or a local model.
 
-    Args:
-        settings: Settings of the judge.
-        replies: File of replies, used in place of a judge.
-        device: Device of a local model. Default: CUDA if there is any.
-        dtype: Type of a local model's weights. Default: the checkpoint's.
-
     Raises:
         ConfigError: The endpoint, its key, the replies or an option is wrong.
         CheckpointError: There is no such model or file.
@@ -83,12 +77,7 @@ class LocalJudge:
 
 
 class RecordedReplies:
-    """Replies that were obtained elsewhere: JSON lines with ``id`` and ``reply``.
-
-    Raises:
-        ConfigError: A line has other fields.
-        CheckpointError: The file is missing or damaged.
-    """
+    """Replies that were obtained elsewhere: JSON lines with ``id`` and ``reply``."""
 
     workers = 1
 

@@ -48,13 +48,9 @@ def storable(text: str) -> str:
 
 
 def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
-    """The chat that asks for a verdict on one recorded output.
+    """The chat that asks for a verdict on one recorded output, checked against a document.
 
     Source: arXiv:2407.07071, ``step02_eval_gpt4o.py``: its parts in its order, in other words.
-
-    Args:
-        row: A row of the protocol ``hallucination``.
-        document: The text that the output is checked against.
     """
     is_answer = row["kind"] == "answer"
     thing, title = ("answer", "Answer") if is_answer else ("summary", "Summary")

@@ -24,11 +24,8 @@ class Redaction:
     """Finds secrets as they are, in pieces, and in the usual encodings.
 
     This guards against servers that repeat their input, not against those that hide it on
-    purpose: they can always spell it in another way.
-
-    Args:
-        secrets: Texts of which no part may pass.
-        phrases: Texts of which parts may pass, such as ``api-version=...``.
+    purpose: they can always spell it in another way. No part of a secret may pass; parts of a
+    phrase, such as ``api-version=...``, may.
     """
 
     def __init__(self, secrets: Iterable[str], phrases: Iterable[str] = ()) -> None:

@@ -64,12 +64,7 @@ class Outputs:
 
 
 def recorded_outputs(folder: Path) -> list[Outputs]:
-    """The finished parts of ``JUDGED_PROTOCOL`` in an evaluation folder.
-
-    Raises:
-        CheckpointError: ``folder`` is no evaluation folder, or a record is damaged.
-        ConfigError: There is no such part.
-    """
+    """The finished parts of ``JUDGED_PROTOCOL`` in an evaluation folder."""
     marker, recorded = evaluation_marker(folder), []
     for label in marker["models"]:
         for variant in marker["variants"]:

@@ -108,13 +108,8 @@ def judge_folder(
 
     For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
     ``requests.jsonl``, ``replies.jsonl`` (one line per request, written as it comes), and,
-    rewritten by every call, ``items.jsonl`` and ``result.json``.
-
-    Args:
-        folder: Evaluation folder.
-        judge: The judge.
-        settings: Its settings.
-        on_progress: Called with the name of each part, its requests answered and in all.
+    rewritten by every call, ``items.jsonl`` and ``result.json``. ``on_progress`` is called with
+    the name of each part, its requests answered and in all.
 
     Raises:
         CheckpointError: A folder holds other records, or those of another judge.

@@ -45,13 +45,7 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
     """Documents of a task: ``TASK.jsonl`` (also ``TASK_test``, ``TASK_val``, ...), and its
     ``TASK_train.jsonl`` if there is one; a number after the split is allowed.
 
-    Args:
-        folder: Folder of the files.
-        task: One of :data:`TASKS`.
-        columns: Fields (``goal``, or ``piqa.goal`` for one task alone) to other names in the files.
-
-    Raises:
-        ConfigError: No file or several, or a line that is no document of the task.
+    ``columns`` maps fields (``goal``, or ``piqa.goal`` for one task alone) to other names.
     """
     files.require_path(folder)
     if not folder.is_dir():
@@ -78,12 +72,7 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
 
 
 def read_document(task: str, record: Mapping[str, Any]) -> Document:
-    """One document in any of the three forms, in the fields of the prompts.
-
-    Raises:
-        KeyError: A field is missing.
-        TypeError, ValueError: A field holds something else.
-    """
+    """One document in any of the three forms, in the fields of the prompts."""
     return _READERS[task](record)
 
 

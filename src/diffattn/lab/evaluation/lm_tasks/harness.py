@@ -44,20 +44,11 @@ def harness_questions(
 ) -> tuple[list[Question], str]:
     """Questions of a multiple-choice task, by the harness's own prompts.
 
-    Args:
-        task: Its name in the harness.
-        documents: Default: the task's dataset on the hub.
-        num_fewshot: Solved examples before each question.
-        limit: Only the first so many documents. Default: all.
-        seed: Seed of the examples.
+    Documents are by default the task's dataset on the hub; ``limit`` takes the first of them.
 
     Returns:
-        The questions in order of the documents, and the source of the examples: ``"training"``, or
-        ``"evaluated"``, without the question itself.
-
-    Raises:
-        ConfigError: lm-eval is not installed, the dataset cannot be opened, or it has too few
-            documents for the examples.
+        The questions in order of the documents, and the source of the solved examples before each:
+        ``"training"``, or ``"evaluated"``, without the question itself.
     """
     _require_harness()
     with _quiet():
@@ -110,9 +101,6 @@ def harness_model(model: LanguageModel) -> Any:
 
     Contexts that are too long lose their beginning, as with the harness's own models. BOS begins
     them where the tokenizer puts it, or where the model was told to.
-
-    Raises:
-        ConfigError: lm-eval is not installed.
     """
     _require_harness()
     from lm_eval.api.model import LM
@@ -122,18 +110,12 @@ def harness_model(model: LanguageModel) -> Any:
 
 
 def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continuation, int]:
-    """Tokens of ``text`` after ``context``; a context that is too long loses its beginning.
+    """Tokens of ``text`` after ``context``, and the number of tokens that were cut.
 
-    Where a token would reach across the border, the context keeps the tokens it has alone, as in
-    the harness; :meth:`LanguageModel.encode_pair` takes those of the whole.
-
-    The ``max_length`` tokens of the model are the input; the last token is only predicted.
-
-    Returns:
-        The continuation, and the number of tokens that were cut.
-
-    Raises:
-        ItemError: No token is left to score, or they alone are longer than the model.
+    A context that is too long loses its beginning. Where a token would reach across the border,
+    the context keeps the tokens it has alone, as in the harness;
+    :meth:`LanguageModel.encode_pair` takes those of the whole. The ``max_length`` tokens of the
+    model are the input; the last token is only predicted.
     """
     given, target = model.encode_pair(context, text, special=True)
     alone = model.encode_prompt(context.rstrip(), special=True)

@@ -58,11 +58,7 @@ class HaystackProtocol(Protocol):
         return read_haystack_words(self.haystack, tokens, self.text_field)
 
     def require_words(self, model: LanguageModel, tokens: int) -> None:
-        """Refuse a haystack that repeats itself within so many tokens.
-
-        Raises:
-            ConfigError: It is too short, or cannot be read.
-        """
+        """Refuse a haystack that repeats itself within so many tokens."""
         text = self.words(tokens).text
         held = tokens
         if len(text) < _CHARACTERS_PER_TOKEN * tokens:
@@ -114,9 +110,6 @@ class HaystackTokens:
 
         A uniform depth goes back to a sentence's start, so a slot is as likely as the sentence
         after it is long; depths whose slot is taken are drawn again.
-
-        Raises:
-            ItemError: The text has too few sentences.
         """
         slots = [0, *self.sentence_ends]
         ends = [*self.sentence_ends, len(self.ids)]
@@ -158,9 +151,6 @@ def corpus_text(source: str, text_field: str = "text") -> str:
     """Documents of a corpus in order as one text, up to 20 million characters.
 
     Blank lines stand between them, and Project Gutenberg's frames are left out.
-
-    Raises:
-        ConfigError: The source cannot be read.
     """
     return _BETWEEN_DOCUMENTS.join(_documents(source, _MAX_CHARACTERS, text_field))
 
@@ -177,9 +167,6 @@ def read_haystack_tokens(
     """Exactly ``num_tokens`` tokens of a corpus from character ``start`` on.
 
     After its last document a corpus goes on with its first; no text is used twice.
-
-    Raises:
-        ConfigError: The corpus has fewer tokens, or the tokenizer tells no characters.
     """
     text = corpus_text(source, text_field)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
@@ -204,14 +191,10 @@ def read_haystack_tokens(
 
 
 def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """Numbers of leading tokens that make whole sentences.
+    """Numbers of leading tokens that make whole sentences; ``spans`` are their characters.
 
     Marks count before white space only (not within ``3.14`` or ``os.path``). A token may hold
     the mark and the white space after it. Between two places lies more than white space.
-
-    Args:
-        text: The encoded text.
-        spans: First character of every token and the one after its last.
     """
     last = 0
     for i in range(len(spans) - 1):
@@ -235,10 +218,6 @@ def insert_tokens(
     ids: Sequence[int], pieces: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Put pieces into a sequence, at distinct places counted in the sequence without them.
-
-    Args:
-        ids: The sequence.
-        pieces: Place (number of tokens before it) and tokens of each.
 
     Returns:
         The new sequence, and the first and last place of each piece in it, in the order given.
@@ -303,9 +282,6 @@ class HaystackWords:
         """Sentences from number ``first`` on, the last one cut to exactly ``num_words`` words.
 
         At its end the text goes on at its beginning.
-
-        Raises:
-            ConfigError: The text has fewer words.
         """
         if num_words > len(self.words):
             raise ConfigError(
@@ -334,11 +310,7 @@ class HaystackWords:
 
 @lru_cache(maxsize=4)
 def read_haystack_words(source: str, tokens: int, text_field: str = "text") -> HaystackWords:
-    """The beginning of a corpus as words, enough for contexts of ``tokens`` tokens.
-
-    Raises:
-        ConfigError: The corpus cannot be read.
-    """
+    """The beginning of a corpus as words, enough for contexts of ``tokens`` tokens."""
     words: list[str] = []
     starts: list[int] = []
     size = max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * tokens)

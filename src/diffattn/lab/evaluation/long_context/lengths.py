@@ -11,20 +11,12 @@ from diffattn.lab.stats.proportions import mean_of_shares, share_interval
 
 
 def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most: int) -> int | None:
-    """The largest number of units whose context has at most ``limit`` tokens.
+    """The most units from ``least`` to ``most`` whose context has ``limit`` tokens at most, if any.
 
     Secant steps guess, and every second step halves the bracket, so it ends for any function;
-    tokens grow almost in proportion to units, so it takes about six counts.
-
-    Args:
-        count: Units to tokens, not falling. Where tokenizers merge across units and it falls by a
-            token here and there, the result still fits and the next larger one does not.
-        limit: Tokens.
-        least: Units that must fit.
-        most: Units that exist.
-
-    Returns:
-        From ``least`` to ``most``; ``None`` if not even ``least`` fits.
+    tokens grow almost in proportion to units, so it takes about six counts. Where tokenizers merge
+    across units and ``count`` falls by a token here and there, the result still fits and the next
+    larger one does not.
     """
     low, low_count = least, count(least)
     if low_count > limit:
@@ -72,15 +64,7 @@ def lengths_that_fit(
 ) -> tuple[int, ...]:
     """The lengths that are wanted, or all standard ones that fit the model, in tokens.
 
-    Args:
-        name: Name of the protocol, for messages.
-        wanted: Default: as many of ``standard`` as fit.
-        model: The model.
-        standard: Rising.
-        overhead: Tokens that come on top of a length.
-
-    Raises:
-        ConfigError: A wanted length, or every standard one, is longer than the model takes.
+    ``overhead`` tokens come on top of a length.
     """
     room = model.max_length - overhead
     lengths = tuple(wanted or (n for n in standard if n <= room))
@@ -99,11 +83,7 @@ def lengths_that_fit(
 
 
 def require_lengths(name: str, lengths: Sequence[int] | None, least: int = 1) -> None:
-    """Raise unless lengths are ``None`` or different integers from ``least`` on.
-
-    Raises:
-        ConfigError: They are not.
-    """
+    """Raise unless lengths are ``None`` or different integers from ``least`` on."""
     if lengths is None:
         return
     if (
@@ -117,11 +97,7 @@ def require_lengths(name: str, lengths: Sequence[int] | None, least: int = 1) ->
 
 
 def require_grid(name: str, lengths: Sequence[int], depths: Sequence[float]) -> None:
-    """Raise unless lengths are as :func:`require_lengths` says and depths different percentages.
-
-    Raises:
-        ConfigError: They are not.
-    """
+    """Raise unless lengths are as :func:`require_lengths` says and depths different percentages."""
     require_lengths(name, lengths)
     if not depths or not all(0 <= d <= 100 for d in depths) or len(set(depths)) < len(depths):
         raise ConfigError(f"{name}: depths must be from 0 to 100 and distinct, got {depths}.")
@@ -142,12 +118,7 @@ def length_metric(
 def by_length_and_task(
     rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], score: str
 ) -> tuple[list[Metric], dict[int, float], list[list[float | None]]]:
-    """The mean of a score over tasks at every length, and every task's own mean.
-
-    Args:
-        rows: With ``length``, ``task`` and ``scores``, which are shares.
-        tasks: Tasks that count.
-        score: Name of the score, and of the metrics of one task.
+    """The mean of a score, a share, over tasks at every length, and every task's own mean.
 
     Returns:
         Metrics; the means over all tasks of lengths at which all were run; the table

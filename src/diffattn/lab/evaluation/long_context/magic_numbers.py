@@ -132,22 +132,10 @@ def build_prompts(
 
     Text, cities and numbers follow from ``seed``, ``length`` and ``sample`` alone. The places of
     the other needles follow from ``num_needles`` as well, and from those of ``task.depths`` that
-    are no standard ones: they leave these free. More needles add to fewer.
+    are no standard ones: they leave these free. More needles add to fewer. Each prompt has
+    ``length - room`` tokens.
 
     Source: arXiv:2410.05258v2, section 3.4 (multi-needle retrieval).
-
-    Args:
-        model: Its tokens are counted.
-        task: The numbers and their haystack.
-        depths: Some of ``task.depths``. Default: all.
-
-    Returns:
-        One prompt per depth, in order, each of ``length - room`` tokens.
-
-    Raises:
-        ConfigError: The corpus is too short, or a start is needed and the tokenizer has neither
-            BOS nor EOS.
-        ItemError: Needles and question leave too little text between them.
     """
     corpus = corpus_text(task.source, task.text_field)
     key = f"{task.seed}-{task.length}-{task.sample}"

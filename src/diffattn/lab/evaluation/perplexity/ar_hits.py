@@ -112,12 +112,8 @@ def token_splits(
 ) -> TokenSplits:
     """Training and validation tokens of the model's tokenizer.
 
-    Args:
-        protocol: Its name, for errors.
-        model: Its tokenizer is used.
-        data: A run directory, a folder with packed tokens, or a corpus for
-            :func:`diffattn.lab.data.corpora.load_corpus`, which is split as ``pack`` splits it.
-        text_field, validation_fraction: Of a corpus.
+    ``data`` is a run directory, a folder with packed tokens, or a corpus for
+    :func:`diffattn.lab.data.corpora.load_corpus`, which is split as ``pack`` splits it.
 
     Raises:
         ConfigError: There are no packed tokens, they are another tokenizer's, or the corpus cannot

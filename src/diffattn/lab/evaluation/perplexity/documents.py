@@ -30,18 +30,9 @@ def long_texts(
     most: int,
     documents: int | None,
 ) -> dict[str, np.ndarray]:
-    """The first tokens of every document that has enough, by name.
+    """The first tokens, ``most`` of them, of every document that has ``least``, by name.
 
-    Args:
-        protocol: Its name, for errors.
-        model: Its tokenizer is used.
-        source, text_field: See :func:`diffattn.lab.data.corpora.load_corpus`.
-        least: Tokens that a document must have.
-        most: Tokens that are kept of it.
-        documents: Number of documents, in the order of the corpus. ``None``: all.
-
-    Raises:
-        ConfigError: The corpus cannot be read, or no document is long enough.
+    ``documents`` limits their number, in the order of the corpus.
     """
     texts: dict[str, np.ndarray] = {}
     longest: Document | None = None
@@ -80,16 +71,8 @@ def first_windows(
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The first windows of a corpus with the names of their documents, one after the other.
 
-    A document's short rest is left out.
-
-    Args:
-        protocol, model, source, text_field: As of :func:`long_texts`.
-        start: First tokens of every window.
-        size: Tokens of the text in a window.
-        windows, per_document: Most windows of all documents, and of one.
-
-    Raises:
-        ConfigError: The corpus cannot be read, or no document is long enough.
+    Each begins with ``start`` and goes on with ``size`` tokens of the text. A document's short
+    rest is left out, and so is all beyond ``per_document`` windows.
     """
     left = windows
     for document in open_texts(source, text_field):

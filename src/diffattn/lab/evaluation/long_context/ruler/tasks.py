@@ -62,12 +62,9 @@ def guesses(model: LanguageModel, task: RulerTask, sample: Sample, output: str) 
 
     Values are named at random. Different words of a list are named in the order in which they
     stand there: those that are asked for occur often, so they come early. Of documents a stretch
-    is copied, at a place drawn at random: as long as the answer may be, and as the output is.
-
-    Returns:
-        ``guess``, for as many strings as are asked for, and
-        :data:`~diffattn.lab.evaluation.metrics.NAMED`, for as many as the output names. Nothing
-        where all values of the context are asked for.
+    is copied, at a place drawn at random: as long as the answer may be (``guess``), and as the
+    output is (:data:`~diffattn.lab.evaluation.metrics.NAMED`). Nothing where all values of the
+    context are asked for.
     """
     wanted = sample.references
     if sample.documents is not None:
@@ -91,12 +88,7 @@ def guesses(model: LanguageModel, task: RulerTask, sample: Sample, output: str) 
 
 
 def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> Summary:
-    """Scores by task and length beside those of guesses, and the effective length.
-
-    Args:
-        rows: With ``length``, ``task`` and ``scores``.
-        left_out: Reasons of the tasks that were not run.
-    """
+    """Scores by task and length beside those of guesses, and the effective length."""
     lengths = sorted({int(row["length"]) for row in rows})
     tasks = [name for name in TASKS if any(row["task"] == name for row in rows)]
     metrics, means, grid = by_length_and_task(rows, tasks, "score")

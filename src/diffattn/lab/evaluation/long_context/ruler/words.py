@@ -111,13 +111,8 @@ class WordList:
 def word_list(source: str, haystack: tuple[str, ...] = ()) -> WordList:
     """The words that ``source`` names.
 
-    Args:
-        source: ``"python"`` (the documentation that this Python installation carries),
-            ``"haystack"``, ``"coined"`` (see :func:`coined_words`), or a file.
-        haystack: Words of the haystack, with marks.
-
-    Raises:
-        ConfigError: Too few words, or the file cannot be read.
+    ``"python"`` is the documentation that this Python installation carries; ``"haystack"``,
+    ``"coined"`` (see :func:`coined_words`) or a file are the others.
     """
     if source == "coined":
         return WordList(source)
