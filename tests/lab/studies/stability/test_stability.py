@@ -1,39 +1,15 @@
 """The stability study: its runs, its numbers by hand, and two processes that give the same."""
 
-import json
 import math
 
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.lab.catalog.recipes.comparison import laptop
-from diffattn.lab.catalog.recipes.stability import STABILITY
 from diffattn.lab.studies.stability.attending import FLOORS, shared_rates
 from diffattn.lab.studies.stability.config import stability_study
 from diffattn.lab.studies.stability.summary import AGAINST_FLOORS, METRICS, PAIRS, stability_results
 from diffattn.lab.studies.stability.verdict import verdict
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-
-
-@pytest.mark.parametrize("scale", STABILITY)
-def test_every_scale_builds_and_can_be_written_down(scale):
-    config = stability_study(scale)
-    resolved = config.resolved()
-    assert json.loads(json.dumps(resolved, allow_nan=False)) == resolved
-    members = config.members()
-    names = [member.config.name for member in members]
-    assert len(set(names)) == len(names)
-    assert len(names) == len(config.types) * len(config.learning_rates) * len(config.seeds)
-    assert list(config.learning_rates) == sorted(config.learning_rates)
-    for member in members:
-        train = member.config.train
-        assert member.config.model.embedding_multiplier == member.config.model.hidden_size**0.5
-        assert member.config.model.depth_scaled_init
-        assert train.seed == train.data_seed
-        assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
-        assert member.config.resolved()["divergence"] == "recorded"
-    doc = STABILITY[scale].__doc__
-    assert all(word in doc for word in ("Command:", "Hardware:", "Duration:", "Expected:"))
 
 
 def test_the_study_is_the_laptop_comparison_at_its_rate_and_at_larger_ones():
@@ -52,21 +28,6 @@ def test_the_study_is_the_laptop_comparison_at_its_rate_and_at_larger_ones():
     assert (norms["diff_v2"], norms["diff_v2_norm"]) == (None, True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["train.log_every=2"], "train.log_every must be 1"),
-        (["train.num_steps=32", "train.warmup_steps=2"], "train.num_steps must be more than 32"),
-        (["model.attention_type=diff"], "base must be a softmax model"),
-        (["guard.spike=skip"], "guard must be left at its defaults, as spikes and divergence"),
-        (["guard.lam=clip"], "guard must be left at its defaults"),
-    ],
-)
-def test_settings_that_cannot_be_counted_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        stability_study("smoke", settings=settings)
-
-
 def test_runs_are_made_as_the_study_says():
     settings = [
         "windows.documents=apart", "guard.limit=3", "engine.loss_chunk_tokens=64",
@@ -75,14 +36,10 @@ def test_runs_are_made_as_the_study_says():
     for member in config.members():
         for part in ("windows", "guard", "engine", "data"):
             assert getattr(member.config, part) == getattr(config.base, part)
+        assert member.config.resolved()["divergence"] == "recorded"
         assert member.config.windows.apart
         assert member.config.guard.limit == 3
         assert member.config.engine.loss_chunk_tokens == 64
-
-
-def test_seeds_must_differ():
-    with pytest.raises(ConfigError, match="seeds must be distinct"):
-        stability_study("smoke", seeds=(1, 1))
 
 
 def made_up(config, spikes, diverged=()):

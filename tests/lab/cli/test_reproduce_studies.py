@@ -1,0 +1,108 @@
+"""``diffattn reproduce STUDY`` and its report, as a new user calls them."""
+
+import json
+
+import pytest
+
+from diffattn.lab.catalog.recipes import recall
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        ("gradient-flow", "train.learning_rate=0.003"),
+        ("scaling", "train.num_steps=12"),
+        ("stability", "train.num_steps=50"),
+    ],
+)
+def test_a_dry_run_prints_the_settings(kind, setting, cli):
+    options = ("--scale", "smoke", "--seeds", "4,5", "--set", setting)
+    done = cli("reproduce", kind, *options, "--dry-run")
+    assert (done.code, done.err) == (0, "")
+    resolved = json.loads(done.out)
+    name, value = setting.removeprefix("train.").split("=")
+    assert resolved["seeds"] == [4, 5]
+    assert resolved["config"]["train"][name] == float(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("scaling", "--scale", "study"), "scale"),
+        (("stability", "--extrapolate"), "--extrapolate must be left out"),
+        (
+            ("gradient-flow", "--scale", "smoke", "--set", "train.num_steps=5"),
+            "the steps of phases must be at most train.num_steps=5",
+        ),
+    ],
+)
+def test_misuse_is_one_line(cli, arguments, message):
+    done = cli("reproduce", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.fixture
+def one_task(monkeypatch):
+    """The smoke scale with its first task only."""
+    settings = recall.smoke()
+    settings["tasks"] = settings["tasks"][:1]
+    monkeypatch.setitem(recall.RECALL, "smoke", lambda: dict(settings))
+
+
+def assert_study_and_report(cli, folder, command, head, num_rows):
+    """The first call trains, the second prints results, the report is the same page."""
+    first = cli(*command)
+    assert first.code == 0, first
+    table = first.out.splitlines()
+    assert table[0].startswith(head)
+    rows = [line for line in table if line.startswith("|")]
+    assert len(rows) == 2 + num_rows
+    assert table[-1] == f"Report: {folder / 'report.html'}"
+    again = cli(*command, "--json")
+    assert again.code == 0
+    assert again.out == (folder / "results.json").read_text(encoding="utf-8")
+    page = (folder / "report.html").read_bytes()
+    assert cli("report", folder, "--markdown").out.startswith("\n".join(rows) + "\n")
+    written = folder.parent / "page.html"
+    assert cli("report", folder, "--out", written).out == f"{written}\n"
+    assert written.read_bytes() == page
+    other = cli(*command, "--seeds", "1")
+    assert (other.code, other.out) == (2, "")
+    assert "must hold this configuration to be continued" in other.err
+    return first, json.loads(again.out)
+
+
+@pytest.mark.usefixtures("one_task")
+def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
+    out = tmp_path / "study"
+    command = ("reproduce", "recall", "--scale", "smoke", "--workers", "1", "--out", out)
+    head = "| Task | Model | Learning rate | Solved |"
+    first, results = assert_study_and_report(cli, out, command, head, 4 + 2)
+    lines = first.err.splitlines()
+    assert lines[0] == "trials: training 6 of 6 models"
+    assert lines[1].startswith("1/24 steps (4%), time left unknown; noisy_recall-softmax-seed0")
+    assert lines[-1].startswith("24/24 steps (100%)")
+    assert list(results["tasks"]["noisy_recall"]["types"]) == list(ATTENTION_TYPES)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(
+    ("kind", "head", "num_rows"),
+    [
+        ("scaling", "| Over | Model | a | b | c |", 2 * 4),
+        ("stability", "| Model | Learning rate | Diverged |", 8 * 2),
+    ],
+)
+def test_reproduce_trains_and_reports(kind, head, num_rows, cli, corpus, tmp_path):
+    out = tmp_path / "study"
+    settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
+    options = [part for setting in settings for part in ("--set", setting)]
+    command = ("reproduce", kind, "--scale", "smoke", "--workers", "1", "--out", out, *options)
+    _, results = assert_study_and_report(cli, out, command, head, num_rows)
+    assert results["kind"] == kind
+    if kind == "scaling":
+        again = cli(*command, "--extrapolate", "--json")  # reads the same runs again
+        assert json.loads(again.out)["extrapolate"]
