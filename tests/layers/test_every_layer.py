@@ -9,7 +9,6 @@ from torch import nn
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
-from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention
@@ -98,25 +97,6 @@ def test_positions_matter_only_if_given(kind, assert_matches_formula):
 def test_wrong_positions_are_refused(kind):
     with pytest.raises(ShapeError, match="cos and sin must be"):
         make(kind)(torch.randn(2, LENGTH, HIDDEN), rotary_embedding(torch.arange(LENGTH + 1), DIM))
-
-
-@every_layer
-@pytest.mark.parametrize("head_norm", [True, False])
-@pytest.mark.parametrize("affine", [True, False])
-def test_head_norm_is_a_switch_of_every_type(kind, head_norm, affine):
-    layer = make(kind, head_norm=head_norm, head_norm_affine=affine, head_norm_eps=0.25)
-    assert isinstance(layer.head_norm, HeadNorm if head_norm else nn.Identity)
-    assert ("head_norm.weight" in layer.state_dict()) == (head_norm and affine)
-    if head_norm:
-        assert layer.head_norm.eps == 0.25
-        expected = 1 - layer.lambda_init if kind in ("diff", "shared_diff") else 1.0
-        assert layer.head_norm.factor == expected
-
-
-@every_layer
-def test_head_norm_defaults_are_the_papers(kind):
-    layer = make(kind)
-    assert isinstance(layer.head_norm, HeadNorm) == (kind in ("diff", "shared_diff"))
 
 
 @pytest.mark.parametrize("kind", [name for name in LAYERS if name != "shared_diff"])

@@ -15,18 +15,20 @@ def layer():
     return DiffAttention(24, 4, 8)
 
 
+@pytest.mark.parametrize("is_float64", [False, True], ids=["from float32", "from float64"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_conversion_to_16_bits_rounds_no_vector(layer, dtype):
+def test_a_conversion_to_16_bits_rounds_no_vector(layer, dtype, is_float64):
+    """It ends float64: else λ and the norm behind it would be wider than all other weights."""
     before = copy.deepcopy(layer)
-    layer.to(dtype)
+    (layer.double() if is_float64 else layer).to(dtype)
     assert layer.q_proj.weight.dtype == dtype
     for name in LAMBDA_NAMES:
         assert torch.equal(getattr(layer, name), getattr(before, name))
         assert getattr(layer, name).dtype == torch.float32
     assert torch.equal(layer.lam(), before.lam())
-    x = torch.randn(1, 3, 24, dtype=dtype)
-    assert layer(x).dtype == dtype
-    layer(x).float().sum().backward()
+    out = layer(torch.randn(1, 3, 24, dtype=dtype))
+    assert out.dtype == dtype
+    out.float().sum().backward()
     assert layer.lambda_q1.grad.dtype == torch.float32
 
 
@@ -43,17 +45,6 @@ def test_a_conversion_to_float64_widens(layer):
     before = layer.lambda_q1.detach().clone()
     assert layer.double().lam().dtype == torch.float64
     assert torch.equal(layer.lambda_q1, before.double())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_conversion_to_16_bits_ends_float64(layer, dtype):
-    """Else λ and the norm behind it would be float64 where all other weights are not."""
-    before = copy.deepcopy(layer)
-    layer.double().to(dtype)
-    for name in LAMBDA_NAMES:
-        assert getattr(layer, name).dtype == torch.float32
-        assert torch.equal(getattr(layer, name), getattr(before, name))
-    assert layer(torch.randn(1, 3, 24, dtype=dtype)).dtype == dtype
 
 
 def test_vectors_come_first_and_alone(layer):

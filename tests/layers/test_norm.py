@@ -18,12 +18,6 @@ def test_equals_the_operator(affine):
     assert len(list(norm.parameters())) == int(affine)
 
 
-def test_starts_as_the_plain_norm():
-    x = torch.randn(2, 3, 4, 8)
-    assert torch.equal(HeadNorm(8)(x), head_norm(x))
-    assert (HeadNorm(8).eps, HeadNorm(8).factor) == (1e-5, 1.0)
-
-
 def test_factor_is_a_constant_of_the_configuration():
     """Not a buffer: a checkpoint holds no copy of λ_init."""
     assert HeadNorm(8, affine=False, factor=0.3).state_dict() == {}

@@ -1,6 +1,7 @@
 """Processes in which ``diffattn`` cannot be imported."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,19 +15,11 @@ from children import in_child
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-class Missing:
-    """Stands first among the importers: no ``diffattn`` anywhere."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "diffattn":
-            raise ModuleNotFoundError(name)
-
-
 def _forget_diffattn(modules_cache):
     """As in a process that never imported it, which takes seconds to start."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "diffattn"]:
         del sys.modules[name]
-    sys.meta_path.insert(0, Missing())
+    runpy.run_path(str(SCRIPTS / "absent.py"))
     configuration_auto.CONFIG_MAPPING._extra_content.clear()
     for mapping in vars(modeling_auto).values():
         if hasattr(mapping, "_extra_content"):

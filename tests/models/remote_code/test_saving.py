@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from diffattn.errors import CheckpointError
@@ -107,12 +106,3 @@ def test_the_manifest_holds_the_code_and_not_the_card(folder):
     (folder / FILE_NAME).write_text(TRAP, encoding="utf-8")
     with pytest.raises(CheckpointError, match=FILE_NAME):
         verify_manifest(folder)
-
-
-def test_weights_are_the_same_with_and_without_code(make_config, build, tmp_path):
-    model = build(make_config("shared_diff"))
-    model.save_pretrained(tmp_path / "with")
-    model.save_pretrained(tmp_path / "without", remote_code=False)
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("with", "without")]
-    assert weights[0] == weights[1]
-    assert torch.is_tensor(model.lm_head.weight)
