@@ -151,7 +151,7 @@ def test_a_raw_lambda_is_its_projection(x):
 
 
 @pytest.mark.parametrize("num_kv_heads", [2, 4])
-def test_pairs_across_groups_have_keys_and_values_of_their_own(x, num_kv_heads):
+def test_pairs_across_groups_read_different_keys_and_values(x, num_kv_heads):
     heads = 4
     layer = controls.AcrossGroupsAttention(WIDTH, heads, DIM, num_kv_heads=num_kv_heads).double()
     group = 2 * heads // num_kv_heads

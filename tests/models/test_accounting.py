@@ -109,5 +109,5 @@ def test_flops_count_the_visible_pairs_only(config):
     [("diff_v2", {name: True}) for name in ("lambda_bias", "head_norm", "qkv_bias", "qk_norm")]
     + [(kind, {"head_norm": False}) for kind in ("diff", "shared_diff")],
 )
-def test_what_is_no_matrix_product_costs_no_flops(make_config, kind, option):
+def test_options_without_matrix_products_cost_no_flops(make_config, kind, option):
     assert flops_per_token(make_config(kind, **option)) == flops_per_token(make_config(kind))

@@ -53,7 +53,7 @@ def test_attentions_are_the_differential_maps(model, ids, implementation, lambda
         assert (signed[..., hidden] == 0).all()
 
 
-def test_the_maps_are_the_ones_that_act(model, ids):
+def test_the_output_is_the_differential_map_times_v(model, ids):
     """The layer's output is what its differential map does to V."""
     attention = model.model.layers[0].self_attn
     seen = {}

@@ -27,7 +27,7 @@ def row(request):
     return ATTENTION[request.param]
 
 
-def test_the_row_is_what_the_layer_does(row):
+def test_the_row_describes_the_layer(row):
     """Maps, widths and λ as the layer's own tensors show them."""
     config = DiffTransformerConfig(attention_type=row.name, **WIDTHS)
     layer = build_attention(config, 0)

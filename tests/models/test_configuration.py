@@ -182,7 +182,7 @@ def test_bad_settings_are_refused_in_one_line(fields, message):
         ("transformers_weights", "other.safetensors", None),
     ],
 )
-def test_what_other_families_have_is_refused(name, asked, neutral, tmp_path):
+def test_settings_of_other_families_are_refused(name, asked, neutral, tmp_path):
     """From a folder too; a value that says what holds anyway is taken, and not kept."""
     with pytest.raises(ConfigError, match=f"^DiffTransformerConfig: {name} must "):
         DiffTransformerConfig(**{name: asked})
@@ -196,7 +196,7 @@ def test_what_other_families_have_is_refused(name, asked, neutral, tmp_path):
 @pytest.mark.parametrize(
     ("name", "near"), [("num_layers", "num_hidden_layers"), ("rank", "shared_rank")]
 )
-def test_an_unknown_setting_is_warned_of(name, near):
+def test_an_unknown_setting_gives_a_warning(name, near):
     with pytest.warns(UserWarning, match=f"{name} = 3 is kept .* Did you mean '{near}'\\?"):
         DiffTransformerConfig(**{name: 3})
 

@@ -26,7 +26,7 @@ def folder(make_config, build, tmp_path):
     return tmp_path / "model"
 
 
-def test_what_we_write_is_sound(config, build, tmp_path):
+def test_saved_models_pass_the_check(config, build, tmp_path):
     build(config).save_pretrained(tmp_path)
     check(tmp_path)
 
@@ -60,7 +60,7 @@ def test_quantised_weights_are_not_counted(folder):
     check(folder)
 
 
-def test_what_is_built_with_a_warning_is_read_with_it(make_config, build, tmp_path):
+def test_unknown_fields_of_a_folder_give_a_warning(make_config, build, tmp_path):
     """A keyword of the caller's, and a field that a trainer adds to the file."""
     with pytest.warns(UserWarning, match="d_model = 64 is kept and changes nothing"):
         config = make_config("diff", d_model=64)
@@ -82,7 +82,7 @@ def test_what_is_built_with_a_warning_is_read_with_it(make_config, build, tmp_pa
         ("_attn_implementation", "x", "must set nothing but settings, got '_attn_implementation'"),
     ],
 )
-def test_what_would_change_the_model_unseen_is_refused(folder, name, value, message):
+def test_fields_that_would_change_the_model_are_refused(folder, name, value, message):
     edit_config(folder, **{name: value})
     with pytest.raises(CheckpointError, match=re.escape(message)):
         check(folder)

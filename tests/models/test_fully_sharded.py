@@ -72,7 +72,7 @@ def test_gradients_are_those_of_the_whole_model(
 
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_accelerate_is_told_of_the_group_of_another_dtype(attention_type, make_config):
+def test_lambda_vectors_are_a_sharding_group_of_their_own(attention_type, make_config):
     model = DiffTransformerForCausalLM(make_config(attention_type))
     apart = {"LambdaVectors"} if attention_type in ("diff", "shared_diff") else set()
     assert set(model._no_split_modules) == {"DiffTransformerBlock"} | apart

@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.models import memory
 
 
-def test_what_fits_passes_and_what_does_not_is_named():
+def test_too_large_a_need_is_refused():
     memory.require_memory("here", {"a": 4, "b": 6}, available=10)
     with pytest.raises(ConfigError) as caught:
         memory.require_memory("here", {"a": 10**9, "b": 3 * 10**12}, available=2 * 10**9)

@@ -77,7 +77,7 @@ def test_positions_count(model, ids, assert_only_rounding, logits_of):
     assert (stretched[0] - plain(model)[0]).abs().max() > 0.01
 
 
-def test_rotary_positions_are_ours_with_the_configured_theta(make_config, build, ids):
+def test_rotary_positions_use_the_configured_theta(make_config, build, ids):
     rope = {"rope_theta": 500.0, "rope_type": "default"}
     model = build(make_config("diff", rope_parameters=rope))
     tables = model.model.rotary_emb(torch.zeros(1, 11, 24), position_ids=torch.arange(11)[None])

@@ -48,7 +48,7 @@ def test_every_type_builds_and_runs(rope):
     ],
     ids=str,
 )
-def test_what_cannot_be_is_named(rope, message):
+def test_impossible_parameters_are_refused(rope, message):
     with pytest.raises(ConfigError) as caught:
         check_rope_parameters("here", rope, head_dim=8)
     assert message in str(caught.value)

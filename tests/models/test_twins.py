@@ -81,7 +81,7 @@ def test_attention_flops_are_equal(make_config, kind, other):
     assert attention_flops(result) == attention_flops(original)
 
 
-def test_what_belongs_to_a_type_stays_behind(make_config):
+def test_settings_of_a_type_are_not_copied_to_its_twin(make_config):
     diff = make_config("diff", lambda_init=[0.1, 0.2], head_norm=False, head_norm_eps=1e-3)
     assert diff.twin("shared_diff").config.lambda_init == [0.1, 0.2]
     softmax = diff.twin("softmax").config

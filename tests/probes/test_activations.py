@@ -137,7 +137,7 @@ def test_windows_that_are_read_some_at_a_time_give_the_same(
 
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("broken", [0, 1, 2])
-def test_a_number_that_is_none_in_one_window_is_told(make_model, broken, at_once, ids):
+def test_nan_in_a_single_window_reaches_the_result(make_model, broken, at_once, ids):
     model = make_model("softmax")
     model.model.embed_tokens.weight.data[7] = torch.nan
     ids[ids == 7] = 8

@@ -38,7 +38,7 @@ def test_rows_over_a_cache_equal_whole_maps(network, ids, rows):
         torch.testing.assert_close(part.maps, all_rows.maps[:, :, -rows:], rtol=0, atol=ROUNDING)
 
 
-def test_whole_maps_are_the_models_own(network, ids):
+def test_whole_maps_equal_those_of_the_model(network, ids):
     """Against what the model returns when it is asked in the usual way."""
     network.set_attn_implementation("eager")
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_whole_maps_are_the_models_own(network, ids):
         torch.testing.assert_close(actual.signed, expected, rtol=0, atol=ROUNDING)
 
 
-def test_the_signed_map_is_the_one_that_acts(make_model, ids):
+def test_the_output_of_diffllama_is_the_signed_map_times_v(make_model, ids):
     """DiffLlama: its heads before the norm are the signed map times both halves of V."""
     model = make_model("diffllama").eval()
     attention, seen = model.model.layers[0].self_attn, {}
@@ -104,7 +104,7 @@ def test_the_attention_implementation_is_restored(network, ids):
     assert network.config._attn_implementation == "sdpa"
 
 
-def test_what_has_no_rows(make_model, ids):
+def test_other_shapes_of_ids_are_refused(make_model, ids):
     model = make_model("diff").eval()
     for wrong in (ids[0], ids[:, :0], ids.repeat(2, 1)):
         with pytest.raises(ShapeError, match=r"input_ids must be \[1, T\]"):

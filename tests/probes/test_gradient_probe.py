@@ -55,7 +55,7 @@ def test_gradients_updates_and_slopes_of_the_first_step(make_model):
         assert row["ffn"]["gradient"] == pytest.approx(rms(torch.cat(feed_forward)), rel=1e-6)
 
 
-def test_what_the_head_norm_reads_and_its_gain(make_model):
+def test_size_of_heads_and_gain_of_their_norm(make_model):
     model = make_model("diff")
     seen = []
     layer = model.model.layers[1].self_attn

@@ -38,7 +38,7 @@ def whole(inputs, entries):
 
 @pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("entries", [1, 200, 10**6])
-def test_maps_of_row_blocks_are_the_models_own(network, input_ids, entries):
+def test_maps_of_row_blocks_equal_those_of_the_model(network, input_ids, entries):
     ids = input_ids[:1]
     require_readable(network, 12)
     actual = {}

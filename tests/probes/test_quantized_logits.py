@@ -182,7 +182,7 @@ def test_both_maps_are_quantised_before_their_softmax(make_model, kind):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_another_attention_function_is_not_taken_for_ours(make_model):
+def test_another_attention_function_is_refused(make_model):
     network = make_model("diff").eval()
     ids = torch.arange(5)[None]
     with quantized_logits(network, 4):

@@ -10,7 +10,7 @@ def rms(x):
     return x.square().mean().sqrt().item()
 
 
-def test_it_is_what_the_blocks_add(make_model, attention_type, input_ids):
+def test_writes_equal_the_differences_of_hidden_states(make_model, attention_type, input_ids):
     """Against hidden states that Hugging Face records at the borders of the blocks."""
     model = make_model(attention_type)
     model.config.embedding_multiplier = 3.0

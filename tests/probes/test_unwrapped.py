@@ -102,7 +102,7 @@ def test_tokens_before_every_text_are_refused(make_model, input_ids):
         attention_rows(wrapped, input_ids[:1])
 
 
-def test_a_configuration_of_ours_under_another_class_is_refused(make_model, input_ids):
+def test_a_model_class_without_a_language_head_is_refused(make_model, input_ids):
     model = DiffTransformerForSequenceClassification(make_model("diff").config).eval()
     with pytest.raises(ConfigError, match="must be a DiffTransformerForCausalLM, got DiffTransf"):
         attention_rows(model, input_ids[:1])

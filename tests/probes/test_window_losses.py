@@ -23,7 +23,7 @@ def test_losses_are_those_of_the_tokens_that_follow(make_model, attention_type, 
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_kept_also_by_what_fails(make_model, input_ids, training):
+def test_the_mode_is_kept_also_after_an_error(make_model, input_ids, training):
     model = make_model("diff").train(training)
     modes = []
     model.register_forward_pre_hook(lambda module, args: modes.append(module.training))

@@ -37,7 +37,7 @@ def test_there_and_back_is_bitwise_identical(diffllama, converted, weights_of, o
     assert projection.dtype == options.get("dtype", torch.float32)
 
 
-def test_weights_under_the_names_in_memory_are_ours_too(make_config, build, converted, tmp_path):
+def test_weights_under_the_names_in_memory_are_read(make_config, build, converted, tmp_path):
     """As distributed checkpoints hold them; ``from_pretrained`` takes both."""
     model = build(make_config("diff", num_hidden_layers=1, head_norm_affine=False))
     model.save_pretrained(tmp_path / "saved")
@@ -99,7 +99,7 @@ def test_shared_diff_is_folded_into_v1(make_config, build, converted, network, i
         ({"head_norm_eps": 1e-3}, r"head_norm_eps of a model for diffllama must be 1e-05"),
     ],
 )
-def test_what_diffllama_has_not_is_refused(changes, message, make_config, build, tmp_path):
+def test_settings_that_diffllama_lacks_are_refused(changes, message, make_config, build, tmp_path):
     config = {"attention_type": "diff"} | changes
     build(make_config(**config)).save_pretrained(tmp_path / "ours")
     with pytest.raises(ConfigError, match=message):

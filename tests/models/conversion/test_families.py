@@ -209,7 +209,7 @@ def test_other_members_are_refused_by_name(family, changes, message, source, tmp
 @pytest.mark.parametrize(
     ("kind", "target"), [("diff", "diffllama"), ("diff", "original"), ("diff_v2", "original")]
 )
-def test_what_layouts_lack_is_named(family, kind, target, start, tmp_path):
+def test_options_that_layouts_lack_are_refused(family, kind, target, start, tmp_path):
     """Without the refusal the tensors would be left out."""
     message = rf"{OPTION[family]} of a model for {target}\w* must be False"
     with pytest.raises(ConfigError, match=message):

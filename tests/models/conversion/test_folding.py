@@ -11,10 +11,8 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 def model(kind="shared_diff", **settings):
     torch.manual_seed(0)
-    config = DiffTransformerConfig(
-        attention_type=kind, vocab_size=61, hidden_size=32, num_hidden_layers=2, num_heads=4,
-        head_dim=8, max_position_embeddings=32, **settings,
-    )  # fmt: skip
+    sizes = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4}
+    config = DiffTransformerConfig(attention_type=kind, head_dim=8, **sizes, **settings)
     return DiffTransformerForCausalLM(config).eval()
 
 
@@ -52,17 +50,12 @@ def test_lambda_stays_float32_and_the_original_as_it_was():
     assert all(torch.equal(shared.state_dict()[name], value) for name, value in before.items())
 
 
-def test_a_loss_in_chunks_stays_one():
+def test_it_computes_losses_stops_and_samples_as_the_original():
     shared = model()
     shared.loss_chunk_tokens = 5
-    assert fold_shared(shared).loss_chunk_tokens == 5
-    assert fold_shared(model()).loss_chunk_tokens is None
-
-
-def test_it_stops_and_samples_as_the_original():
-    shared = model()
     shared.generation_config.update(eos_token_id=[7], temperature=0.3, do_sample=True)
     folded = fold_shared(shared)
+    assert folded.loss_chunk_tokens == 5
     assert folded.generation_config.to_dict() == shared.generation_config.to_dict()
     folded.generation_config.eos_token_id.append(8)
     assert shared.generation_config.eos_token_id == [7]

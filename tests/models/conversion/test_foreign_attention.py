@@ -63,7 +63,7 @@ def test_a_motif_with_swiglu_converts(motif, converted, network, ids, assert_clo
         ({"num_attention_heads": 7}, "num_attention_heads must be even, got 7"),
     ],
 )
-def test_other_motifs_are_refused_by_what_ours_has_not(changes, message, motif, tmp_path):
+def test_unsupported_parts_of_motif_are_named(changes, message, motif, tmp_path):
     folder = save(motif, tmp_path / "motif", **changes)
     with pytest.raises(CheckpointError, match=message):
         convert(str(folder), "diffattn", tmp_path / "out")

@@ -175,7 +175,7 @@ def test_interruption_leaves_nothing(whole, tmp_path, monkeypatch):
 
 
 @pytest.mark.scheduled
-def test_what_a_killed_process_left_is_removed(whole, tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(whole, tmp_path):
     left = tmp_path / ".out.99999999.tmp"
     left.mkdir()
     (left / "model-00001-of-00002.safetensors").write_bytes(b"half")
@@ -186,7 +186,7 @@ def test_what_a_killed_process_left_is_removed(whole, tmp_path):
 
 
 @pytest.mark.scheduled
-def test_what_another_process_is_writing_stays(tmp_path):
+def test_folders_in_use_are_not_removed(tmp_path):
     with new_folder(tmp_path / "out") as busy:
         remove_leftovers(tmp_path / "out")
         assert busy.is_dir()

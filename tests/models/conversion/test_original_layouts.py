@@ -75,13 +75,13 @@ def test_there_and_back_is_bitwise_identical(
     assert all(torch.equal(weights_of(again)[n], x) for n, x in weights_of(result).items())
 
 
-def test_what_the_weights_do_not_tell_must_be_given(original, tmp_path):
+def test_settings_that_weights_do_not_show_must_be_given(original, tmp_path):
     folder = original().save(tmp_path / "given")
     with pytest.raises(ConfigError, match="rms_norm_eps, max_position_embeddings must be given"):
         convert(str(folder), "diffattn", tmp_path / "out", changes={"rope_theta": 1e4})
 
 
-def test_settings_without_rope_are_given_none_that_stretches(original, missing_settings, tmp_path):
+def test_stretching_rope_cannot_be_added(original, missing_settings, tmp_path):
     """What config.json leaves out is the default; the weights alone say nothing of it."""
     folder = original().save(tmp_path / "given")
     dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
@@ -99,7 +99,7 @@ def test_settings_without_rope_are_given_none_that_stretches(original, missing_s
 
 
 @pytest.mark.scheduled
-def test_what_is_given_must_be_a_number(original, missing_settings, tmp_path):
+def test_a_given_theta_must_be_a_number(original, missing_settings, tmp_path):
     folder = original().save(tmp_path / "given")
     with pytest.raises(ConfigError, match="rope_theta must be a number, got 'large'"):
         convert(
@@ -120,7 +120,9 @@ def test_what_is_given_must_be_a_number(original, missing_settings, tmp_path):
         ({"embedding_multiplier": 2.0}, "embedding_multiplier of a model for original must be 1.0"),
     ],
 )
-def test_what_the_original_code_has_not_is_refused(changes, message, make_config, build, tmp_path):
+def test_settings_that_the_original_code_lacks_are_refused(
+    changes, message, make_config, build, tmp_path
+):
     config = {"attention_type": "diff", "hidden_size": 64} | changes
     build(make_config(**config)).save_pretrained(tmp_path / "ours")
     with pytest.raises(ConfigError, match=message):

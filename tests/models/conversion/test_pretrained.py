@@ -64,7 +64,7 @@ def test_dropout_is_left_out_with_a_warning(llama, converted):
 
 
 @pytest.mark.scheduled
-def test_ours_becomes_v2_too(make_config, build, converted, network, ids, tmp_path):
+def test_our_softmax_model_becomes_v2(make_config, build, converted, network, ids, tmp_path):
     rope = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
     config = make_config("softmax", embedding_multiplier=2.0, rope_parameters=rope)
     build(config).save_pretrained(tmp_path / "softmax")

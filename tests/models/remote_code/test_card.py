@@ -15,7 +15,7 @@ def table(card):
 
 
 @pytest.mark.parametrize("name", ATTENTION)
-def test_it_says_what_the_model_is(name, make_config):
+def test_the_card_states_the_facts_of_the_model(name, make_config):
     config = make_config(name)
     card = model_card(config)
     facts = table(card)

@@ -27,6 +27,6 @@ def test_it_generates_and_trains_with_a_stock_trainer(folder, script, tmp_path):
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize("folder", ["diff"], indirect=True)
-def test_the_harness_evaluates_it_by_its_own_model(folder, script, tmp_path):
+def test_the_harness_evaluates_the_folder(folder, script, tmp_path):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     assert script("harness", folder, tmp_path).splitlines()[-1].startswith("acc ")

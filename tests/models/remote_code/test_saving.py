@@ -50,7 +50,7 @@ def test_without_code_nothing_points_to_it(make_config, build, tmp_path):
     assert "auto_map" not in model.config.settings()
 
 
-def test_what_was_loaded_from_a_folder_with_code_can_be_saved_without(folder, tmp_path):
+def test_a_loaded_model_can_be_saved_without_code(folder, tmp_path):
     model = DiffTransformerForCausalLM.from_pretrained(folder)
     model.save_pretrained(tmp_path / "plain", remote_code=False)
     assert "auto_map" not in settings(tmp_path / "plain")

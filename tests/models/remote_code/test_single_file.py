@@ -44,7 +44,7 @@ def results(model, ids, mask, implementations):
     ("name", "options"),
     [*TYPES, pytest.param("diff_v2", OPTIONAL, marks=pytest.mark.scheduled, id="options")],
 )
-def test_it_computes_what_the_package_computes(
+def test_results_equal_those_of_the_package(
     name, options, make_config, build, ids, tmp_path, without_diffattn
 ):
     model = build(make_config(name, pad_token_id=0, max_position_embeddings=256, **options))

@@ -54,7 +54,7 @@ class Engine:
 
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_an_engine_with_a_cache_of_its_own_gives_the_same_logits(attention_type, monkeypatch):
+def test_an_engine_with_its_cache_gives_the_same_logits(attention_type, monkeypatch):
     model = made(attention_type)
     ids = torch.randint(50, (1, 12))
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_each_layer_has_one_module_with_the_call_in_its_source(attention_type):
 
 
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_no_other_name_of_a_head_count_is_found_first(attention_type):
+def test_vllm_reads_the_right_count_of_heads(attention_type):
     """vLLM takes the first of these that a configuration has; ``num_kv_heads`` is ours."""
     config = made(attention_type).config
     names = ("n_head_kv", "num_kv_heads", "num_key_value_heads")
