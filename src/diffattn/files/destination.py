@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def file_kind(mode: int) -> str:
-    """What a file of this mode (``os.stat(path).st_mode``) is, in words."""
+    """Name the kind of a file of this mode (``os.stat(path).st_mode``)."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
@@ -102,7 +102,7 @@ def _require(path: Path, wanted: str) -> None:
 
 
 def _fault(path: Path, wanted: str) -> str | None:
-    """What is wrong with a path, in words."""
+    """Describe the fault of a path, if it has one."""
     try:
         present = _kind(path)
         if present not in (None, wanted):
@@ -125,7 +125,7 @@ def _fault(path: Path, wanted: str) -> str | None:
 
 
 def _kind(path: Path) -> str | None:
-    """What lies at a path, links followed; ``None`` if nothing does."""
+    """Name the kind of entry at a path, links followed; ``None`` if there is none."""
     try:
         return file_kind(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):

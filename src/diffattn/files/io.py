@@ -284,7 +284,7 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(content: bytes) -> Any:
-    """Of JSON; ValueError for what JSON does not allow or Python cannot hold."""
+    """Parse JSON; ValueError for content that JSON does not allow or Python cannot hold."""
 
     def finite(number: str) -> float:
         value = float(number)

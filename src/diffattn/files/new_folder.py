@@ -17,7 +17,7 @@ _LOCK = ".lock"
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder beside ``out`` that takes its name at the end, and is removed if anything fails.
 
-    What a killed process left behind is removed by the next call for the same destination.
+    The next call for the same destination removes the leftovers of a killed process.
     """
     out = out.absolute()
     make_folder(out.parent)
@@ -40,7 +40,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove what processes that have died left beside ``out``; what is being written stays."""
+    """Remove leftovers of dead processes beside ``out``; folders in use stay."""
     temporary_name = re.compile(rf"\.{re.escape(out.name)}\.\d+\.tmp")
     for entry in out.parent.iterdir():
         if not temporary_name.fullmatch(entry.name) or not entry.is_dir():

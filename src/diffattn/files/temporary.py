@@ -1,4 +1,4 @@
-"""Temporary files: locked while they are written, so that those of dead processes can be told."""
+"""Temporary files, locked while they are written, so that leftovers can be recognised."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""What every attention layer does around its operator."""
+"""The parts that all attention layers share."""
 
 from collections.abc import Callable
 from typing import Any

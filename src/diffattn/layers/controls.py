@@ -1,7 +1,7 @@
-"""Attention with one thing changed: the controls that say what makes a difference.
+"""Controls: attention layers with one change.
 
-Each layer differs from one of the papers' in what its docstring names, and in nothing else. A lead
-that a control has too is no effect of what the control lacks.
+Each differs from a layer of the papers by the change that its docstring names alone. A lead that a
+control has too is no effect of the part that the control lacks.
 """
 
 from collections.abc import Callable
@@ -99,7 +99,7 @@ class MeanFreeAttention(SoftmaxAttention):
 
 
 class _AfterAttention(DiffAttentionV2):
-    """V2 whose λ acts on what softmax attention gives, not on maps."""
+    """V2 whose λ acts on outputs of softmax attention, not on maps."""
 
     def combined(self, out: Tensor, lam: Tensor) -> Tensor:
         """Outputs of softmax attention and λ ``[B, T, H, 1]`` to ``[B, T, H, D]``."""

@@ -28,6 +28,6 @@ def saved_name(name: str) -> str:
 
 
 def present_name(name: str) -> str:
-    """The name in memory of what a file calls ``name``, which may be that name already."""
+    """The name in memory of a parameter that a file calls ``name`` (in either spelling)."""
     name = re.sub(r"(^|\bself_attn\.)subln\.weight$", r"\1head_norm.weight", name)
     return re.sub(rf"(^|\bself_attn\.)({_VECTORS})$", r"\1lambda_bias.\2", name)

@@ -1,4 +1,4 @@
-"""A model folder from anywhere: is it possible, and how much does it need? Read before it is built.
+"""Check a model folder from anywhere before it is built: its files, sizes and memory.
 
 Settings, tokenizer and weights of a folder are other people's. Its JSON is read within limits, the
 sizes that ``config.json`` names are compared with what the weights really hold, and both with the
@@ -42,7 +42,7 @@ _FIXED: dict[str, Any] = {
     "return_dict": True, "output_hidden_states": False, "output_attentions": False,
     "chunk_size_feed_forward": 0, "is_encoder_decoder": False,
 }  # fmt: skip
-"""What inference relies on; another value changes what a forward pass returns or holds."""
+"""Fields with one allowed value: others change the results of a forward pass."""
 _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 
 
@@ -143,7 +143,7 @@ def _leaves(content: Any) -> Iterator[tuple[str, Any, int]]:
 
 
 def _check_settings(where: str, settings: dict[str, Any]) -> None:
-    """What no configuration may hold, of whatever kind the model is."""
+    """Refuse values that no configuration of any model may hold."""
     is_diff_transformer = settings.get("model_type") == DiffTransformerConfig.model_type
     for field, value, _ in _leaves(settings):
         if isinstance(value, int) and abs(value) > _MOST_INTEGER:
@@ -175,10 +175,9 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
 
 
 def _check_ours(where: str, settings: dict[str, Any]) -> None:
-    """transformers makes an attribute of any name: none may stand in for one of the class.
+    """Refuse names that would hide an attribute of the class: transformers sets any of them.
 
-    What else changes a model, and what only looks like a setting, the configuration itself refuses;
-    it warns of the rest, which trainers add.
+    The configuration itself refuses other names that change a model, and warns of unknown ones.
     """
     known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED, *OTHER_NAMES}
     known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
@@ -209,7 +208,7 @@ def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> N
 
 
 def _largest_size(settings: dict[str, Any]) -> str:
-    """The largest whole number that is no position and no token: most likely what is wrong."""
+    """The largest whole number that is no position and no token, most likely the mistake."""
     sizes = [
         (value, field)
         for field, value, _ in _leaves(settings)

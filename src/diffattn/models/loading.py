@@ -139,7 +139,7 @@ def _find(folder: Path, revision: str | None, name: str) -> Path | None:
 
 @contextmanager
 def _as_checkpoint_error(must: str) -> Iterator[None]:
-    """CheckpointError in place of whatever transformers raises."""
+    """Turn any error of transformers into a CheckpointError."""
     try:
         yield
     except CheckpointError:  # says it already
@@ -152,7 +152,7 @@ def _as_checkpoint_error(must: str) -> Iterator[None]:
 
 
 def _require_all_weights(name_or_path: str, model: Any, report: Any) -> None:
-    """Refuse what transformers only logs: weights made up or left out."""
+    """Refuse missing, reshaped and unknown weights, which transformers only logs."""
     missing = sorted(report["missing_keys"])
     reshaped = sorted(name for name, *_ in report["mismatched_keys"])
     unknown = sorted(report["unexpected_keys"])
@@ -180,7 +180,7 @@ def without_bars() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without bars and the report of a loading: what matters of it becomes an error."""
+    """Without bars and without the report of loading, whose faults become errors."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

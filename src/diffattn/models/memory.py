@@ -1,4 +1,4 @@
-"""How much memory there is, and refusing what needs more before it is allocated."""
+"""Available memory, and an early error where more is needed."""
 
 import os
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ def _container_bytes() -> int | None:
 
 
 def _process_bytes() -> int | None:
-    """What ``ulimit -v`` leaves."""
+    """Memory that ``ulimit -v`` leaves."""
     if resource is None:
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -62,7 +62,7 @@ class DiffTransformerCausalLMOutput(CausalLMOutputWithPast):
 
 
 class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
-    """Weights, attention implementations and what Hugging Face may do with the models."""
+    """Weights, attention implementations, and the features of Hugging Face that are supported."""
 
     config_class = DiffTransformerConfig
     config: DiffTransformerConfig

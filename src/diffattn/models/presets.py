@@ -17,7 +17,7 @@ _PRINTED = (
     "hidden_size", "num_hidden_layers", "num_heads", "head_dim", "max_position_embeddings",
     "vocab_size",
 )  # fmt: skip
-"""What the papers print of a DIFF V1 model; the rest follows from the configuration."""
+"""Fields that the papers print of a DIFF V1 model; the configuration derives the others."""
 _SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
     # name: the papers' name, and the values of _PRINTED
     "830m": ("830M", (1_536, 24, 8, 96, 2_048, 100_288)),
@@ -34,9 +34,10 @@ _GROUPED: dict[str, dict[str, int]] = {
     "34b": {"num_kv_heads": 4, "intermediate_size": 22_016},
     "70b": {"num_kv_heads": 4, "intermediate_size": 28_672},
 }
-"""What other sizes derive: key/value heads and FFN width. No DIFF model beyond 13.1B is published;
-these have the shapes of Code Llama 34B (arXiv:2308.12950) and Llama 2 70B (arXiv:2307.09288), 64
-heads on 8 key/value heads, in DIFF heads half of each, with the vocabulary of the other sizes."""
+"""Fields that other sizes derive: key/value heads and FFN width. No DIFF model beyond 13.1B is
+published; these have the shapes of Code Llama 34B (arXiv:2308.12950) and Llama 2 70B
+(arXiv:2307.09288), 64 heads on 8 key/value heads, in DIFF heads half of each, with the vocabulary
+of the other sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +94,7 @@ def preset_settings(name: str, attention_type: str = "diff") -> ModelSettings:
 
 
 def preset_table() -> list[PresetRow]:
-    """Every preset with its parameters and what its twins leave unmatched.
+    """Every preset with its parameters and the differences to its twins.
 
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
     """

@@ -19,7 +19,7 @@ SomeSettings = TypeVar("SomeSettings", bound=ModelSettings)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Twin(Generic[SomeSettings]):
-    """A matched configuration and what is left unmatched."""
+    """A matched configuration, and the differences that remain."""
 
     config: SomeSettings
     match: str

@@ -1,4 +1,4 @@
-"""What files of weights hold, read off their headers: names, shapes and sizes, no numbers."""
+"""Totals of weight files, from their headers alone: tensors, numbers and bytes."""
 
 import json
 import math

@@ -1,1 +1,1 @@
-"""What is read off a running model: λ per layer, attention maps of one example."""
+"""Measurements of a running model: λ, attention maps, activations and gradients."""

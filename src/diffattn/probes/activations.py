@@ -22,7 +22,7 @@ def layer_activations(
     *,
     at_once: int | None = None,
 ) -> list[dict[str, float]]:
-    r"""Sizes of what flows through each layer in a forward pass.
+    r"""Sizes of the activations of each layer in a forward pass.
 
     The context RMS is that of what attention gives each query before head norm and projection,
 
@@ -64,7 +64,7 @@ def _combine(name: str, whole: float | None, value: float, share: float) -> floa
         return (whole or 0.0) + share * value
     if whole is None:
         return value
-    # A number that is none stays: what is not finite ends the run.
+    # NaN stays NaN: the run ends where a number is not finite.
     furthest = min(whole, value) if name == "lam_min" else max(whole, value)
     return whole + value if math.isnan(whole + value) else furthest
 

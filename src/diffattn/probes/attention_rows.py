@@ -24,7 +24,7 @@ _WITH_MAPS = ("diffattn", "eager")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRows:
-    """What some queries attend to in one layer; ``H`` heads, ``T`` queries, ``S`` keys."""
+    """Attention of some queries in one layer; ``H`` heads, ``T`` queries, ``S`` keys."""
 
     maps: Tensor
     """``[H, maps, T, S]``: the softmax map, or A1 and A2."""
@@ -131,7 +131,7 @@ def attention_implementation(network: Any, name: str) -> Iterator[None]:
 def registered_attention(
     network: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Any]
 ) -> Iterator[None]:
-    """Run a model with an attention function of ours, which nothing holds afterwards.
+    """Run a model with another attention function, to which no reference remains afterwards.
 
     Args:
         network: Put back afterwards.

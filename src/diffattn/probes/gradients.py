@@ -45,7 +45,7 @@ class GradientProbe:
         self.unclipped = 1.0
 
     def begin(self) -> None:
-        """Listen to what enters the head norms in the next forward pass."""
+        """Record the inputs of the head norms in the next forward pass."""
         self.end()
         self.hooks = [
             layer.self_attn.head_norm.register_forward_hook(_head_hook(row))

@@ -1,4 +1,4 @@
-"""What attention is given in every layer and what every block writes, one sequence at a time.
+"""Read the inputs of attention and the output of every block, one sequence at a time.
 
 Nothing here is as large as the square of the length: attention logits are made from the queries and
 keys of a layer, some rows at a time.
@@ -29,7 +29,7 @@ _NAME = "diffattn_layer_reader"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionInputs:
-    """What one layer's attention is given for ``T`` tokens of one sequence, after RoPE."""
+    """Inputs of one layer's attention for ``T`` tokens of one sequence, after RoPE."""
 
     q: Tensor
     """``[T, H, maps, D]``; two maps for differential attention, else one."""
@@ -56,9 +56,9 @@ class LogitRows:
 
 
 OnAttention = Callable[[int, AttentionInputs], None]
-"""Given the layer, counted from 0, and what its attention is given."""
+"""Called with the layer, counted from 0, and the inputs of its attention."""
 OnHidden = Callable[[int, Tensor], None]
-"""Given the layer and the residual stream after it, ``[T, hidden_size]``."""
+"""Called with the layer and the residual stream after it, ``[T, hidden_size]``."""
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def read_layers(
     on_attention: OnAttention,
     on_hidden: OnHidden = lambda layer, x: None,
 ) -> None:
-    """Run one sequence, and hand over what flows through each layer while it is there.
+    """Run one sequence, and hand over the activations of each layer as they are computed.
 
     Models of ours hand it over themselves; others run by an attention function of transformers'
     interface that is ours, and DiffLlama, which calls it once for each half of its values, is put
@@ -108,7 +108,7 @@ def read_layers(
 
 @torch.no_grad()
 def require_readable(network: Any, num_tokens: int) -> None:
-    """Refuse a model whose attention maps cannot be made from what its layers are given.
+    """Refuse a model whose attention maps do not follow from the inputs of its layers.
 
     A short input is run once as the model is and once by :func:`read_layers`: every layer must
     have handed over its attention, and the logits must agree within rounding. No sliding window
@@ -171,7 +171,7 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
 
 
 def _operator_hook(layer: int, on_attention: OnAttention) -> Callable[..., Any]:
-    """What a layer of ours is given in place of its operator also hands over its arguments."""
+    """Replace the operator of a layer by one that also hands over its arguments."""
 
     def hook(
         module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]

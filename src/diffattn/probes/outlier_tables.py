@@ -1,4 +1,4 @@
-"""What an outlier scan says: Table 5's rows, the places of the largest, one row per layer."""
+"""Tables of an outlier scan: rows of Table 5, places of the largest values, a row per layer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -132,7 +132,7 @@ class Tally:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], width: int) -> "Tally":
-        """What :meth:`to_json` gave."""
+        """Read the result of :meth:`to_json`."""
         tally = cls(width)
         tally.count = value["count"]
         tally.powers += torch.tensor(value["powers"], dtype=torch.float64)

@@ -51,7 +51,7 @@ def pieces(
 
 
 def require_one_row(where: str, input_ids: Tensor) -> None:
-    """Refuse, with a ShapeError, what is not one row of one token or more."""
+    """Raise a ShapeError unless ``input_ids`` is one row of one token or more."""
     if input_ids.ndim != 2 or len(input_ids) != 1 or not input_ids.numel():
         raise ShapeError(f"{where}: input_ids must be [1, T], got {list(input_ids.shape)}.")
 

@@ -1,4 +1,4 @@
-"""A model whose attention logits have few bits: what is left of its answers?"""
+"""Run a model with attention logits of few bits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

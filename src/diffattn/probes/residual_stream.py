@@ -1,4 +1,4 @@
-"""What a model's blocks write into the residual stream, and what the stream holds."""
+"""Sizes of the residual stream and of the writes of every block."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The model inside what adapters and compilers put around it."""
+"""The model inside the wrappers of adapters and compilers."""
 
 from typing import Any
 

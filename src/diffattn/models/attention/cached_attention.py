@@ -186,7 +186,7 @@ def _by_scores(
     recorder: AttentionMapRecorder | None,
     inputs: Inputs,
 ) -> Tensor:
-    """A mask that says for each score whether it counts, which no backend of ours takes.
+    """Attend with a mask of every score, which no backend of this package takes.
 
     ``"auto"`` means here: PyTorch's kernel in one call, or the definition if maps are wanted.
     """
@@ -209,7 +209,7 @@ def _hugging_face(
     kwargs: dict[str, Any],
     inputs: Inputs,
 ) -> Tensor:
-    """The implementation that is asked for; see the table above."""
+    """Attend by the configured implementation of Hugging Face; see the table above."""
     implementation = config._attn_implementation
     if config.attention.map_norm:
         raise ConfigError(

@@ -17,12 +17,12 @@ class AttentionMapRecorder(nn.Module):
     """The point where ``output_attentions`` and ``output_attention_maps`` read the maps."""
 
     def forward(self, signed: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Pass through ``[B, H, T, S]`` (what acts on V) and ``[B, H, maps, T, S]``."""
+        """Return the map that acts on V, ``[B, H, T, S]``, and all maps, ``[B, H, maps, T, S]``."""
         return signed, raw
 
 
 class KernelCall(nn.Module):
-    """The call of Hugging Face's attention interface, and what kernels read off their module.
+    """The call of Hugging Face's attention interface, with the attributes that kernels read.
 
     A module of its own, one per layer, with the call in its ``forward``: vLLM reads the sources of
     all modules for it and gives each that has one a part of the cache.

@@ -23,11 +23,11 @@ class KeyMask(NamedTuple):
     cu_seqlens: Tensor | None = None
     """Borders of the documents of all rows, laid end to end if there are several."""
     scores: Tensor | None = None
-    """``[B or 1, 1, T, S]``: True where a key is seen, or what is added to the scores. It says
-    all, causality too; the operator has no such option."""
+    """``[B or 1, 1, T, S]``: True where a key is seen, or numbers to add to the scores. It includes
+    causality; the operator has no such option."""
 
     def options(self) -> dict[str, Any]:
-        """What the operator takes."""
+        """Keyword arguments of the operator."""
         return {
             "key_padding_mask": self.key_padding_mask,
             "kv_lengths": self.kv_lengths,

@@ -18,7 +18,7 @@ from diffattn.ops.attention import diff_attention
 from diffattn.ops.paged_decode import gathered_pages, paged_decode
 
 _FEW_QUERIES = 16
-"""Of one sequence: what the decode kernel takes."""
+"""Most queries of one sequence that the decode kernel takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class _Many:
 
 @dataclass(frozen=True, kw_only=True)
 class PagedBatch:
-    """One pass of continuous batching: where its N tokens are stored, and what they read."""
+    """One pass of continuous batching: where its N tokens are stored, and which keys they read."""
 
     allocator: Any
     """Hugging Face's: it writes, and hands out the pages of a layer."""

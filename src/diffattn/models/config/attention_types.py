@@ -50,7 +50,7 @@ class AttentionType:
     """Rows of A1 − λA2 are normalised before they meet V, which needs the maps themselves: the
     eager definition alone."""
     control: str = ""
-    """What a control changes; empty for the types of the papers."""
+    """The change that makes a control; empty for the types of the papers."""
 
     @property
     def op(self) -> str:
@@ -86,7 +86,7 @@ class AttentionType:
         return min(self.key_maps, self.projected_maps)
 
     def softmax_heads(self, match: str) -> int:
-        """Heads of the softmax model that one head stands for, by what is to be equal."""
+        """Softmax heads that one head stands for, if ``match`` (see ``twin``) is to be equal."""
         if match == "attention_flops" and self.attention_units:
             return self.attention_units // ATTENTION["softmax"].attention_units
         return self.value_width
@@ -192,9 +192,9 @@ _ROWS = (
 ATTENTION = {row.name: row for row in _ROWS}
 """Name to facts, in the order of tables and studies; the controls come last."""
 ATTENTION_TYPES = tuple(row.name for row in _ROWS if not row.control)
-"""Of the papers."""
+"""Types of the papers."""
 CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
-"""With one thing changed, to say what makes a difference; see :mod:`diffattn.layers.controls`."""
+"""Types with one change, to find its effect; see :mod:`diffattn.layers.controls`."""
 
 
 def attention_facts(where: str, name: str) -> AttentionType:

@@ -41,13 +41,13 @@ _ABSENT: dict[str, tuple[Any, ...]] = {
     "resid_pdrop": (0, None), "sliding_window": (None,), "text_config": (None,),
     "text_encoder": (None,), "transformers_weights": (None,), "use_sliding_window": (False, None),
 }  # fmt: skip
-"""What models of other families have and these have not, with the values that say so. transformers
-would keep any of them, and its caches, masks and loader read some."""
+"""Settings of other families, with the values that switch them off, the only ones allowed here.
+transformers would keep any value, and its caches, masks and loader read some."""
 OTHER_NAMES = (
     "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
     "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map", *_DERIVED_HEADS,
 )  # fmt: skip
-"""Of a DIFF Transformer's ``config.json``, besides the fields of its configuration."""
+"""Names in ``config.json`` besides the fields of the configuration."""
 _SHOWN = 300
 """Characters of a message that holds a value of the wrong type."""
 
@@ -206,7 +206,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         return plan
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
-        """Hugging Face keeps any keyword: refuse what can only be a mistake, warn of the rest."""
+        """Hugging Face keeps any keyword: refuse clear mistakes, warn of other unknown names."""
         field_names = {*self.settings(), *OPTIONS}
         known = {*OTHER_NAMES, "experts_implementation", "quantization_config"}
         known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
@@ -227,7 +227,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
                 )
 
     def _check_absent(self, name: str, value: Any) -> None:
-        """Refuse a setting of other families, unless it says what holds here anyway."""
+        """Refuse a setting of other families, unless its value switches it off."""
         if name == "layer_types":
             listed = value if isinstance(value, list | tuple) else [value]
             neutral = value is None or all(kind == "full_attention" for kind in listed)
@@ -285,7 +285,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def adapter_targets(self) -> dict[str, list[str]]:
-        """What an adapter should change by default: ``peft.LoraConfig(**config.adapter_targets)``.
+        """Default targets of an adapter: ``peft.LoraConfig(**config.adapter_targets)``.
 
         Every projection of the attention layers in low rank, and λ's vectors as they are. peft
         itself knows the model types of transformers alone.

@@ -1,4 +1,4 @@
-"""What a forward pass is given: shapes always, values where looking at them is free."""
+"""Checks of the inputs of a forward pass: always shapes, values only where reading them is free."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Rotary positions as a configuration gives them: what they may hold. Needs no torch."""
+"""Checks of the rotary parameters of a configuration. Needs no torch."""
 
 from collections.abc import Mapping
 from typing import Any

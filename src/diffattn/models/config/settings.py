@@ -30,8 +30,8 @@ _RANGES = {  # without an epsilon, a vector of zeros has no norm
 }  # fmt: skip
 _LARGEST_LAMBDA_INIT = 100.0
 OPTIONS = ("qkv_bias", "qk_norm")
-"""What other families have and no model of the papers: off, unless a configuration of a model says
-otherwise. No recipe has them, so its settings, and the hashes of its records, name none."""
+"""Options of other families, off unless the configuration of a model sets them. No recipe has them,
+so its settings, and the hashes of its records, name none."""
 
 
 def kept_backend(name: str, facts: AttentionType) -> str:
@@ -42,7 +42,7 @@ def kept_backend(name: str, facts: AttentionType) -> str:
 
 @dataclass(kw_only=True)
 class ModelSettings:
-    """What a :class:`DiffTransformerConfig` holds, which documents every field and adds the rest.
+    """Fields of a :class:`DiffTransformerConfig`, which documents them and adds Hugging Face's.
 
     Recipes, presets and counts use it as it is; types of values are checked by the configuration.
 

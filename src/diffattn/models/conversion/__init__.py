@@ -1,1 +1,1 @@
-"""Other layouts of the same functions, and pretrained softmax models, to and from ours."""
+"""Conversion from and to other layouts of weights, and from pretrained softmax models."""

@@ -1,4 +1,4 @@
-"""Attention layers of models that ours cannot be as a whole: Phi-4-mini-flash and Motif-2.6B."""
+"""Attention layers of models that cannot be converted whole: Phi-4-mini-flash and Motif-2.6B."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -93,7 +93,7 @@ def _window(source: Source, config: Mapping[str, Any], layer: int) -> int | None
 
 
 def _state(source: Source, layer: int, made: DiffAttention) -> dict[str, Tensor]:
-    """Tensors under our names, adjacent pairs being ours; all of the shapes that the layer has."""
+    """Read the tensors of the layer by our names, and check their shapes."""
 
     def read(name: str) -> Tensor | None:
         tensor = source.tensors.get(name.format(layer))

@@ -25,7 +25,7 @@ from diffattn.models.conversion.writer import (
 )
 
 RECORD = "conversion.json"
-"""What a folder was converted from, and how its logits compared."""
+"""Record of the source of a folder, and of the comparison of logits."""
 _OF_THE_START = frozenset({"head_norm", "lambda_init", "shared_rank"})
 """Settings that a softmax model does not have and its start has."""
 _CAN = {
@@ -34,12 +34,12 @@ _CAN = {
     "diff_v2": ("original",),
     "shared_diff": ("diffllama", "original", "diff"),
 }
-"""What ours of an attention type can become."""
+"""Attention type to the targets that it can be converted to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What was done."""
+    """Result of a conversion."""
 
     layout: str
     """Of the source, in words."""
@@ -49,7 +49,7 @@ class Conversion:
     size: int
     """Bytes of weights."""
     preserved: bool
-    """Whether the result computes what the source computes."""
+    """Whether the result computes the same as the source."""
     verification: Verification
 
 
@@ -118,7 +118,7 @@ def convert(
 def _express(
     source: Source, model: OurModel, target: str, start: dict[str, Any]
 ) -> tuple[Written, bool]:
-    """What is to be written, and whether it computes what the source computes."""
+    """Express the model as the target; also whether it computes the same as the source."""
     kind = model.config.attention_type
     if kind == "softmax" and target in (*STARTS, *STARTED_CONTROLS):
         begun = pretrained.start_from_softmax(model, target, start)

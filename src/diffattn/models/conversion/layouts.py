@@ -17,7 +17,7 @@ STARTS = ("diff_v2", "diff", "shared_diff")
 STARTED_CONTROLS = ("diff_v2_gate",)
 """Controls that it can become as well: V2 without its second map."""
 TARGETS = ("diffattn", "diffllama", "original", *STARTS)
-"""What can be written."""
+"""Layouts and attention types that can be written."""
 LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 OUR_ENDINGS = {
     "q": "q_proj.weight", "k": "k_proj.weight", "v": "v_proj.weight", "o": "o_proj.weight",
@@ -54,12 +54,12 @@ _QWEN = ("q_bias", "k_bias", "v_bias", "q_norm", "k_norm")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """One layout of weights: what is published under ``title``."""
+    """One published layout of weights."""
 
     name: str
     title: str
     attention_type: str
-    """Ours, of the same function."""
+    """Attention type of this package that computes the same."""
     names: tuple[Mapping[str, str], ...]
     """Role to name; several where the layout fixes only the names inside attention."""
     model_types: tuple[str, ...] = ()
@@ -73,13 +73,13 @@ class Layout:
     optional: tuple[str, ...] = ("head",)
     """Roles that a model may lack: a tied output matrix, a head norm without scale."""
     whole_model: bool = True
-    """Whether ours can be the same model; else its attention layers alone."""
+    """Whether the whole model can be converted; else its attention layers alone load."""
 
 
 def _attention(
     before: str, roles: Collection[str], out: str = "o_proj", inside: str = ""
 ) -> dict[str, str]:
-    """Names inside attention: ours, but for the output projection and what lies ``inside``."""
+    """Names inside attention: those of this package, but for ``out`` and the names ``inside``."""
     names = {role: before + OUR_ENDINGS[role] for role in roles}
     names["o"] = f"{before}{out}.weight"
     inner = {role: before + inside + OUR_ENDINGS[role] for role in ("subln", *LAMBDAS)}

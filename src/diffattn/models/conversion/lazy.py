@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 Key = tuple[str, int | None]
-"""A tensor by what it is for: its role (see :mod:`~diffattn.models.conversion.layouts`) and layer,
-``None`` for what stands outside the layers."""
+"""Role of a tensor (see :mod:`~diffattn.models.conversion.layouts`) and its layer, ``None`` outside
+the layers."""
 
 
 @dataclass(frozen=True, slots=True)

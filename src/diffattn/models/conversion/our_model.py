@@ -116,13 +116,13 @@ def _convert_to_ours(
 def from_ours(
     tensor: LazyTensor, role: str, config: DiffTransformerConfig, layout: Layout
 ) -> LazyTensor:
-    """A tensor of ours in a layout's order."""
+    """Reorder a tensor of this package for a layout."""
     order = row_order(role, config, layout)
     return tensor if order is None else derive(partial(rows_from_ours, **order), tensor)
 
 
 def row_order(role: str, config: DiffTransformerConfig, layout: Layout) -> dict[str, Any] | None:
-    """Arguments of :func:`rows_to_ours` for a projection; ``None`` where its rows lie as ours."""
+    """Arguments of :func:`rows_to_ours` for a projection; ``None`` where no row moves."""
     facts = config.attention
     pairs: Pairs = layout.pairs
     if role == "v" and layout.split_values and facts.value_width == 2:

@@ -1,4 +1,4 @@
-"""Settings of a source, as ours: what its ``config.json`` says, and what ours cannot be."""
+"""The settings of a source as fields of our configuration; refused where it lacks a part."""
 
 import math
 import warnings
@@ -20,9 +20,9 @@ SHARED_FIELDS = (
     *("initializer_range", "max_position_embeddings", "tie_word_embeddings"),
     *("pad_token_id", "bos_token_id", "eos_token_id"),
 )
-"""Fields that models of Hugging Face share with ours."""
+"""Fields that Hugging Face's models and this package both have."""
 _UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
-"""What the weights of a model without ``config.json`` do not tell."""
+"""Settings that cannot be read off weights without ``config.json``."""
 _WINDOW = "sliding_window"
 _STRETCHING = ("dynamic", "longrope")
 """Values of ``rope_type`` whose turning depends on the length of the text."""
@@ -207,7 +207,7 @@ def _original(source: Source) -> dict[str, Any]:
 
 
 def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What the shapes tell; the rest must be given."""
+    """Read settings off the shapes; ``changes`` must give the others."""
     missing = [name for name in _UNTOLD if name not in changes]
     if "rope_parameters" in changes and "rope_theta" in missing:
         missing.remove("rope_theta")

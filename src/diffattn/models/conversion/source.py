@@ -29,10 +29,10 @@ _BUFFERS = ("rotary_emb.inv_freq",)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Weights on the disk, and what they are."""
+    """Weights on the disk, and their layout."""
 
     name: str
-    """What the user called it."""
+    """Name that the user gave, for messages."""
     folder: Path
     tensors: Mapping[str, LazyTensor]
     settings: dict[str, Any] | None
@@ -138,7 +138,7 @@ def _read_tensors(
 
 
 def _use_saved_names(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Ours under the names of files, if a state dict was saved as it is in memory."""
+    """Rename tensors of this package that were saved under their names in memory."""
     return {
         name if saved_name(name) in tensors else saved_name(name): tensor
         for name, tensor in tensors.items()
@@ -151,7 +151,7 @@ def _choose_layout(
     tensors: Mapping[str, LazyTensor],
     wanted: str | None,
 ) -> tuple[Layout, Mapping[str, str]]:
-    """What the tensors are, by what is asked for, by ``config.json``, or by their names."""
+    """Choose the layout: the wanted one, else by ``config.json``, else by the names of tensors."""
     by_names = layouts_of(tensors)
     named = dict.fromkeys(layout.name for layout, _ in by_names)
     kind = None if settings is None else settings.get("model_type")

@@ -24,7 +24,7 @@ _ORIGINAL_EPS = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is to be written."""
+    """Tensors and ``config.json`` of a model in the layout of a target."""
 
     layout: Layout
     tensors: dict[str, LazyTensor]
@@ -36,7 +36,7 @@ class Written:
 
 
 def as_ours(model: OurModel) -> Written:
-    """In our own layout."""
+    """In the layout of this package."""
     tensors = _name_tensors(model, our_names(model.config), LAYOUTS["diffattn"])
     kind = model.config.attention_type
     write_config = partial(model.config.save_pretrained, remote_code=True)
@@ -44,7 +44,7 @@ def as_ours(model: OurModel) -> Written:
 
 
 def as_diffllama(model: OurModel) -> Written:
-    """As Hugging Face DiffLlama: no scale in the head norm, so it is folded into what follows.
+    """As Hugging Face DiffLlama, whose head norm has no scale: ours moves into the output matrix.
 
     Raises:
         ConfigError: The model is no V1, or has settings that DiffLlama lacks.

@@ -1,4 +1,4 @@
-"""The verifier: do the files that were written compute what the source computes?
+"""Check that the files that were written compute the same as the source.
 
 Both are evaluated on random tokens, one block in memory at a time: models that transformers knows
 by its own code, the others by their published formula. In float64 the two may differ by as much as

@@ -13,7 +13,7 @@ from diffattn.files.destination import require_folder_destination
 from diffattn.models.conversion.lazy import LazyTensor
 
 SHARD_BYTES = 2**30
-"""Of one file, unless a single tensor is larger: what is in memory at once."""
+"""Largest file, unless a single tensor is larger. One file is in memory at a time."""
 _CARRIED = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model",

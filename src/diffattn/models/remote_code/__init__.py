@@ -1,1 +1,1 @@
-"""What a saved folder needs where ``diffattn`` is missing: its code in one file, and a card."""
+"""Files for folders that load without ``diffattn``: the model's code in one file, and a card."""

@@ -1,4 +1,4 @@
-"""The model card of a saved folder: what it is, and how to load it with and without diffattn."""
+"""The model card of a saved folder: its facts, and how to load it with and without diffattn."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CLASSES = {
     "AutoModelForCausalLM": "DiffTransformerForCausalLM",
     "AutoModelForSequenceClassification": "DiffTransformerForSequenceClassification",
 }
-"""Hugging Face's class to ours."""
+"""Class of Hugging Face to the class of this package."""
 
 _NAMES = {
     "softmax": "softmax attention (a Transformer)",

@@ -10,17 +10,17 @@ from typing import Any
 from diffattn.models.remote_code.card import CARD_NAME, CLASSES, FILE_NAME, model_card
 
 AUTO_MAP = {auto: f"{FILE_NAME.removesuffix('.py')}.{name}" for auto, name in CLASSES.items()}
-"""Of ``config.json``: Hugging Face's class to file and class of ours."""
+"""Field of ``config.json``: class of Hugging Face to the file and class that implement it."""
 MODEL_FILE = Path(__file__).with_name(FILE_NAME)
 """The model in one file, which is copied beside the weights."""
 
 
 class NamesItsCode:
-    """Of a configuration: where others find its classes, and that file wherever it is named."""
+    """Mix-in of the configuration: it can write the model's code beside ``config.json``."""
 
     auto_map = AUTO_MAP
-    """Hugging Face's classes to ours, for readers that expect it of any configuration. Written to
-    ``config.json`` only together with the file."""
+    """For readers that expect it of any configuration. ``config.json`` names it only where the file
+    with the code lies beside it."""
 
     def save_pretrained(
         self,
@@ -48,7 +48,7 @@ class NamesItsCode:
 
 
 class SavesItsCode:
-    """Of a model: what it saves loads where ``diffattn`` is not installed."""
+    """Mix-in of the models: a saved folder loads where ``diffattn`` is not installed."""
 
     config: Any
 
@@ -70,7 +70,7 @@ class SavesItsCode:
 
 @contextmanager
 def _naming_code(config: Any, named: bool) -> Iterator[None]:
-    """What a configuration says of its code, while it is written."""
+    """Set or remove ``auto_map`` while a configuration is written."""
     before = config.__dict__.pop("auto_map", None)
     if named:
         config.auto_map = dict(AUTO_MAP)
