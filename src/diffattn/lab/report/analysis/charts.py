@@ -1,6 +1,6 @@
 """Charts of an analysis: by layer, by head, by distance, and λ."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
@@ -34,15 +34,41 @@ _GREY = "#777777"
 _MANY_LAYERS = 12
 
 _ByLayer = Callable[[ModelAnalysis], list[tuple[float, float]]]
-_HEAD_MEANS = (
-    ("sink", "sink_share", "sink share", "of |A| on the first token"),
-    ("entropy", "entropy", "entropy of |A| (1 is uniform)", "normalised"),
-    ("negative", "negative_mass", "negative mass", "of the signed map"),
-    ("cancelled", "cancelled", "share of A1 cancelled", "by λA2"),
-    ("correlation", "correlation", "correlation of A1 and A2", "around their row means"),
-    ("context", "context_rms", "Context RMS", "before head norm"),
+
+
+def _map_correlation(analysis: ModelAnalysis) -> list[tuple[float, float]]:
+    return layer_values(analysis, lambda layer: acting_value(layer, "map_correlation"))
+
+
+def _cka(analysis: ModelAnalysis) -> list[tuple[float, float]]:
+    return layer_values(analysis, lambda layer: layer["cka"])
+
+
+def _means(name: str) -> _ByLayer:
+    return lambda analysis: layer_means(analysis, name)
+
+
+_LAYER_CHARTS: tuple[tuple[str, str, str, _ByLayer], ...] = (
+    ("sink", "sink share", "of |A| on the first token, mean over heads", _means("sink_share")),
+    ("entropy", "entropy of |A| (1 is uniform)", "mean over heads", _means("entropy")),
+    ("negative", "negative mass", "of the signed map, mean over heads", _means("negative_mass")),
+    ("cancelled", "share of A1 cancelled", "by λA2, mean over heads", _means("cancelled")),
+    (
+        "correlation",
+        "correlation of A1 and A2",
+        "around their row means, mean over heads",
+        _means("correlation"),
+    ),
+    ("context", "Context RMS", "before head norm, mean over heads", _means("context_rms")),
+    (
+        "maps",
+        "correlation of heads' maps",
+        "signed maps, mean over pairs of heads",
+        _map_correlation,
+    ),
+    ("cka", "CKA of heads' features", "unbiased, mean over pairs of heads", _cka),
 )
-"""Key of the chart, quantity of every head, its title, and what it is."""
+"""Key, title, explanation, and the values of a model by layer."""
 _HEAD_MAPS = {
     "sink_share": "sink share",
     "entropy": "entropy of |A|",
@@ -56,27 +82,11 @@ def _colors(result: AnalysisResult) -> dict[str, str]:
 
 def layer_charts(result: AnalysisResult) -> list[Chart]:
     """Draw a line per model over the layers, for every quantity that some model has."""
-    charts: list[Chart] = []
-    for key, name, title, words in _HEAD_MEANS:
-        caption = f"{title}: {words}, mean over heads."
-        charts += _layer_chart(
-            result, f"layer-{key}", title, caption, partial(layer_means, name=name)
-        )
-    charts += _layer_chart(
-        result,
-        "layer-maps",
-        "correlation of heads' maps",
-        "correlation of heads' maps: signed maps, mean over pairs of heads.",
-        lambda a: layer_values(a, lambda layer: acting_value(layer, "map_correlation")),
-    )
-    charts += _layer_chart(
-        result,
-        "layer-cka",
-        "CKA of heads' features",
-        "CKA of heads' features: unbiased, mean over pairs of heads.",
-        lambda a: layer_values(a, lambda layer: layer["cka"]),
-    )
-    return charts
+    return [
+        chart
+        for key, title, words, read in _LAYER_CHARTS
+        for chart in _layer_chart(result, f"layer-{key}", title, f"{title}: {words}.", read)
+    ]
 
 
 def outlier_charts(result: AnalysisResult) -> list[Chart]:
@@ -130,53 +140,35 @@ def distance_charts(result: AnalysisResult) -> list[Chart]:
     """Draw where attention goes by distance, and where the second map cancels."""
     names = ["first", *_range_names(result.settings["distances"])]
     masses = {label_of(a): _by_distance(a, ("absolute", "map_1")) for a in result.models}
+    shares = {label_of(a): _by_distance(a, ("cancelled_share",)) for a in result.models}
     uniform = next((a.uniform for a in result.models if a.uniform), None)
     if uniform is not None:
         masses[_UNIFORM] = [uniform["first"], *uniform["by_distance"]]
         # Ranges beyond the longest window hold nothing.
         last = max((i for i, mass in enumerate(masses[_UNIFORM]) if mass), default=0)
         names = names[: last + 1]
-    shares = {label_of(a): _by_distance(a, ("cancelled_share",)) for a in result.models}
-    charts = (
-        _distance_chart(
-            result,
-            "mass",
-            "mass of |A|",
-            "Mean over layers and heads. The sum over distances is that of the row.",
-            {label: list(zip(names, of, strict=False)) for label, of in masses.items() if of},
-        ),
-        _distance_chart(
-            result,
-            "cancelled",
-            "share of A1 cancelled",
-            "Share of the mass of A1 at that distance that λA2 takes away, mean over layers.",
-            {label: list(zip(names, of, strict=False)) for label, of in shares.items() if of},
-        ),
-    )
-    return [chart for chart in charts if chart.traces]
-
-
-def _distance_chart(
-    result: AnalysisResult,
-    key: str,
-    title: str,
-    caption: str,
-    curves: Mapping[str, list[tuple[str, float | None]]],
-) -> Chart:
-    colors = _colors(result)
-    traces = [
-        point_line(
-            curve,
-            label,
-            color=colors.get(label, _GREY),
-            dash="dot" if label == _UNIFORM else "solid",
-        )
-        for label, curve in curves.items()
-    ]
-    axis = {"type": "category"}  # else plotly takes "1" for a number and drops "first"
-    look = layout("distance in tokens; first: the first token", title, xaxis=axis)
-    label = f"{title} by distance"
-    return _chart(f"distance-{key}", traces, look, f"{label}. {caption}", label)
+    colors = _colors(result) | {_UNIFORM: _GREY}
+    charts = []
+    for key, title, curves, caption in (
+        ("mass", "mass of |A|", masses, "Mean over layers and heads. All distances sum to a row."),
+        ("cancelled", "share of A1 cancelled", shares, "Of A1 there, by λA2, mean over layers."),
+    ):
+        traces = [
+            point_line(
+                list(zip(names, values, strict=False)),
+                label,
+                color=colors[label],
+                dash="dot" if label == _UNIFORM else "solid",
+            )
+            for label, values in curves.items()
+            if values
+        ]
+        axis = {"type": "category"}  # else plotly takes "1" for a number and drops "first"
+        look = layout("distance in tokens; first: the first token", title, xaxis=axis)
+        label = f"{title} by distance"
+        if traces:
+            charts.append(_chart(f"distance-{key}", traces, look, f"{label}. {caption}", label))
+    return charts
 
 
 def head_maps(analysis: ModelAnalysis, index: int) -> list[Chart]:
