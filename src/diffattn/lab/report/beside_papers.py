@@ -133,7 +133,7 @@ def papers_document(
     """
     judged = {row.claim.id: row for row in judged_claims(records.records)}
     studies = _read_studies(records)
-    ours = _study_elements(studies)
+    from_studies = _study_elements(studies)
     sections = [_glance(judged)]
     if stages:
         few = _FEW_SEEDS if scale in ("smoke", "laptop") else ""
@@ -141,7 +141,7 @@ def papers_document(
         sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))
     for result in paper_results():
         rows = [judged[claim.id] for claim in result.claims]
-        content = _compare(result, rows, records.places, ours.get(result.id, ()))
+        content = _compare(result, rows, records.places, from_studies.get(result.id, ()))
         sections.append(Section(result.id, result.title, content))
     return Document(
         title="Differential attention: the papers beside the measurements",
@@ -207,7 +207,7 @@ def _compare(
     result: PaperResult,
     rows: Sequence[JudgedClaim],
     places: Mapping[str, str],
-    ours: Sequence[Element],
+    from_studies: Sequence[Element],
 ) -> list[Element]:
     """Set one table or figure of a paper beside the measurements."""
     charts = published_charts(result.id)
@@ -220,7 +220,7 @@ def _compare(
     content += map(published_table, result.tables)
     if measured:
         content.append(table_of_claims("Measured here.", measured, places=places))
-    content += [Bullets(not_run, "Not run:"), *ours]
+    content += [Bullets(not_run, "Not run:"), *from_studies]
     if rows:
         content.append(Fold("Commands", [Part(row.claim.id, _commands(row)) for row in rows]))
     return content

@@ -71,7 +71,7 @@ class PublishedTable(NamedTuple):
     source: str
     """Paper and table or figure."""
     caption: str
-    """What the numbers are, with their unit."""
+    """The quantity, with its unit."""
     digits: int
     """Decimals as printed."""
     columns: list[str]

@@ -48,11 +48,6 @@ def test_the_catalog_is_whole():
             assert claim.commands == (None, None, None)
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.id for claim in CLAIMS])
-def test_without_records_nothing_is_measured(claim):
-    assert claim.measure(ClaimRecords()) is None
-
-
 def test_a_folder_without_records_gives_claims_that_were_not_run(tmp_path):
     assert read_claim_records(tmp_path) == ClaimRecords()
     assert {row.verdict for row in judged_claims(ClaimRecords(), CLAIMS)} == {"not run"}
@@ -138,6 +133,8 @@ def test_one_seed_and_wide_intervals_are_inconclusive():
 def test_the_studys_verdict_and_controls_make_it_uninformative():
     refused = only(BY_ID["loss"], records_of(text=text(LEAD, informative=False)))
     assert (refused.verdict, refused.why) == ("uninformative", "Made up.")
+    alone = only(BY_ID["loss"], records_of(text=text(ALONE)))
+    assert (alone.verdict, alone.why) == ("uninformative", "the record holds no control")
     as_good = text(LEAD | {"softmax_half": [3.40, 3.50, 3.60]})
     found = only(BY_ID["loss"], records_of(text=as_good))
     assert (found.verdict, found.why) == (
@@ -189,11 +186,6 @@ def test_a_lead_has_to_stand_at_the_common_rate_and_without_the_norm():
     assert "DIFF V1 without head norm" in found.why
     leading = text(LEAD | {"diff_no_norm": [3.3, 3.41, 3.5]})
     assert only(BY_ID["loss"], records_of(text=leading)).verdict == "agrees"
-
-
-def test_a_lead_without_a_control_says_nothing():
-    found = only(BY_ID["loss"], records_of(text=text(ALONE)))
-    assert (found.verdict, found.why) == ("uninformative", "the record holds no control")
 
 
 def test_the_studys_own_tests_decide_where_it_has_made_them():

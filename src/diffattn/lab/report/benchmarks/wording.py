@@ -20,7 +20,7 @@ def shape_text(case: BenchCase) -> str:
 
 
 def mode_text(case: BenchCase) -> str:
-    """What was timed, in words."""
+    """The pass that was timed, as in ``"forward + backward"``."""
     return case.mode.replace("_", " + ")
 
 

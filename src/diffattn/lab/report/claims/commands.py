@@ -66,7 +66,7 @@ GRADIENT_FLOW = Commands(
     "diffattn reproduce gradient-flow --scale study --out runs/gradient-flow-gpu",
 )
 JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
-"""What an evaluation of hallucination needs besides."""
+"""The second command of an evaluation of hallucination."""
 
 
 def evaluation(
@@ -77,14 +77,12 @@ def evaluation(
     whole: Sequence[str] = (),
     then: str = "",
 ) -> Commands:
-    """Evaluate softmax and V1 of the study of text beside :data:`SIDE_EFFECTS`, all seeds together.
-
-    Without these a lead says nothing.
+    """Evaluate softmax, V1 and the controls of the study of text, all seeds together.
 
     Args:
         gpu_parts: Preset or protocol of the paper's sizes.
         name: Of the evaluation folder.
-        small: Settings at which models of short contexts can be asked.
+        small: Settings for models of short contexts.
         whole: Settings of the paper's sizes, for example where data lies.
         then: A second command, on the evaluation folder ``{out}``.
     """

@@ -1,1 +1,1 @@
-"""What every page shares: charts, cells, wording, provenance."""
+"""Elements, charts, tables and wording of every page."""

@@ -25,7 +25,7 @@ class Chart:
     element_id: str
     """Unique in the page."""
     traces: Sequence[dict[str, Any]]
-    """What is drawn, as plotly's own dictionaries; ``hovertemplate`` is a list of lines."""
+    """Dictionaries of plotly; ``hovertemplate`` is a list of lines."""
     look: dict[str, Any]
     """From :func:`layout`."""
     caption: str
@@ -40,21 +40,21 @@ class Chart:
 
     @property
     def figure(self) -> dict[str, Any]:
-        """What plotly draws, safe to show."""
+        """The figure for plotly, every text escaped."""
         look = {**self.look, "height": self.height, "autosize": True}
-        return {"data": _shown(self.traces), "layout": _shown(look)}
+        return {"data": _escape(self.traces), "layout": _escape(look)}
 
 
-def _shown(value: Any, key: str = "") -> Any:
+def _escape(value: Any, key: str = "") -> Any:
     """Escape every text: plotly reads markup in names, labels and titles."""
     if key == "hovertemplate":
-        return "<br>".join(map(_shown, value)) + "<extra></extra>"
+        return "<br>".join(map(_escape, value)) + "<extra></extra>"
     if isinstance(value, str):
         return html.escape(value, quote=False)  # plotly knows &lt;, &gt; and &amp;, not &quot;
     if isinstance(value, Mapping):
-        return {name: _shown(entry, name) for name, entry in value.items()}
+        return {name: _escape(entry, name) for name, entry in value.items()}
     if isinstance(value, Sequence):
-        return [_shown(entry) for entry in value]
+        return [_escape(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None  # JSON has neither NaN nor infinity; plotly leaves a gap
     return value

@@ -62,7 +62,7 @@ def study_document(
         study: The study.
         kind: Of the study, for the title.
         verdict: Elements that stand first.
-        lead: What is compared, in a sentence.
+        lead: A sentence that names the comparison.
         sections: The sections of this kind.
         costs: Tables of speed and memory. Default: one of all models.
         summary: The table that a terminal shows.

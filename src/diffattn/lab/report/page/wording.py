@@ -81,7 +81,7 @@ def p_value(p: float | None) -> str:
 
 
 def verdict(difference: Interval) -> str:
-    """What an interval of a loss difference shows, in words."""
+    """Put the interval of a loss difference into words."""
     if difference.low is None or difference.high is None:
         return "one seed cannot tell"
     if difference.low <= 0 <= difference.high:
