@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_LINES = 20.0
 
 
 class StderrBars:
-    """Bars on a terminal, lines elsewhere. Always on stderr."""
+    """Bars on a terminal, sparse lines elsewhere. Always on stderr."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -40,11 +40,18 @@ class StderrBars:
             self.bars.stop()
 
     def _start(self, *columns: ProgressColumn) -> None:
-        """Show bars if a terminal reads along."""
+        """Show bars on a terminal."""
         if self.console.is_terminal:
             name, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
             self.bars = Progress(name, BarColumn(), *columns, left, console=self.console)
             self.bars.start()
+
+    def _is_due(self, now: float, *, always: bool = False) -> bool:
+        """Whether a further line may be shown at ``now``, in seconds."""
+        if not always and now - self.last_line < _SECONDS_BETWEEN_LINES:
+            return False
+        self.last_line = now
+        return True
 
     def on_message(self, line: str) -> None:
         """Show one line."""
@@ -59,7 +66,7 @@ class RunsProgress(StderrBars):
 
     Args:
         total_steps: Steps of all runs together.
-        done_steps: Steps that earlier calls have finished already.
+        done_steps: Steps that earlier calls have finished.
         steps_of: Name of a run to its steps.
         quiet: Draw no bars: another process of the same run does.
     """
@@ -73,9 +80,7 @@ class RunsProgress(StderrBars):
         quiet: bool = False,
     ) -> None:
         super().__init__()
-        self.quiet = quiet
-        self.total = total_steps
-        self.steps_of = steps_of
+        self.quiet, self.total, self.steps_of = quiet, total_steps, steps_of
         self.finished_before = done_steps
         self.steps: dict[str, int] = {}
         self.resumed_at: dict[str, int] = {}
@@ -84,10 +89,9 @@ class RunsProgress(StderrBars):
         self.tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> "RunsProgress":
-        steps = TextColumn("{task.completed:.0f}/{task.total:.0f} steps")
-        if self.quiet:
-            return self
-        self._start(steps, TextColumn("{task.fields[note]}"))
+        if not self.quiet:
+            steps = TextColumn("{task.completed:.0f}/{task.total:.0f} steps")
+            self._start(steps, TextColumn("{task.fields[note]}"))
         if self.bars is not None:
             self.tasks["all"] = self.bars.add_task(
                 "all runs", total=self.total, completed=self.finished_before, note=""
@@ -95,9 +99,9 @@ class RunsProgress(StderrBars):
         return self
 
     def on_progress(self, name: str, event: dict[str, Any]) -> None:
-        """Take one event of a run: ``step`` and ``loss``, ``message``, ``done`` or ``error``.
+        """Show one event of a run: ``step`` and ``loss``, ``message``, ``done`` or ``error``.
 
-        Or ``total``: the steps of all runs, where the first of them decided how many there are.
+        Or ``total``: the steps of all runs, after the first runs have decided their number.
         """
         if "message" in event:
             self.on_message(f"{name}: {event['message']}")
@@ -108,11 +112,10 @@ class RunsProgress(StderrBars):
         if "step" in event:
             # The first steps of a run are not timed: they come with its start-up.
             self.began = time.monotonic() if self.began is None else self.began
-            self.resumed_at.setdefault(name, event["step"])
-            self.steps[name] = event["step"]
-        elif event.get("done"):
-            self.resumed_at.setdefault(name, self.steps_of(name))
-            self.steps[name] = self.steps_of(name)
+        step = event.get("step", self.steps_of(name) if event.get("done") else None)
+        if step is not None:
+            self.resumed_at.setdefault(name, step)
+            self.steps[name] = step
         if name in self.steps:
             self._draw(name, event.get("loss"))
 
@@ -121,21 +124,22 @@ class RunsProgress(StderrBars):
         self.total = max(self.total, done)  # a sweep of learning rates may grow
         note = "" if loss is None else f"loss {loss:.3f}"
         if self.bars is not None:
+            total = self.steps_of(name)
             if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(name, total=self.steps_of(name), note=note)
-            self.bars.update(self.tasks[name], completed=self.steps[name], note=note)
+                self.tasks[name] = self.bars.add_task(name, total=total, note=note)
+            is_done = self.steps[name] >= total
+            self.bars.update(
+                self.tasks[name], completed=self.steps[name], note=note, visible=not is_done
+            )
             self.bars.update(self.tasks["all"], completed=done)
-            if self.steps[name] >= self.steps_of(name):
-                self.bars.update(self.tasks[name], visible=False)
             return
         now = time.monotonic()
-        is_new = done > self.shown
-        if not is_new or (now - self.last_line < _SECONDS_BETWEEN_LINES and done < self.total):
+        if done <= self.shown or not self._is_due(now, always=done >= self.total):
             return
-        self.last_line, self.shown = now, done
+        self.shown = done
         left = f", {self._time_left(done, now)}" if done < self.total else ""
         line = f"{done}/{self.total} steps ({done / self.total:.0%}){left}; {name} {note}"
-        print(line.rstrip(), file=sys.stderr, flush=True)
+        self.on_message(line.rstrip())
 
     def _time_left(self, done: int, now: float) -> str:
         measured = done - self.finished_before - sum(self.resumed_at.values())
@@ -145,7 +149,7 @@ class RunsProgress(StderrBars):
 
 
 class _Items(TextColumn):
-    """``12/60 items``; nothing as long as their number is not known."""
+    """``12/60 items``; nothing while their number is unknown."""
 
     def render(self, task: Task) -> Text:
         known = "" if task.total is None else f"{task.completed:,.0f}/{task.total:,.0f} items"
@@ -159,7 +163,7 @@ class ItemProgress(StderrBars):
     ends, and sparse lines in between.
 
     Args:
-        parts: Evaluations in all.
+        parts: Number of evaluations.
     """
 
     def __init__(self, parts: int) -> None:
@@ -179,18 +183,16 @@ class ItemProgress(StderrBars):
         if self.bars is not None:
             for before in self.tasks.values():  # those that could not run
                 self.bars.remove_task(before)
-            self.tasks.clear()
-            self.tasks[name] = self.bars.add_task(f"{title}, preparing", total=None)
+            self.tasks = {name: self.bars.add_task(f"{title}, preparing", total=None)}
         else:
             self.on_message(f"{title}: preparing")
             self.last_line = time.monotonic()
 
     def on_progress(self, name: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` items of evaluation ``name`` are done."""
-        now = time.monotonic()
+        now, title = time.monotonic(), self._title(name)
         is_new = name not in self.began
-        began, before = self.began.setdefault(name, (now, done))  # what was done costs nothing
-        title = self._title(name)
+        began, before = self.began.setdefault(name, (now, done))  # earlier items took no time
         if self.bars is not None:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(title, total=total)
@@ -198,27 +200,23 @@ class ItemProgress(StderrBars):
             if done >= total:  # a line: bars of many evaluations would not fit the screen
                 self.bars.remove_task(self.tasks.pop(name))
                 self.on_message(f"{title}: {total:,} items, {duration(now - began)}")
-            return
-        ended = done >= total
-        if not (ended or is_new or now - self.last_line >= _SECONDS_BETWEEN_LINES):
-            return
-        self.last_line = now
-        left = ""
-        if not ended and done > before:
-            left = f", about {duration((now - began) / (done - before) * (total - done))} left"
-        self.on_message(f"{title}: {done:,}/{total:,} items{left}")
+        elif self._is_due(now, always=done >= total or is_new):
+            left = ""
+            if before < done < total:
+                left = f", about {duration((now - began) / (done - before) * (total - done))} left"
+            self.on_message(f"{title}: {done:,}/{total:,} items{left}")
 
     def _title(self, name: str) -> str:
-        """``"2 of 4: base/needle"``: counted in the order in which they were first named."""
+        """``"2 of 4: base/needle"``, numbered in the order of their first call."""
         number = self.order.setdefault(name, len(self.order) + 1)
         return f"{number} of {self.parts}: {name}"
 
 
 class ByteProgress(StderrBars):
-    """Bytes done, and the time until all are where their number is known.
+    """Bytes done, and the time left where the number of all bytes is known.
 
     Args:
-        title: What is done, as in ``"writing"``.
+        title: The activity, for example ``"writing"``.
     """
 
     def __init__(self, title: str) -> None:
@@ -229,27 +227,26 @@ class ByteProgress(StderrBars):
 
     def __enter__(self) -> "ByteProgress":
         self._start(TextColumn("{task.fields[note]}"))
-        self.last_line = time.monotonic()  # what is soon done needs no line
+        self.last_line = time.monotonic()  # a short activity needs no line
         return self
 
     def on_progress(self, done: int, total: int | None, num_tokens: int | None = None) -> None:
-        """Show that ``done`` of ``total`` bytes are done, or read and made so many tokens."""
-        now, read = time.monotonic(), num_tokens is not None
-        note = f"{num_tokens:,} tokens" if read else f"{done:,}/{total:,} bytes"
+        """Show ``done`` of ``total`` bytes, written or, with ``num_tokens``, read and packed."""
+        now, is_read = time.monotonic(), num_tokens is not None
+        note = f"{num_tokens:,} tokens" if is_read else f"{done:,}/{total:,} bytes"
         if self.bars is not None:
             if self.task is None:
                 self.task = self.bars.add_task(self.title, total=total, note=note)
             self.bars.update(self.task, completed=done, note=note)
             return
-        # What an interrupted call had packed is read before the first batch, and not timed.
+        # The bytes of an interrupted call come before the first batch, and are not timed.
         began, before = self.began = self.began or (now, done)
-        if now - self.last_line < _SECONDS_BETWEEN_LINES:
-            return
-        self.last_line = now
-        if total and before < done <= total:
-            note += f", {done / total:.0%} read" if read else ""
-            note += f", about {duration((now - began) / (done - before) * (total - done))} left"
-        self.on_message(f"{self.title}: {note}")
+        if self._is_due(now):
+            if total and before < done <= total:
+                note += f", {done / total:.0%} read" if is_read else ""
+                left = (now - began) / (done - before) * (total - done)
+                note += f", about {duration(left)} left"
+            self.on_message(f"{self.title}: {note}")
 
 
 def duration(seconds: float) -> str:
