@@ -201,7 +201,11 @@ def test_a_batch_is_that_of_all_processes_together(
 @pytest.mark.parametrize(
     ("processes", "changes", "message"),
     [
-        (3, {}, r"train\.batch_tokens must hold a multiple of 3 .* \(WORLD_SIZE=3\), got 4 of"),
+        (
+            3,
+            {},
+            r"WORLD_SIZE=3: train\.batch_tokens must hold a multiple of 3 sequences.* got 4 of",
+        ),
         (2, {"micro_batch_sequences": 4}, r"train\.micro_batch_sequences must divide 2, .* got 4"),
     ],
 )

@@ -84,16 +84,13 @@ class CheckpointCallback(TrainerCallback):
             done = self._until(step)
             # One of a later step is damaged, or the run would have gone on from there.
             ahead = [path for path in _checkpoints(self.folder) if path not in done]
-            needed = self._ways_back(step)
+            # Steps to which a fault of the next step goes back, or one of this step found later.
+            every = self.back_every
+            needed = {step // every * every, (step - 1) // every * every} if every else set()
             for path in ahead + done[: -self.engine.keep_checkpoints]:
                 if checkpoint_step(path) not in needed:
                     shutil.rmtree(path, ignore_errors=True)
         wait_for_all()
-
-    def _ways_back(self, step: int) -> set[int]:
-        """Steps to which a fault of the next step goes back, or one of this step found later."""
-        every = self.back_every
-        return set() if every is None else {step // every * every, (step - 1) // every * every}
 
     def _until(self, step: int) -> list[Path]:
         return [path for path in _checkpoints(self.folder) if checkpoint_step(path) <= step]

@@ -170,6 +170,32 @@ class TrainConfig:
         """Sequences per optimizer step."""
         return self.batch_tokens // self.seq_len
 
+    def micro_batch(self, devices: int, where: str) -> int:
+        """Sequences per forward pass of one of several devices, which share a batch.
+
+        Micro batch × accumulation × devices = sequences of a batch.
+
+        Args:
+            devices: Number of processes or GPUs.
+            where: First in messages.
+
+        Raises:
+            ConfigError: The batch cannot be shared out evenly.
+        """
+        sequences, share = self.batch_sequences, self.batch_sequences // devices
+        if sequences % devices:
+            raise ConfigError(
+                f"{where}: train.batch_tokens must hold a multiple of {devices} sequences, a share "
+                f"per device, got {sequences} of train.seq_len={self.seq_len}."
+            )
+        micro = self.micro_batch_sequences or share
+        if share % micro:
+            raise ConfigError(
+                f"{where}: train.micro_batch_sequences must divide {share}, the sequences of a "
+                f"device, got {micro}."
+            )
+        return micro
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitConfig:

@@ -103,28 +103,9 @@ def require_one_process(activity: str) -> None:
 
 
 def micro_batch(config: TrainConfig) -> int:
-    """Sequences per forward pass of one process.
-
-    Micro batch × accumulation × processes = sequences of a batch.
-
-    Raises:
-        ConfigError: The batch cannot be shared out evenly.
-    """
-    processes, sequences = num_processes(), config.batch_sequences
-    if sequences % processes:
-        raise ConfigError(
-            f"training: train.batch_tokens must hold a multiple of {processes} sequences, one "
-            f"share per process (WORLD_SIZE={processes}), got {sequences} of train.seq_len="
-            f"{config.seq_len}."
-        )
-    share = sequences // processes
-    micro = config.micro_batch_sequences or share
-    if share % micro:
-        raise ConfigError(
-            f"training: train.micro_batch_sequences must divide {share}, the sequences of a batch "
-            f"per process (WORLD_SIZE={processes}), got {micro}."
-        )
-    return micro
+    """Sequences per forward pass of one process of this launch."""
+    processes = num_processes()
+    return config.micro_batch(processes, f"training with WORLD_SIZE={processes}")
 
 
 @contextlib.contextmanager

@@ -251,17 +251,12 @@ def _run(
             trainer.train_from(checkpoint)
     except (DivergenceError, ShapeError) as error:
         # The operator refuses a λ that is not finite with a ShapeError, before any loss is.
-        if isinstance(error, ShapeError) and _is_finite(model):
+        if isinstance(error, ShapeError) and all(x.isfinite().all() for x in model.parameters()):
             raise
         has_diverged = True
     costs.write()
     steps = trainer.state.global_step
     write_json(folder / "results.json", _results(config, model, steps, metrics, has_diverged))
-
-
-def _is_finite(model: DiffTransformerForCausalLM) -> bool:
-    """Whether every weight is a number."""
-    return all(bool(weight.isfinite().all()) for weight in model.parameters())
 
 
 def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:

@@ -249,7 +249,7 @@ def test_every_device_has_a_source():
         ({"utilisation": float("nan")}, "--utilisation must be above 0 and at most 1, got nan."),
         ({"price": -1.0}, "--price must be above 0"),
         ({"devices": 0}, "--gpus must be from 1 to"),
-        ({"devices": 3}, "--gpus must divide the 8 sequences of a batch, got 3."),
+        ({"devices": 3}, "must hold a multiple of 3 sequences, a share per device, got 8 of"),
         ({"cache_tokens": 0}, "--cache-length must be from 1 to"),
     ],
 )
@@ -260,7 +260,7 @@ def test_wrong_numbers_are_refused(options, message):
 
 
 def test_a_micro_batch_that_does_not_divide_is_refused():
-    with pytest.raises(ConfigError, match="must divide the 2 sequences of a device, got 4"):
+    with pytest.raises(ConfigError, match="must divide 2, the sequences of a device, got 4"):
         make_plan(run(micro_batch_sequences=4), device("h100"), devices=4)
     with pytest.raises(ConfigError, match="Did you mean 'h200'"):
         device("h20")

@@ -49,15 +49,14 @@ class LambdaPolicy(StepLog):
             if action == "clip":
                 clip_lambda(layer)
             else:
-                draw_lambda_vectors(layer, self._generator(step, number))
-                _reset_moments(layer, optimizer)
+                # A function of the run, the step and the layer: a restarted run draws the same.
+                seed = hash((self.config.train.seed, step, number)) % 2**63
+                draw_lambda_vectors(layer, torch.Generator().manual_seed(seed))
+                for name in LAMBDA_NAMES:
+                    for moment in optimizer.state[getattr(layer, name)].values():
+                        moment.zero_()
             row = {"step": step, "action": action, "layer": number, "before": before}
             self.append({**row, "after": float(layer.lam())})
-
-    def _generator(self, step: int, layer: int) -> torch.Generator:
-        """A function of the run, the step and the layer, so that a restarted run draws the same."""
-        seed = hash((self.config.train.seed, step, layer)) % 2**63  # of integers: always the same
-        return torch.Generator().manual_seed(seed)
 
 
 @torch.no_grad()
@@ -101,9 +100,3 @@ def draw_lambda_vectors(layer: Any, generator: torch.Generator) -> None:
 def _along(q: Tensor, k: Tensor, wanted: float) -> Tensor:
     """The shortest change of q after which its product with k is as wanted."""
     return ((wanted - q @ k) / (k @ k).clamp(min=1e-30) * k).float()  # of k = 0 there is none
-
-
-def _reset_moments(layer: Any, optimizer: Any) -> None:
-    for name in LAMBDA_NAMES:
-        for moment in optimizer.state[getattr(layer, name)].values():
-            moment.zero_()

@@ -100,11 +100,12 @@ def make_plan(
     check_positive("--price", price)
     _check_counts({"gpus": devices, "cache-batch": cache_sequences, "cache-length": cache_tokens})
     shards = config.engine.shards(devices, "plan")
-    share = share_of_batch(train, devices)
-    micro = _micro_batch(train, share)
+    micro = train.micro_batch(devices, f"plan with --gpus {devices}")
+    share = train.batch_sequences // devices
     planner = _Memory(config, device, devices, shards, share)
     step, memory = planner.step(micro), planner.parts(micro)
     forward = flops_per_token(model, train.seq_len)
+    tokens = cache_tokens or model.max_position_embeddings
     return Plan(
         name=config.name,
         attention_type=model.attention_type,
@@ -124,7 +125,11 @@ def make_plan(
         passes_per_step=share // micro,
         memory=memory,
         **planner.verdict(memory, _memory_of(device, devices)),
-        kv_cache=_kv_cache(model, cache_sequences, cache_tokens),
+        kv_cache={
+            "sequences": cache_sequences,
+            "tokens": tokens,
+            "bytes": cache_sequences * tokens * kv_cache_bytes_per_token(model),
+        },
         utilisation=utilisation,
         **_time_and_cost(train, device, devices, utilisation, forward, price),
     )
@@ -134,17 +139,6 @@ def _check_counts(counts: dict[str, int | None]) -> None:
     for option, value in counts.items():
         if value is not None and not 1 <= value <= 10**9:
             raise ConfigError(f"plan: --{option} must be from 1 to 1,000,000,000, got {value}.")
-
-
-def _micro_batch(train: TrainConfig, share: int) -> int:
-    """Sequences of one forward pass, of the ``share`` that a device reads of a batch."""
-    micro = train.micro_batch_sequences or share
-    if share % micro:
-        raise ConfigError(
-            f"plan: train.micro_batch_sequences must divide the {share} sequences of a device, "
-            f"got {micro}."
-        )
-    return micro
 
 
 def _memory_of(device: Device, devices: int) -> int | None:
@@ -176,31 +170,11 @@ def _time_and_cost(
     }
 
 
-def _kv_cache(model: DiffTransformerConfig, sequences: int, tokens: int | None) -> dict[str, int]:
-    tokens = tokens or model.max_position_embeddings
-    size = sequences * tokens * kv_cache_bytes_per_token(model)
-    return {"sequences": sequences, "tokens": tokens, "bytes": size}
-
-
 def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
     """Bytes that a dynamic or static cache in bfloat16 holds of every token, in all layers."""
     heads, width = model.cached_kv_shape
     keys_and_values, element_bytes = 2, 2
     return keys_and_values * model.num_hidden_layers * heads * width * element_bytes
-
-
-def share_of_batch(train: TrainConfig, devices: int) -> int:
-    """Sequences of a step that one device reads.
-
-    Raises:
-        ConfigError: The batch cannot be divided.
-    """
-    if train.batch_sequences % devices:
-        raise ConfigError(
-            f"plan: --gpus must divide the {train.batch_sequences} sequences of a batch, "
-            f"got {devices}."
-        )
-    return train.batch_sequences // devices
 
 
 def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, dict[str, int]]:
@@ -217,7 +191,7 @@ def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, d
     phases = {name: dict(parts) for name, parts in step.phases.items()}
     if devices == 1:
         return phases
-    everything = step.root_parameters + _blocks(step)
+    everything = step.phases[LAST_BLOCK]["weights"] // 4  # parameters
     for name, parts in phases.items():
         if shards == 1:  # a second copy of the gradients, which is what is sent
             parts["communication"] = 4 * everything
@@ -232,10 +206,6 @@ def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, d
         reduced = {FORWARD: 0, LOSS: root, LAST_BLOCK: root + blocks}
         parts["communication"] = 4 * (root + blocks + reduced.get(name, root + max(root, blocks)))
     return phases
-
-
-def _blocks(step: StepMemory) -> int:
-    return step.phases[LAST_BLOCK]["weights"] // 4 - step.root_parameters
 
 
 class _Memory:
