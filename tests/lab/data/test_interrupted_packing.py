@@ -62,15 +62,19 @@ def test_what_is_packed_is_not_encoded_again(
     encoded = []
     real = encoding._encoded
     monkeypatch.setattr(
-        encoding, "_encoded", lambda encoder, texts, dtype: encoded.append(texts) or
-        real(encoder, texts, dtype),
-    )  # fmt: skip
+        encoding,
+        "_encoded",
+        lambda encoder, texts, dtype: encoded.append(texts) or real(encoder, texts, dtype),
+    )
     for stop in stops:
         with pytest.raises(Stop):
             pack(
-                documents, tokenizer, tmp_path, validation_fraction=FRACTION,
+                documents,
+                tokenizer,
+                tmp_path,
+                validation_fraction=FRACTION,
                 on_progress=stopping_at(stop),
-            )  # fmt: skip
+            )
     pack(documents, tokenizer, tmp_path, validation_fraction=FRACTION)
     assert contents(tmp_path) == contents(packed)
     assert not (tmp_path / ".packing").exists()
@@ -144,9 +148,13 @@ def test_a_killed_encoder_is_one_error_and_the_next_call_goes_on(
 
     with pytest.raises(DiffAttnError, match=r"got one that was killed .* goes on where it was"):
         pack(
-            documents, tokenizer, interrupted, validation_fraction=FRACTION, workers=2,
+            documents,
+            tokenizer,
+            interrupted,
+            validation_fraction=FRACTION,
+            workers=2,
             on_progress=kill_children,
-        )  # fmt: skip
+        )
     pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
     assert contents(interrupted) == contents(packed)
 
@@ -184,8 +192,10 @@ def test_killed_at_any_time_it_ends_with_the_same_files_and_leaves_no_process(
     while not (tmp_path / "out" / "validation.json").exists():
         process = subprocess.Popen(
             [*command, tmp_path / "out", str(workers)],
-            stdout=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         with process:
             for _ in range(rng.randint(3, 9)):
                 process.stdout.readline()

@@ -39,8 +39,10 @@ def test_peak_memory_does_not_grow_with_the_corpus(tmp_path):
         source = corpus(tmp_path / f"{megabytes}.jsonl", megabytes)
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, source, tmp_path / str(megabytes)],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         found.append(json.loads(done.stdout))
     small, large = found
     assert large["bytes"] > 3.9 * small["bytes"]

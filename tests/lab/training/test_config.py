@@ -90,10 +90,14 @@ def changed(*settings):
 
 def test_settings_reach_their_section_and_the_last_one_counts():
     run = changed(
-        "train.num_steps = 50", "train.num_steps=60", "train.learning_rate=1e-2",
-        "model.tie_word_embeddings=false", "data.tokenizer=null", "train.precision=bfloat16",
+        "train.num_steps = 50",
+        "train.num_steps=60",
+        "train.learning_rate=1e-2",
+        "model.tie_word_embeddings=false",
+        "data.tokenizer=null",
+        "train.precision=bfloat16",
         "model.attention_backend=reference",
-    )  # fmt: skip
+    )
     assert (run.train.num_steps, run.train.learning_rate) == (60, 1e-2)
     assert (run.train.precision, run.model.attention_backend) == ("bfloat16", "reference")
     assert run.model.tie_word_embeddings is False
@@ -104,9 +108,10 @@ def test_settings_reach_their_section_and_the_last_one_counts():
 def test_a_whole_number_is_a_number():
     run = changed("model.embedding_multiplier=32", "train.learning_rate=1")
     assert type(run.model.embedding_multiplier) is float
-    assert run.resolved() == changed(
-        "model.embedding_multiplier=32.0", "train.learning_rate=1.0"
-    ).resolved()  # fmt: skip
+    assert (
+        run.resolved()
+        == changed("model.embedding_multiplier=32.0", "train.learning_rate=1.0").resolved()
+    )
     with pytest.raises(ConfigError, match="num_steps"):
         changed("train.num_steps=5.0")
 
@@ -127,9 +132,12 @@ def test_derived_values_follow_unless_set():
     assert grouped.model.num_kv_heads == 2  # no default, so somebody's choice
     default = DiffTransformerConfig(hidden_size=96, num_heads=4, head_dim=16)
     assert changed("model.hidden_size=96").model.intermediate_size == default.intermediate_size
-    assert changed("model.hidden_size=96", "model.intermediate_size=100").model.settings()[
-        "intermediate_size"
-    ] == 100  # fmt: skip
+    assert (
+        changed("model.hidden_size=96", "model.intermediate_size=100").model.settings()[
+            "intermediate_size"
+        ]
+        == 100
+    )
     shared = ["model.attention_type=shared_diff", "model.shared_rank=4"]
     assert apply_settings(changed(*shared), ["model.head_dim=32"]).model.shared_rank == 8
     assert changed("model.hidden_size=96").model.embedding_multiplier == 96**0.5

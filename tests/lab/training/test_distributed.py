@@ -242,8 +242,9 @@ def test_a_process_that_fails_alone_does_not_wait_for_the_others():
         return dist.is_initialized()
 
     assert values(launched(2, lambda: contained(run))) == [
-        (None, False, False), ("mine alone", None, True),
-    ]  # fmt: skip
+        (None, False, False),
+        ("mine alone", None, True),
+    ]
 
 
 def contained(run):

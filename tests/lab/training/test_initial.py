@@ -188,7 +188,3 @@ def test_two_processes_start_from_them_and_continue(
     assert first[1][0][0] == "Interruption"
     values(launched(2, lambda: train(config, data, tmp_path / "run")))
     assert_same_run(tmp_path / "run", tmp_path / "whole")
-
-
-def test_fresh_weights_are_not_named(make_run):
-    assert "init" not in make_run().resolved()

@@ -59,9 +59,17 @@ def test_facts_and_files_describe_the_corpus(data, corpus):
     assert len({facts[key] for key in facts if key.endswith("hash")}) == 4
     names = {path.name for path in data.folder.iterdir()}
     assert names == {
-        "data.json", "tokenizer", "train.bin", "train.idx", "train.names", "train.json",
-        "validation.bin", "validation.idx", "validation.names", "validation.json",
-    }  # fmt: skip
+        "data.json",
+        "tokenizer",
+        "train.bin",
+        "train.idx",
+        "train.names",
+        "train.json",
+        "validation.bin",
+        "validation.idx",
+        "validation.names",
+        "validation.json",
+    }
 
 
 def test_a_changed_corpus_is_refused_and_nothing_is_touched(config, copied, corpus, tmp_path):

@@ -150,9 +150,15 @@ def test_a_solved_run_ends_early(tmp_path):
         num_pairs=1, noise_ratio=0, num_queries=2, num_keys=2, num_values=2, num_noise=1
     )
     config = make_config(
-        task, "softmax", num_steps=400, learning_rate=1e-2, final_learning_rate=1e-2,
-        evaluate_every=20, log_every=20, batch_tokens=16 * task.seq_len,
-    )  # fmt: skip
+        task,
+        "softmax",
+        num_steps=400,
+        learning_rate=1e-2,
+        final_learning_rate=1e-2,
+        evaluate_every=20,
+        log_every=20,
+        batch_tokens=16 * task.seq_len,
+    )
     results = train_recall(config, tmp_path / "run")
     assert results["solved"]
     assert results["steps"] == results["solved_step"] + 20 < 400
@@ -176,8 +182,10 @@ def test_a_run_that_diverges_ends_unsolved(attention_type, tmp_path):
     config = make_config("multi_needle", attention_type, num_steps=8, **rate)
     results = train_recall(config, tmp_path / "run")
     assert (results["diverged"], results["solved"], results["validation_loss"]) == (
-        True, False, None,
-    )  # fmt: skip
+        True,
+        False,
+        None,
+    )
     assert results["steps"] < 8
     assert (results["test_accuracy"], results["lam"]) == (0, None)
     assert set(results["test_by_depth"].values()) == {0}
@@ -246,10 +254,19 @@ def test_attention_learns_mqar(tmp_path):
     """64 tokens, 4 pairs. DIFF V2, which is the first of the types to learn it."""
     task = MqarConfig(vocab_size=66, seq_len=64, num_pairs=4)
     config = make_config(
-        task, "diff_v2", hidden_size=64, num_heads=8, num_steps=3_000, warmup_steps=100,
-        log_every=100, evaluate_every=100, learning_rate=3e-3, final_learning_rate=3e-4,
-        batch_tokens=64 * 64, evaluation_tokens=256 * 64,
-    )  # fmt: skip
+        task,
+        "diff_v2",
+        hidden_size=64,
+        num_heads=8,
+        num_steps=3_000,
+        warmup_steps=100,
+        log_every=100,
+        evaluate_every=100,
+        learning_rate=3e-3,
+        final_learning_rate=3e-4,
+        batch_tokens=64 * 64,
+        evaluation_tokens=256 * 64,
+    )
     assert guessing_ceilings(task)["elimination"] < 0.53
     results = train_recall(config, tmp_path / "run")
     assert results["test_accuracy"] >= 0.99

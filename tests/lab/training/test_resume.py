@@ -137,9 +137,12 @@ def test_a_checkpoint_whose_last_file_is_not_whole_is_ignored(
     content, finished, make_run, data, tmp_path
 ):
     steps = stop_and_continue(
-        make_run("diff"), data, tmp_path / "run", 10,
+        make_run("diff"),
+        data,
+        tmp_path / "run",
+        10,
         lambda checkpoints: damage(checkpoints, "trainer_state.json", content),
-    )  # fmt: skip
+    )
     assert steps[0] == 5
     assert_same_run(tmp_path / "run", finished / "diff")
 
@@ -242,12 +245,3 @@ def test_what_changed_under_an_interrupted_run_is_named(make_run, data, corpus, 
     finally:
         text = (corpus / "00.txt").read_text(encoding="utf-8")
         (corpus / "00.txt").write_text(text.removesuffix(" and more"), encoding="utf-8")
-
-
-def test_a_run_killed_before_its_first_step_starts_over(finished, make_run, data, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    shutil.copy(finished / "diff" / "run.json", folder)
-    (folder / ".metrics.jsonl.1.tmp").touch()
-    train(make_run("diff"), data, folder)
-    assert_same_run(folder, finished / "diff")

@@ -15,9 +15,15 @@ from diffattn.models.accounting import parameter_count
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
 MODEL = DiffTransformerConfig(
-    attention_type="diff", vocab_size=300, hidden_size=32, num_hidden_layers=2, num_heads=2,
-    head_dim=8, max_position_embeddings=64, attention_backend="reference",
-)  # fmt: skip
+    attention_type="diff",
+    vocab_size=300,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_heads=2,
+    head_dim=8,
+    max_position_embeddings=64,
+    attention_backend="reference",
+)
 RUN = RunConfig(
     name="fitted",
     model=MODEL,
@@ -57,28 +63,6 @@ def test_what_sizes_tell_is_not_counted(monkeypatch, available):
             memory.require_run_memory(RUN)
     else:
         memory.require_run_memory(RUN)
-
-
-def test_a_loss_in_chunks_is_counted_without_the_other_logits(monkeypatch):
-    chunked = replace(RUN, engine=EngineConfig(loss_chunk_tokens=64))
-    whole, parts = (
-        sum(step.peak.values())
-        for step in (
-            step_memory(
-                MODEL, RUN.train, sequences=8, accumulates=False, device="cpu",
-                loss_chunk_tokens=chunk,
-            )
-            for chunk in (None, 64)
-        )
-    )  # fmt: skip
-    assert parts < 0.9 * whole
-    with_memory(monkeypatch, int(parts * 1.05))
-    memory.require_run_memory(chunked)
-    with pytest.raises(ConfigError, match="training: memory must hold"):
-        memory.require_run_memory(RUN)
-    with_memory(monkeypatch, int(parts * 0.95))
-    with pytest.raises(ConfigError, match="training: memory must hold"):
-        memory.require_run_memory(chunked)
 
 
 LAUNCH = {"RANK": "5", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}

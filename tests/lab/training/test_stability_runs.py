@@ -31,8 +31,11 @@ def test_a_run_that_diverges_is_recorded_and_not_made_again(make_stability_run, 
     assert len(steps) < 12
     assert all(math.isfinite(row["train_loss"]) for row in rows if "train_loss" in row)
     assert sorted(path.name for path in run.iterdir()) == [
-        "launches.jsonl", "metrics.jsonl", "results.json", "run.json",
-    ]  # fmt: skip
+        "launches.jsonl",
+        "metrics.jsonl",
+        "results.json",
+        "run.json",
+    ]
     assert train_recorded(config, data, run) == results
 
 

@@ -36,9 +36,13 @@ def apart(make_run, data, tmp_path_factory):
     def run(attention_type):
         if attention_type not in made:
             config = make_run(
-                attention_type, seq_len=SEQ_LEN, batch_tokens=2 * SEQ_LEN, num_steps=3,
-                warmup_steps=1, micro_batch_sequences=1,
-            )  # fmt: skip
+                attention_type,
+                seq_len=SEQ_LEN,
+                batch_tokens=2 * SEQ_LEN,
+                num_steps=3,
+                warmup_steps=1,
+                micro_batch_sequences=1,
+            )
             config = replace(config, windows=APART)
             folder = tmp_path_factory.mktemp("apart") / attention_type
             train(config, data, folder)
@@ -82,8 +86,11 @@ def test_validation_reads_every_document_alone(apart, data, attention_type):
     alone = losses_alone(model, dataset)
     results = read_json(folder / "results.json")
     assert results["validation_loss"] == pytest.approx(np.mean(alone), rel=1e-5)
-    counted = sum(part["tokens"] for name, part in results["validation_parts"].items()
-                  if name.startswith("quarter"))  # fmt: skip
+    counted = sum(
+        part["tokens"]
+        for name, part in results["validation_parts"].items()
+        if name.startswith("quarter")
+    )
     assert counted == len(alone) < len(dataset) * (SEQ_LEN - 1)
 
 
@@ -129,9 +136,13 @@ def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path, monkey
     No more windows are read at once than in a step, whose memory is counted.
     """
     config = make_run(
-        "diff_v2", seq_len=SEQ_LEN, batch_tokens=2 * SEQ_LEN, num_steps=1, evaluate_every=1,
+        "diff_v2",
+        seq_len=SEQ_LEN,
+        batch_tokens=2 * SEQ_LEN,
+        num_steps=1,
+        evaluate_every=1,
         warmup_steps=0,
-    )  # fmt: skip
+    )
     config = replace(config, windows=APART, engine=EngineConfig(watch_every=1))
     read = []
     attend = DiffTransformerForCausalLM.forward
@@ -195,8 +206,10 @@ def test_an_upsampled_run_continues_to_the_bit(make_run, corpus, tmp_path):
 def test_upsampling_is_named_in_records_and_checked(make_run, data, tmp_path):
     config = apply_settings(make_run(), ["windows.upsample_longer_than=50"])
     assert config.resolved()["windows"] == {
-        "documents": "joined", "upsample_longer_than": 50, "upsample_factor": 10.0,
-    }  # fmt: skip
+        "documents": "joined",
+        "upsample_longer_than": 50,
+        "upsample_factor": 10.0,
+    }
     for setting in ("windows.upsample_longer_than=0", "windows.upsample_factor=3"):
         with pytest.raises(ConfigError, match=r"upsample_.* must (be at least 1|come)"):
             apply_settings(make_run(), [setting])

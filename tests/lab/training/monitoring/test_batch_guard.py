@@ -54,13 +54,24 @@ def test_a_batch_without_a_finite_loss_is_left_out(guarded, stopped, bad_batches
     (row,) = read_jsonl(tmp_path / "whole" / "guard.jsonl")
     order = training_order(TokenDataset(data.train, 32), config.train)
     assert row == {
-        "step": 6, "action": "skip", "reason": "the loss", "value": "nan", "first": 6, "last": 6,
+        "step": 6,
+        "action": "skip",
+        "reason": "the loss",
+        "value": "nan",
+        "first": 6,
+        "last": 6,
         "windows": list(order.indices[20:24]),
-    }  # fmt: skip
+    }
     rows = read_jsonl(tmp_path / "whole" / "metrics.jsonl")
     assert [r["gradient_norm"] is None for r in rows if "train_loss" in r] == [
-        False, False, False, True, False, False, False,
-    ]  # fmt: skip
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert all(math.isfinite(r["train_loss"]) for r in rows if "train_loss" in r)
     expected = trained_by_hand(config, data, {6})
     model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "whole" / "model")

@@ -90,8 +90,9 @@ def test_every_action_is_recorded_and_repeated_after_a_restart(
         assert (tmp_path / "again" / name).read_bytes() == whole, name
     rows = read_jsonl(tmp_path / "whole" / "guard.jsonl")
     assert [(row["step"], row["action"], row["layer"]) for row in rows] == [
-        (2, policy, 1), (6, policy, 1),
-    ]  # fmt: skip
+        (2, policy, 1),
+        (6, policy, 1),
+    ]
     assert all(row["before"] > 1 for row in rows)
     if policy == "clip":
         assert all(row["after"] == pytest.approx(1, abs=TOLERANCE) for row in rows)

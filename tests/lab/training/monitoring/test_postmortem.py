@@ -53,8 +53,9 @@ def test_with_a_policy_it_is_of_the_weights_before_the_update(guarded, bad_batch
     assert found["weights_not_finite"] == []
     assert found["stopped_by"] is None
     assert [set(layer) >= {"lam", "hidden_max", "logit_max"} for layer in found["layers"]] == [
-        True, True,
-    ]  # fmt: skip
+        True,
+        True,
+    ]
     norms = found["gradient_norms"]
     assert all(0 < norm < 100 for norm in norms.values())
     assert {"model.layers.0.self_attn.lambda", "model.layers.1.mlp.down_proj"} <= norms.keys()
@@ -91,8 +92,11 @@ def test_norms_of_groups_add_up_to_that_of_all(make_run):
     total = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
     groups = gradient_norms(model)
     assert math.hypot(*groups.values()) == pytest.approx(float(total), rel=1e-5)
-    vectors = [p.grad for name, p in model.named_parameters() if "layers.1" in name and p.ndim == 1
-               and "lambda" in name]  # fmt: skip
+    vectors = [
+        p.grad
+        for name, p in model.named_parameters()
+        if "layers.1" in name and p.ndim == 1 and "lambda" in name
+    ]
     assert groups["model.layers.1.self_attn.lambda"] == pytest.approx(
         float(torch.nn.utils.get_total_norm(vectors)), rel=1e-5
     )

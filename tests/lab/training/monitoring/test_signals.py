@@ -99,34 +99,6 @@ def test_a_signal_in_a_step_that_rolls_back_ends_the_run(guarded, bad_batches, d
     assert steps == [1, 2, 3, 4, 5, *range(5, 13)]
 
 
-def test_a_signal_in_an_evaluation_that_rolls_back_ends_the_run(
-    guarded, data, tmp_path, monkeypatch
-):
-    config, steps = guarded(guard={"not_finite": "roll_back"}), []
-    real = RunTrainer.evaluation_loop
-
-    def evaluation_loop(self, *args, **kwargs):
-        found = real(self, *args, **kwargs)
-        if self.state.global_step == 8:
-            os.kill(os.getpid(), signal.SIGTERM)
-            found.metrics["eval_loss"] = math.nan
-        return found
-
-    monkeypatch.setattr(RunTrainer, "evaluation_loop", evaluation_loop)
-    with pytest.raises(Terminated) as end:
-        train(config, data, tmp_path, on_progress=lambda step, loss: steps.append(step))
-    assert "goes back from here: run the same command again" in end.value.line
-    assert steps == list(range(1, 9))
-
-
-@pytest.mark.scheduled
-def test_at_the_last_step_only_the_end_is_left(finished, make_run, data, tmp_path):
-    with pytest.raises(Terminated, match="143"):
-        train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(12, signal.SIGTERM))
-    train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(12, signal.SIGKILL))
-    assert_same_files(tmp_path / "run", finished / "diff")
-
-
 def test_a_second_signal_ends_at_once(make_run, data, tmp_path):
     twice = signalled(2, signal.SIGTERM, signal.SIGTERM)
     ended = in_child(lambda: train(make_run(), data, tmp_path / "run", on_progress=twice))

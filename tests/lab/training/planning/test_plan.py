@@ -32,16 +32,24 @@ def made_up_step(config, train, *, sequences, accumulates, **options):
 
 def run(parallel="ddp", **changes):
     model = DiffTransformerConfig(
-        attention_type="diff", vocab_size=512, hidden_size=64, num_hidden_layers=2, num_heads=2,
-        head_dim=32, max_position_embeddings=64,
-    )  # fmt: skip
+        attention_type="diff",
+        vocab_size=512,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_heads=2,
+        head_dim=32,
+        max_position_embeddings=64,
+    )
     train = TrainConfig(
         **{"num_steps": 1000, "batch_tokens": 512, "seq_len": 64, "precision": "bfloat16"} | changes
     )
     return RunConfig(
-        name="planned", model=model, train=train, data=DataConfig(vocab_size=512),
+        name="planned",
+        model=model,
+        train=train,
+        data=DataConfig(vocab_size=512),
         engine=EngineConfig(parallel=parallel),
-    )  # fmt: skip
+    )
 
 
 def test_how_the_run_is_executed_is_planned_for(monkeypatch):
@@ -75,8 +83,11 @@ def test_time_and_cost_follow_from_the_peak():
 
 
 def test_a_kernel_without_a_record_is_planned_with_what_runs_in_its_place(monkeypatch):
-    step = dataclasses.replace(made_up_step(None, None, sequences=1, accumulates=False),
-                               backend="triton", backend_untested="composed")  # fmt: skip
+    step = dataclasses.replace(
+        made_up_step(None, None, sequences=1, accumulates=False),
+        backend="triton",
+        backend_untested="composed",
+    )
     monkeypatch.setattr(plan_module, "step_memory", lambda *args, **options: step)
     asked = []
 
@@ -115,8 +126,11 @@ def test_composed_attention_does_more_than_is_counted(length, times):
 def test_the_time_of_composed_attention_is_shown(monkeypatch):
     shown = {}
     for backend, untested in (("triton", "composed"), ("composed", None), ("triton", None)):
-        step = dataclasses.replace(made_up_step(None, None, sequences=1, accumulates=False),
-                                   backend=backend, backend_untested=untested)  # fmt: skip
+        step = dataclasses.replace(
+            made_up_step(None, None, sequences=1, accumulates=False),
+            backend=backend,
+            backend_untested=untested,
+        )
         monkeypatch.setattr(plan_module, "step_memory", lambda *args, step=step, **options: step)
         made = make_plan(run(), device("h100"))
         rows = {row["plan"]: row[""] for row in plan_rows(made)}
@@ -205,10 +219,13 @@ def test_the_cache_holds_keys_and_values_of_every_layer():
 PHASES = {
     "forward": {"weights": 400, "optimizer": 800, "activations": 900, "bfloat16 weights": 200},
     "backward of the last block": {
-        "weights": 400, "optimizer": 800, "gradients": 100, "activations": 700,
+        "weights": 400,
+        "optimizer": 800,
+        "gradients": 100,
+        "activations": 700,
     },
     "optimizer": {"weights": 400, "optimizer": 800, "gradients": 400, "working": 400},
-}  # fmt: skip
+}
 STEP = StepMemory(phases=PHASES, block_parameters=40, root_parameters=20, backend="triton")
 
 
@@ -221,12 +238,19 @@ def test_whole_copies_send_a_second_copy_of_the_gradients():
 def test_shards_divide_what_belongs_to_the_weights():
     shared = device_phases(STEP, devices=4, shards=4)
     assert shared["forward"] == {
-        "weights": 100, "gradients": 0, "optimizer": 200, "activations": 900,
-        "bfloat16 weights": 200, "communication": 4 * (20 + 80),
-    }  # fmt: skip
+        "weights": 100,
+        "gradients": 0,
+        "optimizer": 200,
+        "activations": 900,
+        "bfloat16 weights": 200,
+        "communication": 4 * (20 + 80),
+    }
     assert shared["optimizer"] == {
-        "weights": 100, "optimizer": 200, "gradients": 100, "working": 100,
-    }  # fmt: skip
+        "weights": 100,
+        "optimizer": 200,
+        "gradients": 100,
+        "working": 100,
+    }
     last_block = shared["backward of the last block"]
     assert last_block["gradients"] == 25
     assert last_block["communication"] == 4 * (20 + 80 + 20 + 2 * 40)

@@ -116,11 +116,17 @@ def test_two_layers_tell_what_all_of_them_need(attention_type, precision, checkp
     for accumulates in (False, True):
         few, all_layers = (
             step_memory(
-                config(attention_type), train, sequences=4, accumulates=accumulates, device="cpu",
-                checkpointing=checkpointing, loss_chunk_tokens=chunk, whole=whole,
+                config(attention_type),
+                train,
+                sequences=4,
+                accumulates=accumulates,
+                device="cpu",
+                checkpointing=checkpointing,
+                loss_chunk_tokens=chunk,
+                whole=whole,
             )
             for whole in (False, True)
-        )  # fmt: skip
+        )
         assert sum(few.peak.values()) == pytest.approx(sum(all_layers.peak.values()), rel=2e-3)
 
 
