@@ -80,10 +80,10 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         status = _run()
-        if sys.stdout is not None:  # closed by whoever called
+        if sys.stdout is not None:  # closed by the caller
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has gone, as ``head`` does
-        _write_to_nobody()
+    except BrokenPipeError:  # the reader of our output has gone, as ``head`` does
+        _discard_output()
         status = 1
     sys.exit(status)
 
@@ -121,12 +121,12 @@ def _run() -> int:
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
-    """In one line, without the place in the source that gave it."""
+    """Show a warning in one line, without its place in the source."""
     typer.echo(f"warning: {one_line(message)}", err=True)
 
 
-def _write_to_nobody() -> None:
-    """Send what is still buffered nowhere, or Python would complain of it on its way out."""
+def _discard_output() -> None:
+    """Discard buffered output, of which Python would complain at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
 
@@ -137,7 +137,7 @@ def _fail(error: Exception | str, status: int) -> int:
 
 
 def _misused(error: Any) -> int:
-    """An option or argument that typer refuses."""
+    """Show an option or argument that typer refuses."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)

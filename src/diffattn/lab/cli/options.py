@@ -1,4 +1,4 @@
-"""Options that several commands have, and how their values are read."""
+"""Options of several commands, and readers of their values."""
 
 from typing import Annotated
 

@@ -19,7 +19,7 @@ _OPTIONS = (
     "byte_fallback",
     "ignore_merges",
 )
-"""Of the model in a ``tokenizer.json``: GPT-2 has none of them."""
+"""Options of the model in a ``tokenizer.json`` that GPT-2 does not have."""
 _PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _UNPRINTED = [byte for byte in range(256) if byte not in _PRINTED]
 BYTE_OF = {chr(byte): byte for byte in _PRINTED} | {

@@ -20,7 +20,7 @@ class CountModel(Protocol):
     """A fitted model."""
 
     def probabilities(self, windows: np.ndarray) -> np.ndarray:
-        """Of tokens 1 to T - 1 of windows int64 ``[n, T]``: float64 ``[n, T - 1]``."""
+        """Probabilities float64 ``[n, T - 1]`` of tokens 1 to T - 1 of windows int64 ``[n, T]``."""
 
 
 class Unigram:
@@ -41,7 +41,7 @@ class Unigram:
         self._of_token = (counts + distinct / vocab_size) / (counts.sum() + distinct)
 
     def probabilities(self, windows: np.ndarray) -> np.ndarray:
-        """Of tokens 1 to T - 1 of windows int64 ``[n, T]``: float64 ``[n, T - 1]``."""
+        """Probabilities float64 ``[n, T - 1]`` of tokens 1 to T - 1 of windows int64 ``[n, T]``."""
         return self._of_token[windows[:, 1:]]
 
 
@@ -68,7 +68,7 @@ class Bigram:
         self._seen = np.bincount(before, weights=self._counts, minlength=vocab_size)
 
     def probabilities(self, windows: np.ndarray) -> np.ndarray:
-        """Of tokens 1 to T - 1 of windows int64 ``[n, T]``: float64 ``[n, T - 1]``."""
+        """Probabilities float64 ``[n, T - 1]`` of tokens 1 to T - 1 of windows int64 ``[n, T]``."""
         keys = ngram_keys(windows, 2, self._vocab_size)
         at = np.minimum(np.searchsorted(self._pairs, keys), len(self._pairs) - 1)
         counts = np.where(self._pairs[at] == keys, self._counts[at], 0)
@@ -112,7 +112,7 @@ class BigramCopy:
         self._bigram = Bigram(windows, vocab_size)
 
     def probabilities(self, windows: np.ndarray) -> np.ndarray:
-        """Of tokens 1 to T - 1 of windows int64 ``[n, T]``: float64 ``[n, T - 1]``."""
+        """Probabilities float64 ``[n, T - 1]`` of tokens 1 to T - 1 of windows int64 ``[n, T]``."""
         bins, copied = _copied(windows, self._vocab_size)
         weight = self.weights[bins]
         return (1 - weight) * self._bigram.probabilities(windows) + weight * copied

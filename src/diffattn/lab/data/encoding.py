@@ -34,7 +34,7 @@ class Batch:
     """Name and bytes of the document whose last piece the text is; ``None``: another piece."""
     num_chars: int = 0
     corpus_hash: str = ""
-    """Of all documents up to the end of the batch."""
+    """Hash of all documents up to the end of the batch."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class EncodedBatch:
 
     batch: Batch
     ids: bytes
-    """Of all texts, one after the other."""
+    """Ids of all texts, in order."""
     lengths: list[int]
     """Ids per text."""
 

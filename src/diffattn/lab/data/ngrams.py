@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 
 
 def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
-    """One int64 per n-gram of a row, different n-grams never sharing one.
+    """An int64 key for every n-gram of a row; different n-grams have different keys.
 
     Args:
         tokens: ``[..., length]``, ids below ``vocab_size``.

@@ -38,7 +38,7 @@ from diffattn.lab.data.splits import SPLITS, assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
 from diffattn.lab.data.tokens import PackedTokens
 
-# A work folder beside the files also marks them as ours when a packing was killed.
+# After a kill, this folder also tells that token files beside it belong to a packing.
 _WORK = ".packing"
 _PROGRESS = "progress.json"
 _CHECKPOINT_BATCHES = 64
@@ -258,7 +258,7 @@ def _clean(out: Path, *, but: Path | None = None) -> None:
 
 
 def _refuse_foreign(out: Path) -> None:
-    """Without both sidecars, token files are ours only beside the work folder of a killed run."""
+    """Refuse token files without both sidecars, unless the work folder of a killed call exists."""
     if out.exists() and not out.is_dir():
         raise CheckpointError(f"pack: {out} must be a folder, got a file.")
     present = [name for name in FILES if (out / name).exists()]

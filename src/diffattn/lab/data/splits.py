@@ -66,7 +66,7 @@ def _rank(key: str) -> float:
 
 
 def _cut(document: Document, validation_fraction: float) -> Iterator[tuple[str, Document]]:
-    """Split one document in two, after the end of a line if there is one to be found."""
+    """Split a document in two, after the end of a line if possible."""
     text = document.text
     if len(text) < 2:
         raise ConfigError(

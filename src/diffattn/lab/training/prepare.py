@@ -21,7 +21,7 @@ from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import package_versions, require_schema
 from diffattn.lab.training.config import DataConfig
 
-# Written before the tokens, so that a folder without it is not ours; and again when they are whole.
+# Marks the folder before the tokens are written, and is completed when they are whole.
 _MARKER = "data.json"
 _SCHEMA = 3
 _TOKENIZER = "tokenizer"
@@ -48,7 +48,7 @@ class PreparedData:
         return self.validation.num_bytes / self.validation.num_tokens
 
     def facts(self) -> dict[str, Any]:
-        """What a record says of the data: hashes and counts."""
+        """Hashes and counts for records."""
         return {
             "corpus_hash": self.train.metadata["corpus_hash"],
             "tokenizer_hash": self.train.metadata["tokenizer_hash"],
@@ -274,7 +274,7 @@ def _new_tokenizer(config: DataConfig, source: Pin, on_message: Callable[[str], 
 
 
 def _save_tokenizer(tokenizer: Any, folder: Path, marker: dict[str, Any]) -> None:
-    """The marker comes first: a folder with a tokenizer alone would not be ours."""
+    """Write the marker first: a folder with a tokenizer alone may be somebody else's."""
     try:
         with new_folder(folder / _TOKENIZER) as temporary:
             tokenizer.save_pretrained(temporary)

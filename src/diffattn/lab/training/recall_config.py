@@ -36,15 +36,15 @@ class RecallConfig:
     train: TrainConfig
     task: TaskConfig
     solved_accuracy: float = 0.99
-    """Validation accuracy which, reached at two evaluations in a row, ends training as solved."""
+    """Validation accuracy that, at two evaluations in a row, ends training as solved."""
 
     def __post_init__(self) -> None:
-        for name, value, wanted in (
+        for name, value, needed in (
             ("train.seq_len", self.train.seq_len, self.task.seq_len),
             ("model.vocab_size", self.model.vocab_size, self.task.vocab_size),
         ):
-            if value != wanted:
-                raise ConfigError(f"RecallConfig: {name} must be the task's {wanted}, got {value}.")
+            if value != needed:
+                raise ConfigError(f"RecallConfig: {name} must be the task's {needed}, got {value}.")
         if not 0 < self.solved_accuracy <= 1:
             raise ConfigError(
                 "RecallConfig: solved_accuracy must be more than 0 and at most 1, "

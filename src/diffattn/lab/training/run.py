@@ -182,11 +182,11 @@ def _require_same(run: RunRecord) -> None:
     Raises:
         ConfigError: Names the first setting, fact of the data or package that differs.
     """
-    ours = {"config": run.config, "engine": run.engine, "versions": run.versions}
-    firsts = from_first(lambda: ours)
+    here = {"config": run.config, "engine": run.engine, "versions": run.versions}
+    firsts = from_first(lambda: here)
     with together():
         for kind, first in firsts.items():
-            if fault := difference("", first, ours[kind], (), where="is the first process's"):
+            if fault := difference("", first, here[kind], (), where="is the first process's"):
                 raise ConfigError(
                     f"training: every process must be launched with the same settings, data and "
                     f"versions of packages, got {fault}."

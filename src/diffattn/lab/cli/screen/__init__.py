@@ -1,1 +1,1 @@
-"""What a terminal shows beyond the results."""
+"""Progress, tables and unexpected errors on the terminal."""

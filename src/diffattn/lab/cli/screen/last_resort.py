@@ -1,4 +1,4 @@
-"""What a user sees of errors that nobody raised on purpose: one line, and a file with the rest."""
+"""Unexpected errors: one line for the user, and a file with the traceback."""
 
 import os
 import platform
@@ -18,13 +18,13 @@ _MEMORY_WORDS = ("not enough memory", "can't allocate memory", "out of memory", 
 
 
 def one_line(text: object) -> str:
-    """Text on one line that can be read, with whatever cannot be shown spelled out."""
+    """Text on one readable line, with other bytes spelled out."""
     line = " ".join(str(text).split()).encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 500]} ... {line[-500:]}"
 
 
 def require_text(arguments: list[str]) -> None:
-    """Refuse arguments that are no text: they could be stored in no record and shown in no line.
+    """Refuse arguments that are no valid text.
 
     Raises:
         ConfigError: One is not UTF-8, or holds a zero byte.
@@ -36,7 +36,7 @@ def require_text(arguments: list[str]) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """One sentence or two about an unexpected error; its traceback goes to a file that is named."""
+    """An unexpected error in one or two sentences, which name the file of its traceback."""
     return _without_secrets(_described(error))
 
 
@@ -54,7 +54,7 @@ def _described(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; PyTorch says so in several ways, and is not loaded for this."""
+    """Whether memory ran out, of which PyTorch has several errors; it is not loaded for this."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS)
@@ -80,7 +80,7 @@ def _report(error: BaseException) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """The text without the values of environment variables that are called like secrets."""
+    """The text without the values of environment variables whose names sound secret."""
     for name, value in os.environ.items():
         if len(value) >= 4 and any(word in name.upper() for word in _SECRET_WORDS):
             text = text.replace(value, f"[{name}]")

@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# Where nobody looks at it directly, a row is better long than broken.
+# Away from a terminal, a long row is better than a broken one.
 _WIDTH_ELSEWHERE = 160
 _GAP = 3
 """Between two columns."""
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows under the keys of the first one; nothing is ever left out for want of space.
+    """Print rows under the keys of the first row; narrow screens wrap, and nothing is left out.
 
     No rows print nothing.
     """
@@ -35,8 +35,8 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     # Names stay whole as long as every column has room for its longest word.
     room = console.width - max(len(line[0]) for line in lines) - _GAP * len(rows[0])
     fits = sum(longest) <= room
-    # What one has to type is in one piece, unless nothing else were seen. Texts are no markup: a
-    # name may hold brackets.
+    # Names that users type stay in one piece if there is room. Texts are no markup: a name may
+    # hold brackets.
     table.add_column(Text(name), overflow="fold", no_wrap=room >= len(others))
     for head, column in zip(others, columns, strict=True):
         one_word = not any(" " in text or "\n" in text for text in (head, *column))

@@ -66,10 +66,10 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
         ``num_steps * batch_sequences`` windows, to be read front to back.
     """
     size = len(dataset)  # type: ignore[arg-type]
-    wanted = config.num_steps * config.batch_sequences
+    count = config.num_steps * config.batch_sequences
     generator = torch.Generator().manual_seed(config.data_seed)
-    passes = [torch.randperm(size, generator=generator) for _ in range(-(-wanted // size))]
-    return Subset(dataset, _numbers(torch.cat(passes)[:wanted]))
+    passes = [torch.randperm(size, generator=generator) for _ in range(-(-count // size))]
+    return Subset(dataset, _numbers(torch.cat(passes)[:count]))
 
 
 def _numbers(order: Tensor) -> "array[int]":

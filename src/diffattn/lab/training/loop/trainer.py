@@ -225,7 +225,7 @@ def training_arguments(
         eval_on_start=fresh,
         save_strategy="steps",
         save_steps=config.evaluate_every,
-        report_to=list(engine.trackers) if engine else [],
+        report_to=list(engine.trackers),
         disable_tqdm=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,

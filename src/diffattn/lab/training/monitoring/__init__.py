@@ -1,1 +1,1 @@
-"""What watches over a run: signals, measurements, trackers, policies of the guard."""
+"""Signals, measurements, trackers and policies of the guard during a run."""

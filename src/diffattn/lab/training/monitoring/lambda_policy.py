@@ -97,6 +97,6 @@ def draw_lambda_vectors(layer: Any, generator: torch.Generator) -> None:
         vector.copy_(torch.normal(0.0, LAMBDA_STD, vector.shape, generator=generator))
 
 
-def _along(q: Tensor, k: Tensor, wanted: float) -> Tensor:
-    """The shortest change of q after which its product with k is as wanted."""
-    return ((wanted - q @ k) / (k @ k).clamp(min=1e-30) * k).float()  # of k = 0 there is none
+def _along(q: Tensor, k: Tensor, product: float) -> Tensor:
+    """The shortest change of q that gives q · k a value; k = 0 has none."""
+    return ((product - q @ k) / (k @ k).clamp(min=1e-30) * k).float()

@@ -1,1 +1,1 @@
-"""What a run needs before anything is allocated: memory by part, time and cost."""
+"""Plan a run before anything is allocated: memory by part, time and cost."""

@@ -1,4 +1,4 @@
-"""Counting the bytes of tensors that are alive while code runs, with or without values."""
+"""Count the bytes of tensors that are alive while code runs, with or without values."""
 
 import weakref
 from collections import Counter
@@ -14,9 +14,9 @@ Sort = Callable[[Any, tuple[Any, ...], Tensor], str]
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all storages made inside, by part; and the most there were in each phase.
+    """Bytes of all storages made inside, by part, now and at the peak of each phase.
 
-    Memory that an operator takes for itself and gives back is not seen.
+    The temporary memory of an operator is not counted.
 
     Args:
         sort: Names the part of every new tensor.
@@ -27,24 +27,24 @@ class LiveBytes(TorchDispatchMode):
         self.now: Counter[str] = Counter()
         """Bytes alive, by part."""
         self.peaks: dict[str, dict[str, int]] = {}
-        """Of every phase, in order: the bytes by part when their sum was the largest."""
+        """For every phase, in order, the bytes by part at the largest sum."""
         self._sort = sort
         self._phase = ""
         self._most = -1
         self._alive: dict[int, tuple[weakref.ref[Any], str, int]] = {}
 
     def enter(self, phase: str) -> None:
-        """Begin a phase; what is alive counts in it from the start."""
+        """Begin a phase, in which living tensors count from the start."""
         self._phase, self._most = phase, -1
         self._note()
 
     def part_of(self, tensor: Tensor) -> str | None:
-        """The part that a tensor's storage was counted under, ``None`` if it was made elsewhere."""
+        """The part of a tensor's storage; ``None`` if it was made elsewhere."""
         entry = self._alive.get(_key(tensor))
         return entry[1] if entry else None
 
     def move(self, tensors: Iterable[Tensor], part: str) -> None:
-        """Count tensors under another part from now on."""
+        """Move tensors to another part."""
         for tensor in tensors:
             entry = self._alive.get(_key(tensor))
             if entry is not None:
@@ -56,7 +56,7 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator and count what it made."""
+        """Run an operator and count its outputs."""
         out = func(*args, **(kwargs or {}))
         for tensor in tree_iter(out):
             if isinstance(tensor, Tensor):

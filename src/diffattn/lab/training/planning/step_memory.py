@@ -47,9 +47,9 @@ class StepMemory:
     phases: dict[str, dict[str, int]]
     """The parts at the peak of every phase."""
     block_parameters: int
-    """Of one decoder block."""
+    """Parameters of a decoder block."""
     root_parameters: int
-    """Of everything else: embeddings and final norm."""
+    """Parameters of the embeddings and the final norm."""
     backend: str
     """The backend of attention."""
     backend_untested: str | None = None
