@@ -1,6 +1,7 @@
 """One training step, from the batch to the update and the checkpoint."""
 
 import shutil
+import statistics
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_pt_utils import nested_gather
 from transformers.trainer_utils import EvalLoopOutput
 
+from diffattn.files.io import read_json, write_json
 from diffattn.lab.data.context_parts import PartLosses
 from diffattn.lab.training.callbacks import METRICS, require_finite
 from diffattn.lab.training.checkpoints import Carried
@@ -19,11 +22,11 @@ from diffattn.lab.training.distributed import (
     is_first,
     micro_batch,
     num_processes,
+    process_index,
     run_device,
     together,
 )
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.loop.unlogged import UnloggedLosses, unlogged_losses
 from diffattn.lab.training.monitoring.batch_guard import BatchGuard
 from diffattn.lab.training.monitoring.signals import StopSignals
 from diffattn.lab.training.monitoring.trackers import flat
@@ -37,6 +40,8 @@ from diffattn.lab.training.sharding import (
 )
 from diffattn.ops.inputs.packed_rows import window_inputs
 from diffattn.probes.window_losses import window_losses
+
+_UNLOGGED = "unlogged.json"
 
 
 class RunTrainer(Trainer):
@@ -64,7 +69,7 @@ class RunTrainer(Trainer):
             KeyboardInterrupt: SIGINT came, and a checkpoint is saved.
             RolledBack: Training has to begin again, and no signal came.
         """
-        self.add_callback(UnloggedLosses(self))
+        self.add_callback(_UnloggedLosses(self))
         if checkpoint is not None:
             for carried in self._carried():
                 carried.load(checkpoint)
@@ -159,7 +164,7 @@ class RunTrainer(Trainer):
         step = self.state.global_step
         folder = Path(self.args.output_dir) / f"checkpoint-{step}"
         # These losses are in no row of the log yet.
-        require_finite(step, {"train_loss": unlogged_losses(self)})
+        require_finite(step, {"train_loss": _unlogged_losses(self)})
         with written_by_all(folder):
             with together():
                 super()._save_checkpoint(model, trial)
@@ -235,3 +240,44 @@ def training_arguments(
     # On several GPUs transformers would multiply the batch by their number.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
+
+
+def _unlogged_losses(trainer: Any) -> list[float]:
+    """The sum of losses since the last row of the log, of every process; called by all of them."""
+    sums: list[float] = (
+        nested_gather(trainer._tr_loss, trainer.args.parallel_mode).view(-1).tolist()
+    )
+    return sums
+
+
+class _UnloggedLosses(TrainerCallback, Carried):
+    """Carries the sums of losses since the last row of ``metrics.jsonl``.
+
+    A run that was stopped between two rows therefore writes the same rows as one that was not.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.loaded: dict[str, Any] | None = None
+
+    def save(self, checkpoint: Path) -> None:
+        trainer = self.trainer
+        if trainer._globalstep_last_logged == trainer.state.global_step:
+            return  # the step has just been logged
+        sums = _unlogged_losses(trainer)
+        if trainer.is_world_process_zero():
+            facts = {"loss_sums": sums, "last_logged": trainer._globalstep_last_logged}
+            write_json(checkpoint / _UNLOGGED, facts)
+
+    def load(self, checkpoint: Path) -> None:
+        path = checkpoint / _UNLOGGED
+        self.loaded = read_json(path) if path.exists() else None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Go on from this process's sum, or the mean of other processes; transformers has begun at 0.
+        if self.loaded is not None:
+            sums = self.loaded["loss_sums"]
+            is_ours = len(sums) == args.world_size
+            total = sums[process_index()] if is_ours else statistics.fmean(sums)
+            self.trainer._tr_loss = torch.tensor(total, device=args.device)
+            self.trainer._globalstep_last_logged = self.loaded["last_logged"]
