@@ -274,7 +274,7 @@ class _UnloggedLosses(TrainerCallback, Carried):
         self.loaded = read_json(path) if path.exists() else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Go on from this process's sum, or the mean of other processes; transformers has begun at 0.
+        # Go on from this process's sum, or the others' mean; transformers has begun at 0.
         if self.loaded is not None:
             sums = self.loaded["loss_sums"]
             is_ours = len(sums) == args.world_size
