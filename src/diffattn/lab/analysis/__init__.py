@@ -1,1 +1,1 @@
-"""What models attend to, how large their activations are, and their λ."""
+"""Statistics of attention maps, of activations and of λ."""

@@ -147,7 +147,7 @@ class LayerAttention:
     def _add_cancelled(
         self, map_1: Tensor, map_2: Tensor, lam: Tensor, visible_keys: Tensor, buckets: Tensor
     ) -> None:
-        """Overlap of A1 and λA2, where it lies, and what a uniform second map would overlap."""
+        """Overlap of A1 and λA2 by distance, and the overlap of A1 with a uniform second map."""
         lam = lam.clamp(min=0)  # a map that is added cancels nothing
         self._add_masses("cancelled", torch.minimum(map_1, lam * map_2), buckets)
         even = torch.minimum(map_1, lam / visible_keys[:, None])  # of hidden keys A1 is 0
@@ -183,11 +183,11 @@ class LayerAttention:
           where one is uniform.
         - ``cancelled``: :math:`\sum_j \min(A_{1,ij}, \max(\lambda, 0) A_{2,ij})`, the share of A1's
           mass that the second map takes away; ``cancelled_by_uniform``: with
-          :math:`A_{2,ij} = 1/n_i`, what any second map would take away without looking.
+          :math:`A_{2,ij} = 1/n_i`, the share that a uniform second map would take away.
 
         ``by_distance``: mean over heads of the masses of keys other than the first, by ranges of
         i − j that begin at :data:`DISTANCES`, and ``first``, that of the first key; together they
-        are the row sum. ``cancelled_share`` is what of A1's mass there is cancelled.
+        are the row sum. ``cancelled_share`` is the cancelled share of A1's mass there.
 
         ``map_cosine``, ``map_correlation`` and ``cka``: see
         :mod:`diffattn.lab.analysis.redundancy`.
@@ -196,7 +196,7 @@ class LayerAttention:
 
         Returns:
             ``heads``, ``by_distance``, ``map_cosine``, ``map_correlation``, ``cka``,
-            ``queries``; ``None`` in place of what is undefined (no query sees two keys).
+            ``queries``; ``None`` for undefined values (no query sees two keys).
         """
         heads: dict[str, list[float | None]] = {}
         by_distance: dict[str, Any] = {}

@@ -1,14 +1,14 @@
-r"""Do the heads of a layer do the same? Cosine of their maps, and CKA of what they give.
+r"""Redundancy of the heads of a layer: cosine of their maps, and CKA of their outputs.
 
-Two heads may attend alike and yet read other values; their features say whether what they give is
-the same up to a rotation and a factor.
+Two heads with equal maps may read different values. CKA tells whether their outputs are equal up to
+a rotation and a factor.
 """
 
 import torch
 from torch import Tensor
 
 NOISE = 1e-6
-"""Share of a sum of squares below which what a difference leaves is its rounding."""
+"""Share of a sum of squares below which a difference is rounding."""
 
 
 class MapGram:
@@ -16,8 +16,8 @@ class MapGram:
 
     Cosine of heads g and h: :math:`\sum_{ij} A^g_{ij} A^h_{ij} / (\lVert A^g \rVert \lVert A^h
     \rVert)` over visible pairs of all texts, without first queries. Any two causal maps have much
-    in common, as early queries see few keys, so the correlation is given beside: the same of
-    every row minus its mean over the keys it sees. Two uniform maps have cosine 1 and no
+    in common, as early queries see few keys, so the correlation is also given: the cosine of
+    the rows minus their means over visible keys. Two uniform maps have cosine 1 and no
     correlation.
 
     Args:
@@ -49,7 +49,7 @@ class MapGram:
 class HeadCka:
     r"""Linear CKA of the features of all pairs of heads, without bias from few tokens.
 
-    The features of head h are what attention gives it, :math:`X_h \in \mathbb{R}^{n \times D_v}`,
+    The features of head h are its output of attention, :math:`X_h \in \mathbb{R}^{n \times D_v}`,
     before head norm and projection. With :math:`K = X_g X_g^\top, L = X_h X_h^\top`,
     :math:`\tilde K` being K with a zero diagonal,
 
@@ -72,7 +72,7 @@ class HeadCka:
         self.hsic = torch.zeros(num_heads, num_heads, dtype=torch.float64)
 
     def add(self, features: Tensor) -> None:
-        """Add one text, ``[H, n, Dv]``; fewer than four tokens say nothing."""
+        """Add one text, ``[H, n, Dv]``; fewer than four tokens are skipped."""
         num_heads, n, _ = features.shape
         if n < 4:
             return

@@ -10,7 +10,7 @@ def has_log(path: str) -> bool:
 
 
 def is_log_alone(path: str) -> bool:
-    """Whether ``path`` is such a directory without a model, as committed records are."""
+    """Whether ``path`` is a run directory with a log alone, as committed records are."""
     folder = Path(path)
     model = (folder / "model" / "config.json", folder / "config.json")
     return has_log(path) and not any(file.exists() for file in model)

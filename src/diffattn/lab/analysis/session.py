@@ -91,8 +91,8 @@ def analyze(
         The record of all models.
 
     Raises:
-        ConfigError: The text is too short, a model takes no such window, or gives no maps of all
-            tokens before.
+        ConfigError: The text is too short, a window is too long for a model, or a model gives no
+            maps.
         CheckpointError: A model cannot be read.
         DiffAttnError: A model is broken.
     """

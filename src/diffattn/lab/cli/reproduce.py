@@ -12,12 +12,6 @@ from diffattn.lab.cli.whole import reproduce_all, run_with_progress
 WHOLE = "all"
 COMPARISONS = ("text", "ablations", "rank")
 STUDIES = ("text", "recall", "stability", "gradient-flow", "scaling", "ablations", "rank")
-_CONFIGS = {
-    "recall": "RecallStudyConfig",
-    "stability": "StabilityStudyConfig",
-    "gradient-flow": "GradientFlowConfig",
-    "scaling": "ScalingStudyConfig",
-}
 _Study = Annotated[
     str,
     typer.Argument(
@@ -143,7 +137,7 @@ def _require_options(
 
     check_known("reproduce", "study", study, (WHOLE, *STUDIES))
     check_known("reproduce", "scale", scale, SCALING_STUDIES if study == "scaling" else SCALES)
-    check_known(_CONFIGS.get(study, "ComparisonConfig"), "match", match, MATCHES)
+    check_known("reproduce", "match", match, MATCHES)
     faults = {
         "--extrapolate must be left out, it is of scaling.": extrapolate and study != "scaling",
         "--only must be left out, it is of all.": only is not None and study != WHOLE,

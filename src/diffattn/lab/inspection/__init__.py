@@ -1,1 +1,1 @@
-"""Models looked into: a text is read, and its attention maps become a page."""
+"""Attention maps of models on a text, shown on a page."""

@@ -18,8 +18,8 @@ from diffattn.probes.unwrapped import unwrapped
 MOST_WEIGHTS = 100_000_000
 """On one page, all models together: about as many bytes, which a browser still opens."""
 _ROW_SCALES_UP_TO = 5_000_000
-"""Weights of a page whose rows have scales of their own: incompressible, they take 6.7 MB. Twice as
-many with one scale take at most about as much."""
+"""Weights of a page up to which every row has a scale. They cannot be compressed and take 6.7 MB.
+Twice as many weights with one scale take about as much at most."""
 
 
 def viewed_layers(
@@ -33,8 +33,8 @@ def viewed_layers(
 ) -> list[ViewedLayer]:
     r"""A1, A2 and λ of every head, or the one map of softmax attention.
 
-    λ is read off the maps, so that every model is asked alike: for each query and head it is what
-    fits :math:`A = A_1 - \lambda A_2` best, which for maps of this form is λ up to rounding.
+    λ is computed from the maps, in the same way for every model: for each query and head it is the
+    best fit of :math:`A = A_1 - \lambda A_2`, which equals the model's λ up to rounding.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -47,7 +47,7 @@ def viewed_layers(
         num_models: On the page; the fewer, the finer weights are stored.
 
     Raises:
-        ConfigError: No such layer; no attention, or none of the form above; too many weights.
+        ConfigError: A layer does not exist; there is no attention of this form; too many weights.
         ItemError: An id is none of the model's.
         DiffAttnError: The model is broken: its maps or logits are not finite.
     """

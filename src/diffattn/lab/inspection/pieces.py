@@ -1,4 +1,4 @@
-"""What each token is of a text: characters, or bytes where a character is cut."""
+"""The text of each token: characters, or bytes where a token ends within a character."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from diffattn.lab.data.byte_pairs import BYTE_OF
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "▁"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's sign for a space."""
 
 
 def token_pieces(tokenizer: Any, ids: Sequence[int]) -> list[str | bytes]:
@@ -16,7 +16,7 @@ def token_pieces(tokenizer: Any, ids: Sequence[int]) -> list[str | bytes]:
 
     ``tokenizer.decode`` of single tokens loses the space before a word in tokenizers of the
     SentencePiece kind, and gives the same sign for every part of a cut character. So the entries
-    of the vocabulary are read: those of byte-level tokenizers in GPT-2's letters for bytes.
+    of the vocabulary are read; byte-level tokenizers write bytes as GPT-2's letters.
 
     Args:
         tokenizer: Of Hugging Face, fast or slow.

@@ -1,4 +1,4 @@
-"""What a user wants to look at, checked before a model is loaded. Needs no torch."""
+"""The text and layers that a user asks for, checked before a model is loaded, without torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class NeedleText:
     length: int = 256
     """Tokens of the prompt, exact."""
     depth: float = 50.0
-    """Of the number that is asked for, in percent of the text."""
+    """Of the number in question, in percent of the text."""
     num_needles: int = 3
-    """Numbers hidden in all; one is asked for."""
+    """Numbers hidden in all; the question is for one of them."""
     haystack: str = "stdlib"
     """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
     sample: int = 0

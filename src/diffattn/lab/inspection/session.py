@@ -74,7 +74,7 @@ def inspect_models(
 
 
 def _facts(model: LanguageModel) -> tuple[str, ...]:
-    """What a reader has to know of a model, so that its numbers can be found again."""
+    """Facts that a reader needs to reproduce the numbers of a model."""
     facts = model.facts()
     name = facts["attention_type"] or facts["type"]
     control = ATTENTION[name].control if name in ATTENTION else ""

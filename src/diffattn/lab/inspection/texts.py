@@ -26,10 +26,10 @@ _NAMES = {
 
 
 def read_text(model: LanguageModel, request: Request) -> tuple[list[int], ViewedText]:
-    """Tokens of the text that was asked for, and how they are shown.
+    """The tokens of the text, and how they are shown.
 
     Args:
-        model: Whose tokens they are; it begins texts with BOS or not.
+        model: Its tokenizer is used; it begins texts with BOS or not.
         request: The text and how much of it.
 
     Raises:

@@ -1,1 +1,1 @@
-"""What is written to disk: run records, results and costs. Standard library only."""
+"""Records on disk: runs, results and costs. Standard library only."""

@@ -11,7 +11,7 @@ JUDGED_PROTOCOL = "hallucination"
 
 
 def text_read(document: str, read: Sequence[int]) -> str:
-    """What a model was shown of a document.
+    """The part of a document that a model has read.
 
     Args:
         document: All of it.

@@ -33,13 +33,13 @@ class BenchRow:
     role: str
     """``"T"`` (PyTorch's softmax attention), ``"TC"`` (softmax by our technique), ``"DIFF"``."""
     backend: str | None
-    """What ran; ``None`` if nothing did."""
+    """The backend that ran; ``None`` if none did."""
     status: str
     """``"ok"``, ``"failed"`` (wrong or crashed) or ``"not run"``."""
     reason: str | None = None
     """Why it failed or was not run; of a row that is ok, why its memory was not measured."""
     check: dict[str, Any] | None = None
-    """Largest error against the float64 reference, its budget, and what was compared."""
+    """Largest error against the float64 reference, its budget, and the tensors compared."""
     seconds: Spread | None = None
     ratio_t: Spread | None = None
     """Time over that of T, round by round."""
@@ -103,7 +103,7 @@ class BenchCase:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What was timed, whoever timed it."""
+        """Identifies the timed operation, independent of the run."""
         shape = ",".join(f"{name}={value}" for name, value in sorted(self.shape.items()))
         return (self.suite, self.device, self.dtype, self.mode, shape)
 
@@ -139,7 +139,7 @@ class BenchResult:
         return next((case for case in self.cases if (case.key, case.run) == (key, run)), None)
 
     def put(self, case: BenchCase, run: BenchRun) -> "BenchResult":
-        """A new result in which ``case`` replaces what any run measured of the same key."""
+        """A new result in which ``case`` replaces the case of the same key, of any run."""
         cases = [case if old.key == case.key else old for old in self.cases]
         if all(old.key != case.key for old in self.cases):
             cases.append(case)

@@ -50,13 +50,13 @@ def unpack_runs(table: Path, runs: Path) -> None:
 
 
 def runs_folder(study: Path) -> Path:
-    """The run folders of a study: its own, or a temporary copy unpacked from its table."""
+    """The run folders of a study, or a temporary copy unpacked from its table."""
     table = study / TABLE
     return study / RUNS if (study / RUNS).exists() or not table.exists() else _unpacked(table)
 
 
 def results_folder(evaluation: Path) -> Path:
-    """The result folders of an evaluation: its own, or those of its table, as above."""
+    """The result folders of an evaluation, or a temporary copy unpacked from its table."""
     table = evaluation / TABLE
     return _unpacked(table) if table.exists() else evaluation
 

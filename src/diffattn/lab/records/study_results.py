@@ -176,7 +176,7 @@ class GradientRatio(SeedMean):
 
 
 class HeadSize(TypedDict):
-    """What the head norm of one layer reads, and its gain."""
+    """The input of the head norm of one layer, and the gain of the norm."""
 
     arm: str
     type: str
@@ -245,7 +245,7 @@ class FitResult(TypedDict):
 
 
 class Equivalent(TypedDict):
-    """Where one model reaches the loss of another, or why this cannot be said."""
+    """The point at which one model reaches the loss of another, or the reason why it is unknown."""
 
     type: str
     baseline: str

@@ -1,1 +1,1 @@
-"""Means, intervals and paired differences: what every runner needs to be honest."""
+"""Means, intervals, paired differences and tests."""

@@ -1,6 +1,6 @@
 """Paired differences between two models: an interval and a test that never contradict each other.
 
-Both are of the mean difference over all items, clusters being what is independent.
+Both are of the mean difference over all items; clusters are independent, items need not be.
 """
 
 import math
@@ -89,24 +89,23 @@ def paired_contrast(
     shares: bool,
     level: float = 0.95,
 ) -> Contrast:
-    """Mean difference of paired scores, by the method that fits what they are.
+    """Mean difference of paired scores, by the method for shares or for other scores.
 
-    What they are is told, not read off the values: losses that all lie below 1 are losses still,
-    and a pair won by 1 is nothing that could have been among them.
+    The caller says whether the scores are shares, because losses below 1 look like shares.
 
     - Shares that are independent zeros and ones of one weight: McNemar's exact test and Tango's
       interval, which is widened to 0 where the test does not reject, so that they agree at any
       number of items.
     - Other shares: :func:`clustered_shares`.
-    - Everything else, such as losses, and what was to be a share and leaves 0 to 1: Student's t
-      over clusters, test and interval.
+    - Other scores, such as losses, and shares outside 0 to 1: Student's t over clusters, test and
+      interval.
 
     Args:
         values: ``[n]``, finite, n >= 1: of the model.
         baseline: ``[n]``: of the baseline, on the same items.
-        weights: ``[n]``, above 0: what an item counts in the mean. Default: 1 each.
+        weights: ``[n]``, above 0: of the items in the mean. Default: 1 each.
         clusters: Name of each item's cluster. Default: every item is its own.
-        shares: Whether the scores lie between 0 and 1 by what they are.
+        shares: Whether the scores are shares, from 0 to 1.
         level: Coverage, in (0, 1). Default 0.95.
 
     Raises:
@@ -153,9 +152,8 @@ def clustered_shares(
 
     with sums S and weights W of G clusters and their ratio r. With one item per cluster u is an
     item's weight, and this is Agresti and Min's interval with t for z. In larger clusters u is the
-    geometric mean of an item and a cluster: between what they would be if the items of a cluster
-    were independent, and if they were all alike. If no cluster differs from another, it is a
-    cluster.
+    geometric mean of the weights of an item and of a cluster: these would be right for independent
+    and for equal items of a cluster. If all clusters are equal, u is the weight of a cluster.
 
     Source: A. Agresti, Y. Min, Stat. Med. 24 (2005), 729; the weight in clusters is ours, and
     simulated in ``tests/lab/stats/test_coverage.py``.
@@ -189,7 +187,7 @@ def clustered_shares(
 def _unbounded(
     plain: Interval, totals: np.ndarray, weights: np.ndarray, clusters: Sequence[str] | None
 ) -> Contrast:
-    """Student's t test beside Student's interval; signs alone where nothing varies."""
+    """Student's t test with Student's interval; a test of signs if all clusters are equal."""
     if plain.low is None or plain.high is None:
         return Contrast(plain, None, _T_TEST)
     sums, sizes = cluster_sums(totals, clusters)[0], cluster_sums(weights, clusters)[0]

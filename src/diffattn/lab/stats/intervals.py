@@ -1,4 +1,4 @@
-"""The interval that every function of this folder returns; Student's of a mean, and a median's."""
+"""The interval that every function of this folder returns; intervals of a mean and a median."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Interval:
     method: str
 
     def recorded(self) -> dict[str, float | None]:
-        """What every record says of it."""
+        """The fields of an interval in records."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "level": self.level}
 
 

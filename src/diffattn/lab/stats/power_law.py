@@ -80,9 +80,9 @@ def fit_power_law(
     ``"offset"`` is ordinary least squares on the loss. ``"kaplan"``, also written
     :math:`(x_c / x)^b` with :math:`x_c = a^{1 / b}`, is least squares on the logarithm.
 
-    Points of one x, as seeds of a size, share what the law misses there, so intervals have the
-    degrees of freedom of different x, and the variance of the means of each x about the law, or
-    that of all points where it is larger.
+    Points of one x, such as seeds of a size, share the error of the law there. So intervals have
+    the degrees of freedom of different x. Their variance is that of the means of each x about the
+    law, or that of all points if it is larger.
 
     Source: arXiv:2410.05258v2, section 3.2 (offset: its plotted curves); arXiv:2001.08361,
     Eq. (1.1).
@@ -116,7 +116,7 @@ def fit_offset(x: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Least squares of a x^-b + c for many y, as a bootstrap needs them.
 
     a and c are linear given b, so b alone is searched: on a grid, then by Brent's method for the
-    root of the derivative beside the best, which cannot run away.
+    root of the derivative next to the best grid point, which cannot diverge.
 
     Args:
         x: ``[n]``, positive, three different values or more.

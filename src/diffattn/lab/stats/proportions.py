@@ -86,8 +86,8 @@ def mean_of_shares(
 ) -> Interval:
     r"""Mean of the groups' means and the interval that fits shares, also near 0 and 1.
 
-    Groups are fixed, such as the tasks of a benchmark: only their items are a sample, so what
-    differs between groups does not widen the interval. It is Wilson's, with
+    Groups are fixed, such as the tasks of a benchmark, and only their items are a sample. So
+    differences between groups do not widen the interval. It is Wilson's, with
     :math:`n_\text{eff} = \bar p (1 - \bar p) / v` and Student's t;
     :math:`v = \sum_k v_k / (\max(1, n_k - 1) K^2)`, and :math:`v_k` is the mean squared deviation
     of group k's values and of one more, which is 1 with probability :math:`\bar p`, else 0. So a
@@ -135,7 +135,7 @@ def _effective_wilson(p: float, variance: float, df: int, level: float) -> tuple
 
 
 def expected_range(p: float, n: int, draws: int) -> float:
-    """Mean of (best − worst) of ``draws`` binomial proportions: what sampling alone brings.
+    """Mean of (best − worst) of ``draws`` binomial proportions: the range by sampling alone.
 
     Args:
         p: Success probability, in [0, 1].

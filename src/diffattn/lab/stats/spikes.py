@@ -27,7 +27,7 @@ _ROBUST = 1.4826
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stability:
-    """What is measured of one run. All shares are from 0 (stable) to 1."""
+    """The measures of one run. All shares are from 0 (stable) to 1."""
 
     diverged: bool
     """The run met a number that is not finite, or its final loss is no better than ``ln V``, that
@@ -47,7 +47,7 @@ class Stability:
 
 
 def spike_steps(values: Sequence[float] | np.ndarray, least: float) -> np.ndarray:
-    r"""Which values stick out above those just before them.
+    r"""Find values that exceed those just before them.
 
     .. math:: x_t - m_t > \max(5 \cdot 1.4826\,\mathrm{median}_i |x_i - m_t|,\ \text{least}),
         \quad m_t = \mathrm{median}_i\, x_i, \quad t - 32 \le i < t
@@ -56,7 +56,7 @@ def spike_steps(values: Sequence[float] | np.ndarray, least: float) -> np.ndarra
 
     Args:
         values: ``[n]``, finite, one per step.
-        least: What a spike exceeds the median by at the least, in the unit of ``values``.
+        least: Least excess of a spike over the median, in the unit of ``values``.
 
     Returns:
         bool ``[n]``; the first 32 are False.
@@ -127,7 +127,7 @@ def stability(
 
 
 def rate_sensitivity(losses: Mapping[float, float]) -> float:
-    r"""How much a learning rate that is not the best costs, on average over those tried.
+    r"""Mean excess of the loss over that of the best learning rate.
 
     .. math:: \frac{1}{n} \sum_\eta \min(L(\eta), \ln V) - \min_\eta L(\eta)
 

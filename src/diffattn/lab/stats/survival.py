@@ -1,4 +1,4 @@
-"""When something happens, in runs of which some end before it does."""
+"""Time to an event, in runs of which some end before the event."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Steps = Sequence[int | None]
 
 
 class LogRank(NamedTuple):
-    """What the log-rank test says of two groups."""
+    """The result of the log-rank test of two groups."""
 
     p: float
     """Two-sided, from 0 to 1."""
@@ -33,8 +33,8 @@ def log_rank(steps: Steps, other_steps: Steps, last_step: int) -> LogRank:
     with d events among n runs still under way at step t. The p-value is the share of all ways to
     split the runs into groups of these sizes that give at least the observed statistic: exact, and
     valid for few runs. Above 3 million ways (two groups of 13) it is that of the chi-square
-    distribution. The direction is the sign of what is squared, observed minus expected events: a
-    mean of steps would count a run without the event as if it had it at ``last_step``.
+    distribution. The direction is the sign of observed minus expected events. A mean of
+    steps would count a run without the event as if it had the event at ``last_step``.
 
     Source: N. Mantel, Cancer Chemother. Rep. 50 (1966), 163-170.
 
@@ -69,7 +69,7 @@ def _surplus(steps: Steps, other_steps: Steps) -> Fraction:
 
 
 def _approximate(steps: Steps, other_steps: Steps, last_step: int) -> float:
-    """By the chi-square distribution; 1 if nothing can differ."""
+    """The p-value by the chi-square distribution; 1 if no group has an event."""
     if all(step is None for step in (*steps, *other_steps)):
         return 1.0
     from scipy.stats import CensoredData, logrank
@@ -89,9 +89,9 @@ def _approximate(steps: Steps, other_steps: Steps, last_step: int) -> float:
 def _share_of_splits(steps: Steps, other_steps: Steps) -> float:
     """Share of all splits whose statistic is the observed one or larger.
 
-    Splits with as many runs of each step in the first group have one statistic, so these numbers
-    are drawn, step by step, and each such draw counts as often as there are splits of it.
-    scipy.stats.logrank does one split a call, thousands of times slower.
+    Splits with equal numbers of runs of each step in the first group have the same statistic. So
+    the numbers are enumerated step by step, and each counts as often as there are such splits.
+    scipy.stats.logrank tests one split per call, which is thousands of times slower.
     """
     pooled = (*steps, *other_steps)
     left = np.array([len(steps)])  # [draws]: of the first group, still under way

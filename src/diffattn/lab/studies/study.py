@@ -106,7 +106,7 @@ class Study:
     """The settings of a study of any kind."""
 
     shares_workers: ClassVar[bool] = False
-    """Whether a process makes several runs, as its start takes long beside a run."""
+    """Whether a process makes several runs, because starting it takes long compared with a run."""
     always_workers: ClassVar[bool] = False
     """Whether even a single worker is a separate process, as runs may take hours."""
     keeps_weights: ClassVar[bool] = True
@@ -120,11 +120,11 @@ class Study:
     seeds: tuple[int, ...]
     """Of initial weights and data order."""
     match: str = "params"
-    """What the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
+    """The budget that the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
     def __post_init__(self) -> None:
         where = type(self).__name__
-        check_known(where, "match", self.match, MATCHES)
+        check_known("reproduce", "match", self.match, MATCHES)
         distinct = bool(self.seeds) and len(self.seeds) == len(set(self.seeds))
         require(where, distinct, "seeds must be distinct, one or more", list(self.seeds))
 

@@ -23,7 +23,7 @@ def recorded_study(
 
     Args:
         folder: Study folder; need not exist.
-        resolved: The configuration asked for, as plain values.
+        resolved: The configuration, as plain values.
         besides: Name of one entry that may lie in a free folder.
 
     Raises:

@@ -81,8 +81,8 @@ def run_members(
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread; on the GPUs by turns, if there are any.
         on_progress: Given the name of a run and each of its events.
-        short: A process makes one run after another, because to start one takes long beside a run;
-            outside Linux peak memory is then that of the process so far. Else each has its own.
+        short: Whether a process makes one run after another, because starting it takes long.
+            Outside Linux the recorded peak memory is then that of the process so far.
 
     Raises:
         DiffAttnError: A run failed; its process's log is ``<folder>/<name>.log``.

@@ -8,7 +8,7 @@ from diffattn.models.config.settings import ModelSettings
 
 
 def smoke() -> RunPlan:
-    """Softmax model of 0.14M parameters, 20 steps: checks the machinery, shows nothing else.
+    """Softmax model of 0.14M parameters, 20 steps: checks that everything runs.
 
     Command: ``diffattn reproduce text --scale smoke``. Hardware: 2 CPU cores. Duration: under a
     minute for all four types. Expected: losses near 5.5 nats, alike for all four types.

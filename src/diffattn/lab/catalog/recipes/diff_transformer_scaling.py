@@ -19,7 +19,7 @@ def scaling(size: str) -> RunPlan:
     Command: ``diffattn train scaling-830m --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Expected:
     the validation losses of Figure 3a. The paper's corpus is not public: name your own. It prints
-    that the rate falls linearly, not to what: here to 0.
+    that the rate falls linearly, but not the last rate: here it is 0.
 
     Source: arXiv:2410.05258v2, section 3.2 and Appendix E.
     """

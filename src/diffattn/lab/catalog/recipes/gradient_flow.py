@@ -11,7 +11,7 @@ HEAD_DIM = 16
 
 
 def smoke() -> StudyPlan:
-    """Tiny models, 12 steps: checks the machinery, shows nothing else.
+    """Tiny models, 12 steps: checks that everything runs.
 
     Command: ``diffattn reproduce gradient-flow --scale smoke``. Hardware: 1 CPU core. Duration: a
     minute. Expected: at the first step DIFF V1 with head norm has larger gradients than without.

@@ -21,7 +21,7 @@ def long_context(attention_type: str) -> RunPlan:
     Hardware: GPU nodes; not run by this project. Duration: a day or less. Tokens: 1.5B. Expected:
     Figures 4 and 5 of the paper, which continues the pair of 350B tokens. Warm-up and last rate are
     not printed: a tenth of the steps, and 4 % of the peak as in the main run. The paper up-samples
-    long documents after Fu et al.; the numbers are our choice, those of an example of Fu et al.'s
+    long documents after Fu et al.; the numbers are our choice, from an example of Fu et al.'s
     code: it drops nine of ten documents below 4,096 tokens.
 
     Source: arXiv:2410.05258v2, section 3.3 and Appendix D; arXiv:2402.10171 (up-sampling).

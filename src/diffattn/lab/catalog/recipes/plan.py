@@ -1,4 +1,4 @@
-"""What a recipe returns: an experiment that can be listed and checked without torch."""
+"""The plan of an experiment, which a recipe returns. It can be listed without torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class RunPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyPlan:
-    """The softmax run that a study starts from, and what the study varies."""
+    """The softmax run that a study starts from, and the fields that the study varies."""
 
     run: RunPlan
     seeds: tuple[int, ...]

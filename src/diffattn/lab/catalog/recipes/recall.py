@@ -9,7 +9,7 @@ from diffattn.lab.training.recall_config import RecallConfig
 
 
 def smoke() -> dict[str, Any]:
-    """Four tiny models per task and two controls, a few steps: checks the machinery alone.
+    """Four tiny models per task and two controls, a few steps: checks that everything runs.
 
     Command: ``diffattn reproduce recall --scale smoke``. Hardware: 2 CPU cores. Duration: under
     a minute. Expected: accuracies at or below the guessing ceilings.
@@ -43,7 +43,7 @@ def laptop() -> dict[str, Any]:
     """Noisy recall at one learning rate and one seed, with four of the study's ten controls.
 
     Command: ``diffattn reproduce recall``. Hardware: 2 CPU cores. Duration: some minutes.
-    Expected: what learns within the steps given; one seed shows no difference between types.
+    Expected: which types learn within the steps; one seed shows no difference between them.
     """
     return {
         "tasks": (_noisy_recall(num_steps=600),),
@@ -58,8 +58,8 @@ def study() -> dict[str, Any]:
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
     eleven hours of one core, by the costs of the committed runs. Expected: the committed runs, bit
-    for bit with the same versions on the same processor: V1 learns it sooner than softmax, and is
-    not shown to be sooner than with a second map that sees nothing. Sizes, steps and starting scale
+    for bit with the same versions on the same processor: V1 learns it sooner than softmax, but
+    not significantly sooner than with a uniform second map. Sizes, steps and starting scale
     were set by pilots on another seed, so that types learn within minutes. Rules and controls were
     fixed before the first of these runs, after a study of seeds 0 to 11; V1 with its maps added, or
     with a uniform second one, came when the others were known (docs/log.md).

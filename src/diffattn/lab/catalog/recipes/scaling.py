@@ -8,14 +8,14 @@ from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.models.config.settings import ModelSettings
 
 _CONTROLS = ("none", "softmax_minus_mean")
-"""No attention, and the control that led the comparison of text: a second map that is blind."""
+"""No attention, and the control that led the comparison on text: a uniform second map."""
 
 
 def smoke() -> StudyPlan:
-    """Tiny models of four sizes and budgets, 8 steps or so: checks the machinery, shows nothing.
+    """Tiny models of four sizes and budgets, about 8 steps: checks that everything runs.
 
     Command: ``diffattn reproduce scaling --scale smoke``. Hardware: 2 CPU cores. Duration: under a
-    minute. Expected: fits refused, or with intervals that say nothing.
+    minute. Expected: refused fits, or wide intervals.
     """
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_heads": 4, "head_dim": 4}
     run = _run("smoke", size, num_steps=8, batch_tokens=64, seq_len=32, vocab_size=512)
@@ -29,7 +29,7 @@ def laptop() -> StudyPlan:
     """Five sizes over a factor of 15, four budgets over a factor of 8, 2 seeds.
 
     Command: ``diffattn reproduce scaling``. Hardware: 2 CPU cores. Duration: an hour of processor
-    time. Expected: whatever the committed records say; the largest model has 5 DIFF heads, the
+    time. Expected: the committed records; the largest model has 5 DIFF heads, the
     papers' smallest 8, and a thousand times the parameters.
     """
     size = {"hidden_size": 64, "num_hidden_layers": 3, "num_heads": 4, "head_dim": 16}

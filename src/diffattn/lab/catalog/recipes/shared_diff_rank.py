@@ -1,4 +1,4 @@
-"""Shared DIFF over ranks and λ_init, and with one norm of maps: what its paper leaves open."""
+"""Shared DIFF over ranks and λ_init, and with its norm on the map: its paper leaves them open."""
 
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ def shared_diff(rank: int, constant: str) -> RunPlan:
 
     Args:
         rank: Columns of the updates.
-        constant: End of the name: what λ_init is.
+        constant: The end of the name, which gives λ_init.
     """
     run = scaling("1.4b")
     lambda_init = _LAMBDA_INITS[constant]
@@ -40,7 +40,7 @@ def shared_diff_map_norm() -> RunPlan:
     """Shared DIFF at 1.4B and 10B tokens with its one norm read as one of the map of differences.
 
     Its rows are normalised in place of the heads' outputs. That runs on the reference, which holds
-    the maps: 2 sequences at a time are what ``diffattn plan`` finds room for on an H200.
+    the maps: by ``diffattn plan``, an H200 has room for 2 sequences at a time.
 
     Command: ``diffattn train shared-diff-map-norm --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:

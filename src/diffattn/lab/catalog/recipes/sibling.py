@@ -9,7 +9,7 @@ from diffattn.models.config.settings import ModelSettings
 
 _HIDDEN_SHARE = 16
 _SHARE = 8
-"""What hidden size, and what head width, rank and layers are divided by."""
+"""Divisors: of the hidden size; and of head width, rank and layers."""
 
 
 def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
@@ -23,9 +23,9 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
     Command: ``diffattn train NAME-laptop --out FOLDER``, of a later stage with ``--init-from`` the
     sibling of the stage before it. Hardware: 2 CPU cores. Duration: minutes.
     Expected: that the same code runs; sizes and tokens lie far below the papers', so no difference
-    between siblings speaks for or against theirs.
+    between siblings supports or refutes theirs.
 
-    Source: arXiv:2410.05258v2 for what is kept.
+    Source: arXiv:2410.05258v2 for the kept settings.
 
     Args:
         make: The experiment.

@@ -8,7 +8,7 @@ from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan
 
 
 def smoke() -> StudyPlan:
-    """Tiny models at two rates, 40 steps: checks the machinery, shows nothing else.
+    """Tiny models at two rates, 40 steps: checks that everything runs.
 
     Command: ``diffattn reproduce stability --scale smoke``. Hardware: 2 CPU cores. Duration: under
     a minute. Expected: at the larger rate, which is absurd, losses that rise.
@@ -45,13 +45,13 @@ def laptop() -> StudyPlan:
 def study() -> StudyPlan:
     """500 steps at 1, 1.4, 2 and 4 times the usual rate, 5 seeds, 8 softmax heads (4 DIFF heads).
 
-    In the study before, of 200 steps, no model gained from its context, and models without head
-    norm ended above no attention from 4 times the usual rate on, without diverging. Where attention
-    is not learned nothing is said of it. Three seeds show hardly anything after Holm's adjustment.
+    In an earlier study of 200 steps, no model gained from its context. Models without head norm
+    ended above no attention from 4 times the usual rate on, without diverging. Three seeds show
+    hardly any difference after Holm's adjustment.
 
     Command: ``diffattn reproduce stability --scale study``. Hardware: 2 CPU cores. Duration: four
-    and a half hours of processor time, reckoned from 140 runs of 200 steps. Expected: whatever the
-    committed records say; four DIFF heads are fewer than the papers', and their reports of spikes
+    and a half hours of processor time, reckoned from 140 runs of 200 steps. Expected: the
+    committed records; four DIFF heads are fewer than the papers', and their reports of spikes
     are of models of 7B parameters.
     """
     run = _run("stability-study", num_steps=500)
@@ -60,7 +60,7 @@ def study() -> StudyPlan:
 
 
 def _run(name: str, *, num_steps: int) -> RunPlan:
-    """The softmax run; the learning rate is replaced by those of the study."""
+    """The softmax run; the study replaces its learning rate."""
     base = compared()
     return replace(
         base,

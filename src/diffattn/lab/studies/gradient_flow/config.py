@@ -1,4 +1,4 @@
-"""The runs of a gradient-flow study: models alike but for attention, over depth and width."""
+"""The runs of a gradient-flow study: models that differ in attention, over depth and width."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What would count for and against the claims of Appendix G, fixed before the first run.
+"""The rules by which the claims of Appendix G are judged, fixed before the first run.
 
 The appendix says that the gradients of differential attention have the magnitude of those of
 softmax attention with h heads of 2d, up to a constant factor; that the head norm's Jacobian is
@@ -14,12 +14,12 @@ softmax attention with h heads of 2d, up to a constant factor; that the head nor
   end of its interval lies below :data:`LEVEL`: elsewhere seeds alone differ as much.
 - *Instrument.* Softmax attention times ½ must show gradients of W_V and W_O within
   :data:`HALF` of softmax attention's at the first step, or nothing is judged.
-- *Updates.* AdamW moves every weight by about the learning rate whatever its gradient's size, so
-  that updates are alike by construction. If the halved control's updates are alike too, this says
-  nothing of gradients: uninformative. What a step does take off the loss per unit of learning rate,
-  to first order, is no such matter of course, and is judged as *level* is.
-- *Large values.* Level and the norm's gain once more where values start with size 1, as they do
-  in a model as wide as the papers': a refutation at small width alone is one of small width.
+- *Updates.* AdamW moves every weight by about the learning rate, whatever its gradient's size.
+  So updates are equal by construction. If the halved control's updates are equal too, they are
+  uninformative about gradients. The reduction of the loss per unit of learning rate, to first
+  order, is not equal by construction. It is judged like *level*.
+- *Large values.* Level and the norm's gain again, for values that start with size 1, as they do in
+  a model as wide as the papers'. A refutation at small width alone may be due to that width.
 - *Norm.* Per seed, the largest factor over layers between ‖x‖/√(2d) and 1 − λ_init, and between the
   norm's gain (1 − λ_init) w √(2d)/‖x‖ and 1, at the first step. Beyond :data:`LEVEL` it is not "≈".
 
@@ -130,7 +130,7 @@ class Judge:
             yield self._judged(key, says, factors, [self.start])
 
     def quiet_phases(self, arm: str) -> list[str]:
-        """The phases in which two softmax models of different seeds are alike."""
+        """The phases in which two softmax models of different seeds have equal gradients."""
         quiet = []
         for phase in self.config.phases if len(self.config.seeds) > 1 else ():
             logs = self._gradients(arm, NULL, phase)

@@ -34,8 +34,8 @@ PAIRS: tuple[Pair, ...] = (
     *((name, WIDE) for name in OF_BASE if name not in (WIDE, HALVED)),
     *((name, BASELINE) for name in ("diff", "diff_v2", "shared_diff", WITHOUT_NORM, HALVED)),
 )
-"""Models and what they are compared with: softmax attention with half the heads, twice as wide,
-which the appendix means, and the twin with all heads."""
+"""Models and their baselines: softmax attention with half the heads, twice as wide, as in the
+appendix; and the twin with all heads."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 """Name of every run to its ``gradients.jsonl``."""
 

@@ -32,7 +32,7 @@ class Choice:
     tried: tuple[float, ...] = ()
     """All rates, rising."""
     inside: bool | None = None
-    """Whether a lower and a higher rate were tried, too; ``None`` where nothing was chosen."""
+    """Whether a lower and a higher rate were tried; ``None`` without a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class RecallStudyConfig(Study):
     tasks: tuple[RecallConfig, ...]
     """The softmax run of every task; the others are its twins."""
     learning_rates: tuple[float, ...]
-    """Peak rates of the sweep, rising; the final rate keeps its share of the peak. With a single
-    one nothing is chosen, and no sweep is run."""
+    """Peak rates of the sweep, rising; the final rate keeps its share of the peak. A single rate
+    needs no sweep."""
     extensions: int = EXTENSIONS
     """How often a sweep whose best rate is at its edge is extended by a factor of 2."""
     sweep_seeds: tuple[int, ...] = (100,)
@@ -73,7 +73,7 @@ class RecallStudyConfig(Study):
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """Members with a learning rate of their own and all seeds; the same rule for each."""
+        """Members that are swept, by one rule, and that get all seeds."""
         return (*self.types, *(name for name in self.controls if name not in NEVER_ATTEND))
 
     def choices(self, results: Results) -> dict[Group, Choice]:

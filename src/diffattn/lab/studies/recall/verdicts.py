@@ -42,9 +42,9 @@ _CAUSES = {
     WIDE: "the width of its heads may be",
     ADDED: "its difference may not be",
 }
-"""Control to what may cause a lead, or may not, where the lead over it is not significant."""
+"""Control to the possible cause of a lead that is not significant over this control."""
 _PARTS_OF_NORMED = (*_NORMS_ALONE, WIDE)
-"""Controls with a part of what types with head norm have besides the difference."""
+"""Controls with one feature of the types with head norm, without the difference."""
 _PARTS = (WITHOUT_NORM, *_PARTS_OF_NORMED, ADDED, UNIFORM, *SIDE_EFFECTS)
 """Controls with a part of V1."""
 Groups = Mapping[str, Mapping[str, Any]]

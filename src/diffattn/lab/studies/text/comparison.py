@@ -35,7 +35,7 @@ class Sweep:
 
     @property
     def best(self) -> float:
-        """The rate of the lowest loss, of whole runs if there are any; of equal ones the first."""
+        """The rate of the lowest loss, of whole runs if there are any; the lowest of equals."""
         return min(self.whole or self.tried, key=lambda entry: _order(entry[1]))[0]
 
     @property
@@ -104,7 +104,7 @@ class ComparisonConfig(Study):
 
     @property
     def swept(self) -> list[str]:
-        """The variants with a learning rate of their own, where rates are swept."""
+        """The variants whose learning rate is swept."""
         return [name for name in self.variants if name in SWEPT]
 
     def waves(self, results: Results) -> Iterator[Wave]:

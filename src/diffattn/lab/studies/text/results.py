@@ -126,7 +126,7 @@ class _Trials:
         self.models = {m.config.name: m.config.model for m in config.trials(rates)}
 
     def names(self, variant: str, at: At) -> list[str]:
-        """Runs of a variant; those of two variants pair from the first seed on."""
+        """Runs of a variant, in the order of seeds, so that those of two variants pair."""
         seeds = self.config.seeds_of(variant)
         return [trial_name(variant, seed, common=at == "common") for seed in seeds]
 

@@ -74,7 +74,7 @@ def details(results: ComparisonResults) -> list[str]:
 
 
 def control_name(name: str) -> str:
-    """What a control is, without what it stands for."""
+    """The first part of a control's summary."""
     return VARIANTS[name].summary.split(":")[0]
 
 
