@@ -14,20 +14,16 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.models.attention.kernels import KernelCall
-from diffattn.models.config.attention_types import ATTENTION_TYPES, AttentionType
+from diffattn.models.config.attention_types import AttentionType
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.serving import vllm_plugin
 
 ENGINE = "engine_of_test_vllm_interface"
 
 
-def made(attention_type):
-    config = DiffTransformerConfig(
-        attention_type=attention_type, vocab_size=50, hidden_size=32, num_hidden_layers=3,
-        num_heads=4, num_kv_heads=2, head_dim=8, initializer_range=0.3,
-    )  # fmt: skip
-    return DiffTransformerForCausalLM(config).eval()
+@pytest.fixture
+def model(attention_type, make_config, build):
+    return build(make_config(attention_type, num_hidden_layers=3))
 
 
 class Engine:
@@ -53,9 +49,7 @@ class Engine:
         return torch.einsum("hts,shd->thd", maps, v).reshape(tokens, -1), None
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_an_engine_with_its_cache_gives_the_same_logits(attention_type, monkeypatch):
-    model = made(attention_type)
+def test_an_engine_with_its_cache_gives_the_same_logits(model, monkeypatch):
     ids = torch.randint(50, (1, 12))
     with torch.no_grad():
         expected = model(ids).logits
@@ -71,10 +65,8 @@ def test_an_engine_with_its_cache_gives_the_same_logits(attention_type, monkeypa
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * expected.abs().max())
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_each_layer_has_one_module_with_the_call_in_its_source(attention_type):
+def test_each_layer_has_one_module_with_the_call_in_its_source(model):
     """vLLM looks for both lines by their syntax, and for the scale among the arguments."""
-    model = made(attention_type)
     callers = []
     for module in model.modules():
         source = inspect.getsource(type(module).forward)
@@ -87,10 +79,9 @@ def test_each_layer_has_one_module_with_the_call_in_its_source(attention_type):
     assert [module.layer_idx for module in callers] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_vllm_reads_the_right_count_of_heads(attention_type):
+def test_vllm_reads_the_right_count_of_heads(model):
     """vLLM takes the first of these that a configuration has; ``num_kv_heads`` is ours."""
-    config = made(attention_type).config
+    config = model.config
     names = ("n_head_kv", "num_kv_heads", "num_key_value_heads")
     first = next(getattr(config, name) for name in names if hasattr(config, name))
     assert first == config.num_key_value_heads
@@ -120,10 +111,10 @@ def test_facts_can_be_sent_to_another_process_with_their_class():
     assert "__setstate__" not in vars(AttentionType)
 
 
-def test_a_configuration_can_be_sent_by_value():
+def test_a_configuration_can_be_sent_by_value(make_config):
     """What vLLM does with a folder's code: every global that its methods read goes along."""
     cloudpickle = pytest.importorskip("cloudpickle", reason="sends code by value, as vLLM does")
-    config = made("diff").config
+    config = make_config("diff")
     module = sys.modules[DiffTransformerConfig.__module__]
     cloudpickle.register_pickle_by_value(module)
     try:

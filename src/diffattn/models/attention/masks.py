@@ -28,11 +28,9 @@ class KeyMask(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the operator."""
-        return {
-            "key_padding_mask": self.key_padding_mask,
-            "kv_lengths": self.kv_lengths,
-            "cu_seqlens": self.cu_seqlens,
-        }
+        options = self._asdict()
+        del options["scores"]
+        return options
 
 
 def key_mask(

@@ -45,15 +45,15 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
             f"RoPE, got {layout.title}: it also has state-space layers, gated memory units, "
             f"LayerNorm and biases, and no positions. {_ALONE}"
         )
-    read = _READERS.get(layout.name)
-    if layout.name.startswith("original") and source.settings is None:
-        read = _from_weights
-    if read is None or (source.settings is None and read is not _from_weights):
+    if source.settings is not None:
+        settings = _READERS[layout.name](source)
+    elif layout.name.startswith("original"):
+        settings = _from_weights(source, changes)
+    else:
         raise CheckpointError(
             f"{source.name}: must hold config.json, which says how many heads a {layout.title} "
             "has, got none."
         )
-    settings = read(source) if read is not _from_weights else _from_weights(source, changes)
     for name in ("pad_token_id", "bos_token_id"):
         if isinstance(settings.get(name), int) and settings[name] < 0:  # none, in older files
             settings[name] = None
