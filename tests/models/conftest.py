@@ -136,9 +136,9 @@ def implementation() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def paged() -> Callable[..., dict[str, Any]]:
-    """``paged(max_new_tokens)``: options of ``generate_batch``; a small cache in pages of four."""
+    """``paged(max_new_tokens, **changes)``: options of ``generate_batch``; pages of four tokens."""
 
-    def options(max_new_tokens: int) -> dict[str, Any]:
+    def options(max_new_tokens: int, **changes: Any) -> dict[str, Any]:
         known = signature(ContinuousBatchingConfig).parameters
         page = "page_size" if "page_size" in known else "block_size"  # renamed after 5.17
         return {
@@ -146,7 +146,7 @@ def paged() -> Callable[..., dict[str, Any]]:
                 max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
             ),
             "continuous_batching_config": ContinuousBatchingConfig(
-                num_blocks=32, max_batch_tokens=32, **{page: 4}
+                **{"num_blocks": 32, "max_batch_tokens": 32, page: 4} | changes
             ),
         }
 

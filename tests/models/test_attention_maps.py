@@ -11,23 +11,18 @@ NUM_MAPS = {"softmax": 1, "diff": 2, "diff_v2": 2, "shared_diff": 2}
 
 @pytest.fixture
 def lambdas(model, ids):
-    """λ of each layer ``[B, H, T]``, read off the layers as they run."""
-    values, hooks = [], []
+    """λ of each layer ``[B, H, T]``, of the tokens that the layer reads."""
+    values = []
     for layer in model.model.layers:
-        attention = layer.self_attn
-        if model.config.attention_type == "diff_v2":
-            hook = attention.lambda_proj.register_forward_hook(
-                lambda module, inputs, logits: values.append(logits.sigmoid().transpose(1, 2))
-            )
-            hooks.append(hook)
-        else:
-            lam = attention.lam() if hasattr(attention, "lam") else torch.zeros(())
-            values.append(lam.detach().expand(2, 4, 11))
+
+        def read(module, inputs, x, attention=layer.self_attn):
+            (lam,) = attention.lambdas(x) or (torch.zeros(()),)
+            values.append(lam.expand(2, 11, 4).transpose(1, 2))
+
+        layer.input_layernorm.register_forward_hook(read)
     with torch.no_grad():
         model(ids)
-    for hook in hooks:
-        hook.remove()
-    return values
+    return list(values)
 
 
 @pytest.mark.parametrize("name", WITH_MAPS)

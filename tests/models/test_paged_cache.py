@@ -3,7 +3,7 @@
 import pytest
 import torch
 from packaging import version
-from transformers import CompileConfig, ContinuousBatchingConfig, GenerationConfig, __version__
+from transformers import CompileConfig, GenerationConfig, __version__
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from diffattn.errors import ConfigError
@@ -19,19 +19,16 @@ NEW = 6
 DIFFERENTIAL = ["diff", "diff_v2", "shared_diff"]
 
 
-def tokens(model, prompts, new=NEW, *, batch_tokens=32, **changes):
-    """Greedy tokens of ``generate_batch``; pages of four tokens."""
-    results = model.generate_batch(
-        prompts,
-        generation_config=GenerationConfig(
-            max_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0
-        ),
-        continuous_batching_config=ContinuousBatchingConfig(
-            **{"num_blocks": 32, "max_batch_tokens": batch_tokens, "page_size": 4} | changes
-        ),
-    )
-    assert not any(result.error for result in results.values())
-    return [result.generated_tokens for result in results.values()]
+@pytest.fixture
+def tokens(paged):
+    """``tokens(model, prompts, new, **changes)``: greedy tokens of ``generate_batch``."""
+
+    def generate(model, prompts, new=NEW, **changes):
+        results = model.generate_batch(prompts, **paged(new, **changes))
+        assert not any(result.error for result in results.values())
+        return [result.generated_tokens for result in results.values()]
+
+    return generate
 
 
 def alone(model, prompt, new=NEW):
@@ -58,7 +55,7 @@ def caches(monkeypatch):
     return made
 
 
-def test_pages_hold_keys_and_values_once(attention_type, make_config, build, ids, caches):
+def test_pages_hold_keys_and_values_once(tokens, attention_type, make_config, build, ids, caches):
     """Bytes per token and layer: 2 Hkv Dv numbers by our operator, what sdpa needs is shown too."""
     config = make_config(attention_type)
     model = build(config)
@@ -80,7 +77,9 @@ def test_pages_hold_keys_and_values_once(attention_type, make_config, build, ids
 
 
 @pytest.mark.parametrize("attention_type", DIFFERENTIAL)
-def test_the_kernel_reads_the_pages(attention_type, make_config, build, monkeypatch, caches):
+def test_the_kernel_reads_the_pages(
+    tokens, attention_type, make_config, build, monkeypatch, caches
+):
     """Through Triton's interpreter: the pages themselves are read, and the tokens are the same."""
     pytest.importorskip("triton", reason="the kernels need triton")
     wide = attention_type != "diff_v2"
@@ -111,7 +110,7 @@ def test_the_kernel_reads_the_pages(attention_type, make_config, build, monkeypa
 
 
 @pytest.mark.parametrize("attention_type", DIFFERENTIAL)
-def test_a_prompt_in_parts_beside_others_that_decode(attention_type, make_config, build):
+def test_a_prompt_in_parts_beside_others_that_decode(tokens, attention_type, make_config, build):
     """More than 16 queries against keys of earlier passes, in one batch with single queries."""
     model = build(make_config(attention_type))
     several = prompts(45, 7, 3)
@@ -124,13 +123,13 @@ def test_a_prompt_in_parts_beside_others_that_decode(attention_type, make_config
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffattn.models.modeling_diff_transformer.paged_batch", spy)
-        got = tokens(model, several, batch_tokens=24)
+        got = tokens(model, several, max_batch_tokens=24)
     assert got == [alone(model, prompt) for prompt in several]
     assert {(False, 0), (True, 1), (True, 0)} <= set(seen)
 
 
 @pytest.mark.parametrize("backend", ["reference", "chunked"])
-def test_a_named_backend_gets_gathered_pages(backend, make_config, build):
+def test_a_named_backend_gets_gathered_pages(tokens, backend, make_config, build):
     model = build(make_config("diff", attention_backend=backend))
     several = prompts(6, 11)
     expected = [alone(model, prompt) for prompt in several]
@@ -138,19 +137,18 @@ def test_a_named_backend_gets_gathered_pages(backend, make_config, build):
 
 
 @pytest.mark.scheduled
-def test_padded_passes(make_config, build):
+def test_padded_passes(make_config, build, tokens):
     """Under a compiler Hugging Face pads tokens and sequences with some of no length."""
     model = build(make_config("diff"))
     several = prompts(6, 11, 4)
     expected = [alone(model, prompt) for prompt in several]
-    got = tokens(
-        model, several, varlen_compile_config=CompileConfig(backend="eager", mode=None),
-        q_padding_interval_size=16, kv_padding_interval_size=16,
-    )  # fmt: skip
+    options = {"q_padding_interval_size": 16, "kv_padding_interval_size": 16}
+    options["varlen_compile_config"] = CompileConfig(backend="eager", mode=None)
+    got = tokens(model, several, **options)
     assert got == expected
 
 
-def test_shared_prompts_share_pages(make_config, build):
+def test_shared_prompts_share_pages(tokens, make_config, build):
     """Blocks of equal tokens are one block: the tables of two sequences name the same pages."""
     model = build(make_config("diff"))
     (prompt,) = prompts(14)
