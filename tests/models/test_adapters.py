@@ -56,8 +56,6 @@ def test_prefix_tuning(attention_type, make_config, build, ids):
     tuned(ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
     prefix = tuned.prompt_encoder.default.embedding.weight
     assert prefix.grad.abs().min() > 0
-    tokens = tuned.generate(
-        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False,
-        pad_token_id=0,
-    )  # fmt: skip
+    options = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
+    tokens = tuned.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
     assert tokens.shape == (2, 14)

@@ -70,10 +70,8 @@ def test_the_successor_of_each_token_is_predicted():
 
 @pytest.fixture
 def model():
-    config = DiffTransformerConfig(
-        attention_type="diff", vocab_size=60, hidden_size=32, num_hidden_layers=1, num_heads=2,
-        head_dim=8, max_position_embeddings=16,
-    )  # fmt: skip
+    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1, "num_heads": 2}
+    config = DiffTransformerConfig(head_dim=8, max_position_embeddings=16, **sizes)
     return DiffTransformerForCausalLM(config)
 
 

@@ -15,10 +15,10 @@ IGNORED = "ignore:While compiling, we found certain side effects:UserWarning"
 @pytest.fixture
 def exportable(attention_type, make_config, build):
     model = build(make_config(attention_type))
+    sizes = {"batch_size": 1, "max_cache_len": 16}
     model.generation_config = GenerationConfig(
-        use_cache=True, cache_implementation="static", max_length=16,
-        cache_config={"batch_size": 1, "max_cache_len": 16},
-    )  # fmt: skip
+        use_cache=True, cache_implementation="static", max_length=16, cache_config=sizes
+    )
     return model
 
 

@@ -138,12 +138,12 @@ def test_a_name_on_the_hub_is_checked_in_its_cache(make_config, build, tmp_path,
     train_tokenizer(documents, vocab_size=280).save_pretrained(snapshot)
     (root / "refs").mkdir()
     (root / "refs" / "main").write_text(commit)
-    done = subprocess.run(
-        [sys.executable, "-c", _LOADS, str(snapshot)],
-        env=os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    parameters, oversized, *gone = done.stdout.splitlines()
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", _LOADS, str(snapshot)]
+    output = subprocess.check_output(
+        command, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL, text=True, timeout=300
+    )
+    parameters, oversized, *gone = output.splitlines()
     assert parameters == str(sum(parameter.numel() for parameter in model.parameters()))
     assert oversized.startswith("someone/tiny/config.json: num_heads must fit the weights")
     assert len(gone) == 1

@@ -18,7 +18,7 @@ def test_messages():
         (lambda: check_positions(-BAD_IDS, 1, 2), "position_ids must be 0 or more, got -70"),
         (lambda: check_positions(BAD_IDS, 1, 3), r"tensor \[1 or 1, 3\], got \[1, 2\] of int64"),
         (lambda: check_embeds(torch.zeros(1, 2, 3), 4), r"must be \[B, T, 4\], got \[1, 2, 3\]"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ShapeError, match=f"DiffTransformer: .*{message}"):
             call()
 

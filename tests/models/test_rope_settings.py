@@ -20,10 +20,8 @@ RIGHT = [
 
 @pytest.mark.parametrize("rope", RIGHT, ids=lambda rope: rope["rope_type"])
 def test_every_type_builds_and_runs(rope):
-    config = DiffTransformerConfig(
-        vocab_size=8, hidden_size=16, num_hidden_layers=1, num_heads=1, head_dim=8,
-        max_position_embeddings=64, rope_parameters=rope,
-    )  # fmt: skip
+    sizes = {"vocab_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_heads": 1}
+    config = DiffTransformerConfig(head_dim=8, rope_parameters=rope, **sizes)
     model = DiffTransformerForCausalLM(config)
     assert model.generate(max_new_tokens=2, do_sample=False, bos_token_id=1).shape[1] > 1
 

@@ -146,10 +146,11 @@ def check(row, x, scale=1.0):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("softmax", marks=pytest.mark.scheduled), "diff",
+        pytest.param("softmax", marks=pytest.mark.scheduled),
+        "diff",
         pytest.param("diff_v2", marks=pytest.mark.scheduled),
     ],
-)  # fmt: skip
+)
 def test_a_scan_equals_brute_force(make_model, kind):
     model = make_model(kind).eval()
     generator = torch.Generator().manual_seed(5)

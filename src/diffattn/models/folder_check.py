@@ -39,9 +39,12 @@ _SIZES = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads"
 _REPEATED = ("layer", "block", "expert", "depth")
 """Words in the names of counts by which transformers loops while it builds."""
 _FIXED: dict[str, Any] = {
-    "return_dict": True, "output_hidden_states": False, "output_attentions": False,
-    "chunk_size_feed_forward": 0, "is_encoder_decoder": False,
-}  # fmt: skip
+    "return_dict": True,
+    "output_hidden_states": False,
+    "output_attentions": False,
+    "chunk_size_feed_forward": 0,
+    "is_encoder_decoder": False,
+}
 """Fields with one allowed value: others change the results of a forward pass."""
 _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 

@@ -92,8 +92,10 @@ class GradientProbe:
                 row[name] = {"gradient": _rms(g), "update": _rms(u)}
                 row[name]["slope"] = float(sum((a * b).sum() for a, b in zip(g, u, strict=True)))
                 if name in ("q", "k") and _has_two_maps(layer.self_attn, name):
-                    maps = (x[0].view(-1, 2, layer.self_attn.head_dim, x[0].shape[1]).unbind(1)
-                            for x in (g, u))  # fmt: skip
+                    maps = (
+                        x[0].view(-1, 2, layer.self_attn.head_dim, x[0].shape[1]).unbind(1)
+                        for x in (g, u)
+                    )
                     for index, (g_map, u_map) in enumerate(zip(*maps, strict=True), start=1):
                         row[f"{name}{index}"] = {"gradient": _rms([g_map]), "update": _rms([u_map])}
             rows.append(row | heads)

@@ -250,9 +250,12 @@ def _diffllama(
     v = value[0].chunk(2, dim=0)[0]  # the same values are given to both maps
     lam = diffllama_lambda(layer)
     return AttentionInputs(
-        q=q.transpose(0, 1), k=k.transpose(0, 1), v=v.transpose(0, 1),
-        lam=lam.expand(q.shape[1], q.shape[0]), scale=scale,
-    )  # fmt: skip
+        q=q.transpose(0, 1),
+        k=k.transpose(0, 1),
+        v=v.transpose(0, 1),
+        lam=lam.expand(q.shape[1], q.shape[0]),
+        scale=scale,
+    )
 
 
 def _blocks(network: Any) -> list[nn.Module]:

@@ -166,10 +166,11 @@ class Original:
         wide = 2 if self.version == 1 else 1
         q, kv = 2 * self.heads * self.width, wide * self.kv_heads * self.width
         attention = {
-            "q_proj.weight": (q, HIDDEN), "k_proj.weight": (kv, HIDDEN),
+            "q_proj.weight": (q, HIDDEN),
+            "k_proj.weight": (kv, HIDDEN),
             "v_proj.weight": (kv, HIDDEN),
             f"{self.out}.weight": (HIDDEN, wide * self.heads * self.width),
-        }  # fmt: skip
+        }
         if self.version == 2:
             return attention | {"lambda_proj.weight": (self.heads, HIDDEN)}
         attention |= {f"lambda_{x}{i}": (self.width,) for i in (1, 2) for x in "qk"}

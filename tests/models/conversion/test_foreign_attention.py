@@ -96,8 +96,10 @@ def phi(original, tmp_path):
     for index, source in ((1, 0), (5, 1)):
         old, new = f"model.layers.{source}.self_attn.", f"model.layers.{index}.attn."
         inner = {n.removeprefix(old): x for n, x in reference.state.items() if n.startswith(old)}
-        biases = {f"{n}_proj.bias": torch.randn(inner[f"{n}_proj.weight"].shape[0],
-                                                generator=generator) for n in "qkv"}  # fmt: skip
+        biases = {
+            f"{n}_proj.bias": torch.randn(inner[f"{n}_proj.weight"].shape[0], generator=generator)
+            for n in "qkv"
+        }
         biases["out_proj.bias"] = torch.randn(HIDDEN, generator=generator)
         layers[index] = inner | biases
         for kind in ("weight", "bias"):

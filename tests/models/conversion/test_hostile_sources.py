@@ -75,8 +75,10 @@ CASES = {
     "longer": (longer, "must be whole safetensors, got"),
     "a shard is missing": (index_alone, "must hold safetensors|must hold model-00001"),
     "two files, no index": (
-        lambda folder: shutil.copyfile(folder / WEIGHTS, folder / "other.safetensors")
-        and (folder / WEIGHTS).rename(folder / "one.safetensors"),
+        lambda folder: (
+            shutil.copyfile(folder / WEIGHTS, folder / "other.safetensors")
+            and (folder / WEIGHTS).rename(folder / "one.safetensors")
+        ),
         r"must hold safetensors \(model\.safetensors\), got 2 without an index",
     ),
     "of no layout": (of_no_layout, r"must be of one layout, got tensors of none \('encoder"),
@@ -114,7 +116,7 @@ CASES = {
         lambda folder: edit_weights(folder, lambda s: s[NAME].fill_(float("nan"))),
         "logits must be finite",
     ),
-}  # fmt: skip
+}
 PUSHED = ("pickled", "truncated", "foreign")
 
 

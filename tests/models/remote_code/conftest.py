@@ -52,10 +52,10 @@ def script(tmp_path):
     def run(name, *arguments):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         environment |= {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-P", SCRIPTS / f"{name}.py", *map(str, arguments)]
         done = subprocess.run(
-            [sys.executable, "-P", SCRIPTS / f"{name}.py", *map(str, arguments)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 

@@ -41,8 +41,10 @@ def test_without_code_nothing_points_to_it(make_config, build, tmp_path):
     model.save_pretrained(tmp_path, remote_code=False)
     assert "auto_map" not in settings(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
-        "config.json", "generation_config.json", "model.safetensors",
-    }  # fmt: skip
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+    }
     model.save_pretrained(tmp_path)
     assert model.config.to_dict() == before | {
         name: model.config.to_dict()[name] for name in ("architectures", "dtype")

@@ -41,8 +41,11 @@ def vllm_tokens(folder, options, prompts, cache):
         environment["VLLM_PLUGINS"] = ""
     done = subprocess.run(
         [PYTHON, Path(__file__).with_name("in_vllm.py"), *arguments],
-        capture_output=True, text=True, timeout=900, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr[-2_000:]
     return json.loads(answer.read_text())
 

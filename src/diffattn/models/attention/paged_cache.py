@@ -83,10 +83,8 @@ class PagedBatch:
             few, taken = self.few, self.few.tokens.clamp(max=num_tokens - 1)
             queries, their_lam = q[0, taken], lam[0, taken]
             if backend == "auto":
-                attended = paged_decode(
-                    queries, k_pages, v_pages, their_lam, block_table=few.table,
-                    kv_lengths=few.lengths,
-                )  # fmt: skip
+                pages = {"block_table": few.table, "kv_lengths": few.lengths}
+                attended = paged_decode(queries, k_pages, v_pages, their_lam, **pages)
             else:
                 keys, values = (gathered_pages(x, few.table) for x in (k_pages, v_pages))
                 attended = diff_attention(
@@ -99,9 +97,12 @@ class PagedBatch:
         """Write, and give the layer's pages in the operator's layout, uncopied."""
         heads = (self.allocator.num_key_value_heads, self.allocator.head_dim)
         self.allocator.update(
-            k[0].reshape(-1, *heads), v[0].reshape(-1, *heads), layer_idx,
-            self.write_index[:0], self.write_index,
-        )  # fmt: skip
+            k[0].reshape(-1, *heads),
+            v[0].reshape(-1, *heads),
+            layer_idx,
+            self.write_index[:0],
+            self.write_index,
+        )
         k_pages, v_pages = self.allocator.get_cache_for_block_table(layer_idx)
         k_pages, v_pages = (x.flatten(2) for x in (k_pages, v_pages))  # views
         return k_pages.unflatten(2, k.shape[2:]), v_pages.unflatten(2, v.shape[2:])
@@ -127,9 +128,11 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
     key_borders = kwargs["cu_seq_lens_k"][allocator.layer_type]
     lengths = key_borders.diff()
     table = _block_table(
-        read_index, key_borders, kwargs["max_length_k"][allocator.layer_type],
+        read_index,
+        key_borders,
+        kwargs["max_length_k"][allocator.layer_type],
         allocator.tokens_per_page,
-    )  # fmt: skip
+    )
     most = kwargs["max_length_q"]
     if most <= _FEW_QUERIES:
         tokens = _tokens(borders, most, num_tokens)

@@ -49,11 +49,6 @@ def our_names(config: DiffTransformerConfig) -> dict[str, str]:
     return {role: name for role, (name, _) in _parameters(config).items()}
 
 
-def our_shapes(config: DiffTransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Role to shape."""
-    return {role: shape for role, (_, shape) in _parameters(config).items()}
-
-
 def _parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
     one_layer = DiffTransformerConfig(
         **config.settings()
@@ -81,10 +76,11 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     """
     config = DiffTransformerConfig(**settings_of(source, changes))
     config.architectures = [_CLASS]
-    names = source.names or our_names(config)
+    parameters = _parameters(config)
+    names = source.names or {role: name for role, (name, _) in parameters.items()}
     weights: Weights = {}
     used = set()
-    for role, shape in our_shapes(config).items():
+    for role, (_, shape) in parameters.items():
         if role not in names:
             raise CheckpointError(
                 f"{source.name}: must hold what {source.layout.title} has, got no {role}."

@@ -19,8 +19,11 @@ from diffattn.models.folder_check import read_object
 from diffattn.models.weight_files import files_in, weight_files
 
 _DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-}  # fmt: skip
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _INDEX = "model.safetensors.index.json"
 _BUFFERS = ("rotary_emb.inv_freq",)

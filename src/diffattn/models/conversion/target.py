@@ -115,8 +115,10 @@ def as_original(model: OurModel) -> Written:
 
 
 WRITERS: dict[str, Callable[[OurModel], Written]] = {
-    "diffattn": as_ours, "diffllama": as_diffllama, "original": as_original,
-}  # fmt: skip
+    "diffattn": as_ours,
+    "diffllama": as_diffllama,
+    "original": as_original,
+}
 """Targets that are layouts."""
 
 

@@ -85,9 +85,12 @@ def verify_logits(
             f"got a difference of {difference:.3g} where rounding explains {budget:.3g}."
         )
     return Verification(
-        tokens=ids.numel(), largest_logit=float(size), difference=difference,
-        rounding=float(off), dtype=str(narrow).removeprefix("torch."),
-    )  # fmt: skip
+        tokens=ids.numel(),
+        largest_logit=float(size),
+        difference=difference,
+        rounding=float(off),
+        dtype=str(narrow).removeprefix("torch."),
+    )
 
 
 @torch.no_grad()
