@@ -83,7 +83,7 @@ class PagedBatch:
             few, taken = self.few, self.few.tokens.clamp(max=num_tokens - 1)
             queries, their_lam = q[0, taken], lam[0, taken]
             if backend == "auto":
-                pages = {"block_table": few.table, "kv_lengths": few.lengths}
+                pages: dict[str, Any] = {"block_table": few.table, "kv_lengths": few.lengths}
                 attended = paged_decode(queries, k_pages, v_pages, their_lam, **pages)
             else:
                 keys, values = (gathered_pages(x, few.table) for x in (k_pages, v_pages))
