@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3Config
 
-from diffattn.lab.analysis.session import _Collected
+from diffattn.lab.analysis.session import _Collector
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
@@ -62,7 +62,7 @@ def test_scores_equal_a_plain_pass(model):
 
 def test_its_layers_are_read(model):
     require_readable(model.network, 12)
-    collected = _Collected(model, 2**20)
+    collected = _Collector(model, 2**20)
     collected.add(0, range(20, 32))
     assert len(collected.result()["attention"]) == 2
     hidden = {}

@@ -75,9 +75,9 @@ class Gathered:
         count = first.selection["shard"][1]
         by_share: dict[int, tuple[Path, EvalResult]] = {}
         for path, result in parts:
-            number, of = result.selection["shard"]
+            number, out_of = result.selection["shard"]
             same = replace(result, selection=result.selection | {"shard": first.selection["shard"]})
-            if of != count or same.unlike(first):
+            if out_of != count or same.unlike(first):
                 self.gaps.append(f"{path.name} of {name} has other settings and is left out.")
             elif len({recorded_data(path), recorded_data(first_path)} - {None}) > 1:
                 self.gaps.append(f"{path.name} of {name} has read other data and is left out.")

@@ -88,13 +88,13 @@ def _closed(protocol: str, asked: Sequence[Row]) -> Guess:
             [str(row.get("expected")) for row in asked],
             "the most frequent answer always",
         )
-        seen = {task: len(set(of)) for task, of in _by_task(tasks, answers).items()}
+        seen = {task: len(set(given)) for task, given in _by_task(tasks, answers).items()}
         sizes = [int(row.get("labels", seen[task])) for row, task in zip(asked, tasks, strict=True)]
     else:
         return Guess()
     chances = _by_task(tasks, [1 / size for size in sizes]).values()
     right = _by_task(tasks, answers).values()
-    ceiling = fmean(Counter(of).most_common(1)[0][1] / len(of) for of in right)
+    ceiling = fmean(Counter(gold).most_common(1)[0][1] / len(gold) for gold in right)
     return Guess(fmean(map(fmean, chances)), ceiling, how, tuple(asked))
 
 

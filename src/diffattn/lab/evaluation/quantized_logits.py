@@ -79,7 +79,7 @@ class QuantizedLogits(Protocol):
     settings: dict[str, Any] = field(default_factory=lambda: {"tasks": ["hellaswag"]})
     """Its parameters; those not named have their defaults."""
     bits: tuple[int, ...] = (16, 8, 6, 4)
-    """Widths; 16 is no rounding, and what the others are compared with."""
+    """Widths; 16 is no rounding, and the others are compared with it."""
     granularity: str = "tensor"
     """What shares a scale: ``"tensor"``, ``"head"`` or ``"row"``."""
     text: str | None = "stdlib"

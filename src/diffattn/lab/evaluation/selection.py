@@ -67,7 +67,7 @@ ALL = Selection()
 def limited(items: Sequence[Item], limit: int) -> set[str]:
     """Ids of at most ``limit`` items, spread over all of them, the same for every model.
 
-    Clusters come whole, so that what is compared within one stays together: the list of clusters
+    Clusters come whole, so that items compared within a cluster stay together: the list of clusters
     is cut into equal blocks, and of each block the one with the smallest hash is taken. A first
     cluster with more items than ``limit`` is cut.
     """

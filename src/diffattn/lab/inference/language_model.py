@@ -159,7 +159,7 @@ def _fetched(network: Any, name: str) -> torch.Tensor:
 
 
 def _settings(value: Any) -> Any:
-    """A configuration's settings, and those of its parts, without what is not hashed."""
+    """A configuration's settings, and those of its parts, without those that are not hashed."""
     if not isinstance(value, dict):
         return value
     return {str(key): _settings(x) for key, x in value.items() if key not in _NOT_HASHED}

@@ -247,13 +247,15 @@ class NetworkReader:
                     f"{self.label}: tokens must be ids from 0 to {known - 1}, got {token}."
                 )
 
-    def require_length(self, tokens: int, what: str) -> None:
+    def require_length(self, tokens: int, subject: str) -> None:
         """Refuse ``tokens`` in all, more than the model takes, before any is read.
 
-        ``what`` says who asks and what must fit.
+        The ``subject`` begins the message: who asks, and what must fit.
         """
         if tokens > self.max_length:
-            raise ItemError(f"{what} must fit the model's {self.max_length} tokens, got {tokens}.")
+            raise ItemError(
+                f"{subject} must fit the model's {self.max_length} tokens, got {tokens}."
+            )
         self.require_steady(tokens)
 
     def require_steady(self, tokens: int) -> None:

@@ -117,7 +117,7 @@ def complete(
 
 
 _WORTH_READING = 128
-"""Tokens: what prompts share below this is read with each of them."""
+"""Tokens: a shorter beginning is read with each prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
 
 _WORTH_SHARING = 128
-"""Tokens: what is shorter is computed again rather than read in a pass of its own."""
+"""Tokens: a shorter prefix is computed again rather than read in a pass of its own."""
 
 
 def read_prompts(

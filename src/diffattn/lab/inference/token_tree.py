@@ -57,7 +57,7 @@ class TokenTree:
 class _Borrowed(DynamicLayer):
     """Shows the prefix and the keys of one pass side by side, and keeps only the prefix.
 
-    What a pass adds lives for one layer at a time, so memory does not grow by a second prefix.
+    Keys of a pass live for one layer at a time, so memory does not grow by a second prefix.
     """
 
     def update(

@@ -1,1 +1,1 @@
-"""Whether what a model writes is supported by what it read."""
+"""Whether the text that a model reads supports the text that it writes."""

@@ -107,7 +107,7 @@ class Hallucination(Protocol):
     """Summaries or answers by one data set's prompt, scored without a judge.
 
     The paper's number, the share that a judge model finds free of hallucination, needs that
-    judge: ``diffattn judge`` adds it to the evaluation folder, from what is recorded here.
+    judge: ``diffattn judge`` adds it to the evaluation folder, from the outputs recorded here.
 
     Source: arXiv:2410.05258v2, section 3.5 (Table 4); arXiv:2407.07071; arXiv:2308.14508.
     """
@@ -145,7 +145,7 @@ class Hallucination(Protocol):
     """File, folder with ``<dataset>.jsonl``, ``"hub"``, ``"hub:NAME[:CONFIG[:SPLIT]]"``, or
     ``"generated"``. Must be given: no data set is bundled and nothing is fetched unasked."""
     columns: dict[str, str] = field(default_factory=dict)
-    """``document``, ``question`` and ``references`` to what the rows call them. Default: the
+    """``document``, ``question`` and ``references`` to their names in the rows. Default: the
     columns of the data set, or of LongBench."""
     samples: int = 100
     prompt_tokens: int | None = None

@@ -30,7 +30,7 @@ class IclProtocol(Protocol):
     data: str = "hub"
     """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
     columns: dict[str, str] = field(default_factory=dict)
-    """``text`` and ``label`` to what local CSV files and JSON lines call them."""
+    """``text`` and ``label`` to their names in local CSV files and JSON lines."""
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
@@ -99,7 +99,7 @@ class IclTask:
         return [model.encode_prompt(texts[0]), *pieces] if texts else []
 
     def question(self, model: LanguageModel, text: str) -> list[int]:
-        """Tokens of a question that follows demonstrations, without what belongs to the labels."""
+        """Tokens of a question after demonstrations, without those that belong to the labels."""
         return self.trie.cut(encode_after(model, SEPARATOR, self._question(text)))
 
     @property

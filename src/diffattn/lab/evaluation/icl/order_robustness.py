@@ -144,7 +144,7 @@ def _grid(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
 def _ranges(
     scores: np.ndarray, decoding: str, *, headline: bool
 ) -> tuple[list[Metric], dict[str, float]]:
-    """The margin over the orders with its interval, and what chance brings."""
+    """The margin over the orders with its interval, and that of chance."""
     num_orders, n = scores.shape
     if n == 0:
         return [], {}

@@ -1,1 +1,1 @@
-"""Finding what a long context hides: needles, pairs, and where attention goes."""
+"""Searches in long contexts: needles, pairs, and where attention goes."""

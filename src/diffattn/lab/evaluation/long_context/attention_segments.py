@@ -84,7 +84,7 @@ class AttentionSegments(HaystackProtocol):
         self.require_at_least(1, "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One haystack per batch: its depths share what they begin with."""
+        """One haystack per batch: its depths share their beginning."""
         self.require_fit(model, "length", self.length)
         try:
             build_prompts(model, self.task(0), self.depths[:1])

@@ -51,7 +51,7 @@ def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most:
 
 
 LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
-"""Tokens; what long-context tables print."""
+"""Tokens, as in long-context tables."""
 
 
 def lengths_that_fit(

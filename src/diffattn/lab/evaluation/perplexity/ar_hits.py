@@ -278,7 +278,7 @@ class ArHits(Protocol):
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The counts in the training tokens."""
         counts: Mapping[int, NgramCounts] = items[0].payload.counts
-        return {n: (of.keys, of.counts) for n, of in counts.items()}
+        return {n: (counted.keys, counted.counts) for n, counted in counts.items()}
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Losses summed over the slices of each sequence."""

@@ -45,32 +45,32 @@ class _World:
         where = self.draw.choice([place for place in PLACES if place != self.place.get(who)])
         self.place[who] = where
         self.facts.append(f"{who} {self.draw.choice(_MOVE)} the {where}.")
-        for what, by in self.carrier.items():
-            if by == who:
-                self._note(what, where)
+        for item, holder in self.carrier.items():
+            if holder == who:
+                self._note(item, where)
 
     def take(self) -> None:
         """Someone takes an object that is not yet anywhere, or lies where the person is."""
         can = [
-            (who, what)
+            (who, item)
             for who, where in self.place.items()
-            for what in OBJECTS
-            if what not in self.carrier and self.track.get(what, [where])[-1] == where
+            for item in OBJECTS
+            if item not in self.carrier and self.track.get(item, [where])[-1] == where
         ]
         if can:
-            who, what = self.draw.choice(can)
-            self.carrier[what] = who
-            self._note(what, self.place[who])
-            self.facts.append(f"{who} {self.draw.choice(_TAKE)} the {what}.")
+            who, item = self.draw.choice(can)
+            self.carrier[item] = who
+            self._note(item, self.place[who])
+            self.facts.append(f"{who} {self.draw.choice(_TAKE)} the {item}.")
 
     def drop(self) -> None:
         """Someone lets go of an object."""
         if self.carrier:
-            what = self.draw.choice(sorted(self.carrier))
-            self.facts.append(f"{self.carrier.pop(what)} {self.draw.choice(_DROP)} the {what}.")
+            item = self.draw.choice(sorted(self.carrier))
+            self.facts.append(f"{self.carrier.pop(item)} {self.draw.choice(_DROP)} the {item}.")
 
-    def _note(self, what: str, where: str) -> None:
-        track = self.track.setdefault(what, [])
+    def _note(self, item: str, where: str) -> None:
+        track = self.track.setdefault(item, [])
         if not track or track[-1] != where:
             track.append(where)
 
@@ -87,19 +87,19 @@ def _one_fact(draw: Random) -> Story:
 def _two_facts(draw: Random) -> Story:
     """Where is the milk? Who has or had it, and where that person was."""
     world = _tell(draw, draw.randint(4, 14), lambda w: [o for o in w.track if len(w.track[o]) > 1])
-    what = draw.choice([name for name in OBJECTS if len(world.track.get(name, ())) > 1])
+    item = draw.choice([name for name in OBJECTS if len(world.track.get(name, ())) > 1])
     return Story(
-        facts=tuple(world.facts), question=f"Where is the {what}?", answer=world.track[what][-1]
+        facts=tuple(world.facts), question=f"Where is the {item}?", answer=world.track[item][-1]
     )
 
 
 def _three_facts(draw: Random) -> Story:
     """Where was the milk before the kitchen? A place where it has been once."""
     world = _tell(draw, draw.randint(6, 20), lambda w: _places_after_others(w.track))
-    what, before, after = draw.choice(_places_after_others(world.track))
+    item, before, after = draw.choice(_places_after_others(world.track))
     return Story(
         facts=tuple(world.facts),
-        question=f"Where was the {what} before the {after}?",
+        question=f"Where was the {item} before the {after}?",
         answer=before,
     )
 
@@ -133,12 +133,12 @@ def _gift(draw: Random) -> Story:
         elif act < 0.7:
             world.take()
         elif world.carrier:
-            what = draw.choice(sorted(world.carrier))
-            giver = world.carrier[what]
+            item = draw.choice(sorted(world.carrier))
+            giver = world.carrier[item]
             receiver = draw.choice([person for person in GIVERS if person != giver])
-            world.carrier[what] = receiver
-            gifts.append((giver, what, receiver))
-            world.facts.append(f"{giver} {draw.choice(_GIVE)} the {what} to {receiver}.")
+            world.carrier[item] = receiver
+            gifts.append((giver, item, receiver))
+            world.facts.append(f"{giver} {draw.choice(_GIVE)} the {item} to {receiver}.")
         if len(world.facts) > 3 * wanted:  # many equal gifts: begin again
             world, gifts = _World(draw, GIVERS), []
     question, answer = draw.choice(_gift_questions(gifts))
@@ -148,13 +148,13 @@ def _gift(draw: Random) -> Story:
 def _gift_questions(gifts: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
     """Questions that exactly one gift answers, with the answers."""
     asked: dict[str, list[str]] = {}
-    for giver, what, receiver in gifts:
+    for giver, item, receiver in gifts:
         for question, answer in (
-            (f"What did {giver} give to {receiver}?", what),
-            (f"Who gave the {what} to {receiver}?", giver),
-            (f"Who did {giver} give the {what} to?", receiver),
-            (f"Who gave the {what}?", giver),
-            (f"Who received the {what}?", receiver),
+            (f"What did {giver} give to {receiver}?", item),
+            (f"Who gave the {item} to {receiver}?", giver),
+            (f"Who did {giver} give the {item} to?", receiver),
+            (f"Who gave the {item}?", giver),
+            (f"Who received the {item}?", receiver),
         ):
             asked.setdefault(question, []).append(answer)
     return [(question, answers[0]) for question, answers in asked.items() if len(answers) == 1]
@@ -179,8 +179,8 @@ def _tell(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]
 def _places_after_others(track: dict[str, list[str]]) -> list[tuple[str, str, str]]:
     """Object, place, and the next place, where it was only one time."""
     return [
-        (what, places[i - 1], places[i])
-        for what, places in track.items()
+        (item, places[i - 1], places[i])
+        for item, places in track.items()
         for i in range(1, len(places))
         if places.count(places[i]) == 1
     ]

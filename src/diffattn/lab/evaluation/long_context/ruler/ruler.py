@@ -242,7 +242,7 @@ class Ruler(HaystackProtocol):
         """The tasks in the form they have at a length.
 
         Raises:
-            ConfigError: The length is too short for one, or its content does not fill it.
+            ConfigError: The length is too short for a task, or its content does not fill it.
         """
         tasks, short = [], []
         for name in self.chosen():
@@ -266,7 +266,7 @@ class Ruler(HaystackProtocol):
             if units == most < length:
                 unit = "documents" if task.name in FILE_PARAMETERS else "words"
                 raise ConfigError(
-                    f"ruler: what {task.name} is made of must fill a context of {length} tokens, "
+                    f"ruler: the content of {task.name} must fill a context of {length} tokens, "
                     f"got only {most} {unit}."
                 )
         return tasks

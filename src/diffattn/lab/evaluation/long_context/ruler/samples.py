@@ -27,7 +27,7 @@ class Sample:
     answer: str
     """A right answer as it would follow the prefix."""
     candidates: tuple[str, ...] | None = None
-    """Different values or variables in what is asked about. Default: it is a list, or documents."""
+    """Different values or variables in the context. Default: it is a list, or documents."""
     listed: tuple[str, ...] | None = None
     """Words of a list in their order, as often as they occur. Default: it is none."""
     documents: str | None = None
