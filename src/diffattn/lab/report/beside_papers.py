@@ -219,7 +219,8 @@ def _compare(
     content += [Pair(charts)] if len(charts) > 1 else charts
     content += map(published_table, result.tables)
     if measured:
-        content.append(table_of_claims("Measured here.", measured, places=places))
+        headers = [header for header in HEADERS if header != "p"]
+        content.append(table_of_claims("Measured here.", measured, headers, places))
     content += [Bullets(not_run, "Not run:"), *from_studies]
     if rows:
         content.append(Fold("Commands", [Part(row.claim.id, _commands(row)) for row in rows]))

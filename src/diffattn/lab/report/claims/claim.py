@@ -42,9 +42,8 @@ class Measured:
 
     @property
     def count(self) -> str:
-        """The number of seeds or cases, with the note."""
-        unit = self.unit.removesuffix("s") if self.n == 1 else self.unit
-        return f"{self.n} {unit}" + (f" ({self.note})" if self.note else "")
+        """The number of seeds or cases."""
+        return f"{self.n} {self.unit.removesuffix('s') if self.n == 1 else self.unit}"
 
 
 Measure = Callable[[ClaimRecords], Measured | None]

@@ -135,16 +135,20 @@ def _cells(row: JudgedClaim, places: Mapping[str, str]) -> dict[str, Cell | str]
             ends = span(measured.low, measured.high, measured.digits)
         effect = number(measured.effect, measured.digits)
         numbers = [effect, ends, measured.count, p_value(measured.p)]
-    cells: list[Cell | str] = [
-        claim.id,
-        word_cell(f"{claim.says} ({claim.source})"),
-        word_cell(claim.effect),
-        word_cell(f"{claim.expects} {number(claim.bound, 2).removesuffix('.00')}"),
-        *map(number_cell, (*numbers, p_value(row.p_holm))),
-        Cell(text=row.verdict, badge=row.verdict.replace(" ", "-"), note=row.why),
-        word_cell(places.get(claim.record, claim.record)),
-    ]
-    return dict(zip(HEADERS, cells, strict=True))
+    effect, ends, count, p = numbers
+    return {
+        "Claim": claim.id,
+        "The paper says": word_cell(f"{claim.says} ({claim.source})"),
+        "Effect measured": word_cell(claim.effect),
+        "If it holds": word_cell(f"{claim.expects} {number(claim.bound, 2).removesuffix('.00')}"),
+        "Effect": number_cell(effect),
+        "Range or 95 % interval": number_cell(ends),
+        "n": number_cell(count, note="" if measured is None else measured.note),
+        "p": number_cell(p),
+        "p, Holm": number_cell(p_value(row.p_holm)),
+        "Verdict": Cell(text=row.verdict, badge=row.verdict.replace(" ", "-"), note=row.why),
+        "Record": word_cell(places.get(claim.record, claim.record)),
+    }
 
 
 if __name__ == "__main__":
