@@ -60,20 +60,15 @@ ALL = slice(None)
 LOGITS = {
     "NaN everywhere": (fill(NAN, ALL), True),
     "NaN in one entry": (fill(NAN, ALL, ALL, 3), True),
-    "NaN after the last token": (fill(NAN, ALL, -1), False),
     "NaN in the first row of several": (in_first_row, False),
     "NaN after many tokens": (late, False),
     "NaN now and then": (now_and_then, False),
     "+inf in one entry": (fill(INF, ALL, ALL, 3), True),
-    "+inf everywhere": (fill(INF, ALL), True),
-    "-inf everywhere": (fill(-INF, ALL), True),
     "-inf after the last token": (fill(-INF, ALL, -1), False),
 }
 # Weights by the end of their names, and what is written to them: all items are hit.
 WEIGHTS = {
     "NaN in the final norm": ("model.norm.weight", NAN),
-    "+inf in the final norm": ("model.norm.weight", INF),
-    "NaN in one head": ("layers.1.self_attn.o_proj.weight", NAN),
     "NaN in a value": ("layers.0.self_attn.v_proj.weight", NAN),
     "NaN in a key": ("layers.1.self_attn.k_proj.weight", NAN),
     "NaN in a feed-forward": ("layers.1.mlp.down_proj.weight", NAN),
@@ -275,7 +270,6 @@ def test_broken_models_in_short(sound, chosen, expected, tmp_path):
 KINDS = ("softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama")
 BROKEN_FOLDERS = {
     "NaN in the final norm": ("model.norm.weight", NAN),
-    "+inf in the final norm": ("model.norm.weight", INF),
     "NaN in one layer": ("layers.1.self_attn.o_proj.weight", NAN),
     "NaN in the output head": ("lm_head.weight", NAN),
     "+inf in the output head": ("lm_head.weight", INF),
@@ -303,7 +297,7 @@ def generate_fault(folder, temperature):
 
 @pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
 def test_generate_says_that_a_model_is_broken(build, tmp_path, few):
-    with trial(f"broken models: generate{sample(few)}", minimum=2 if few else 84) as tally:
+    with trial(f"broken models: generate{sample(few)}", minimum=2 if few else 70) as tally:
         for kind in KINDS:
             for name, (weight, value) in BROKEN_FOLDERS.items():
                 cases = {t: f"{kind}: {name}: {t}" for t in (0.0, 0.7)}
@@ -316,22 +310,6 @@ def test_generate_says_that_a_model_is_broken(build, tmp_path, few):
                 model.tokenizer.save_pretrained(folder)
                 for temperature in wanted:
                     tally.check(cases[temperature], generate_fault(folder, temperature))
-            if not few:
-                late_fault(tally, untied(build(kind)), kind, tmp_path / kind / "late")
-
-
-def late_fault(tally, model, kind, folder):
-    """A model that breaks once it has written a certain token."""
-    prompt = model.tokenizer("the city")["input_ids"]
-    (written,) = model.generate([prompt], max_new_tokens=12)
-    later = [x for x in written.ids[2:-1] if x not in (*prompt, *written.ids[:2])]
-    if not later:
-        return
-    with torch.no_grad():
-        model.network.get_input_embeddings().weight[later[0]] = NAN
-    model.network.save_pretrained(folder)
-    model.tokenizer.save_pretrained(folder)
-    tally.check(f"{kind}: NaN after some tokens", generate_fault(folder, 0.0))
 
 
 def untied(model):
@@ -340,40 +318,6 @@ def untied(model):
     network.config.tie_word_embeddings = False
     network.lm_head.weight = nn.Parameter(network.lm_head.weight.detach().clone())
     return LanguageModel(network, model.tokenizer, label=model.label)
-
-
-@pytest.mark.scheduled
-def test_one_command_over_all_protocols_fails_by_name(sound, chosen, tmp_path):
-    """Exit code 1, one line for each, and no result on disk."""
-    broken = with_weights(sound, "model.norm.weight", NAN)
-    broken.network.save_pretrained(tmp_path / "model")
-    broken.tokenizer.save_pretrained(tmp_path / "model")
-    settings = [
-        f"--set={part.variant}.{key}={json.dumps(value)}"
-        for part in chosen
-        for key, value in part.protocol.parameters().items()
-        if key in ("data", "haystack", "texts", "text", "settings", "limit", "samples")
-        and value is not None
-        and part.protocol.name != "quantized_logits"
-    ]
-    quantized = next(part for part in chosen if part.protocol.name == "quantized_logits").protocol
-    settings += [
-        f"--set=quantized_logits.text={quantized.text}",
-        f"--set=quantized_logits.settings={json.dumps(dict(quantized.settings))}",
-    ]
-    done = CliRunner().invoke(
-        app,
-        ["evaluate", "all", "--quick", "--model", str(tmp_path / "model"), *settings,
-         "--out", str(tmp_path / "out")],
-    )  # fmt: skip
-    with trial("broken models: one command", minimum=17) as tally:
-        for part in chosen:
-            lines = [line for line in done.output.splitlines() if f"/{part.variant} can" in line]
-            text = " ".join(done.output.split())
-            named = bool(lines) or f"model/{part.variant} cannot run" in text
-            tally.check(part.variant, None if named else "is not named")
-    assert done.exit_code == 1
-    assert not list((tmp_path / "out").rglob("result.json"))
 
 
 def test_a_suppressed_token_is_no_fault(sound, text):
