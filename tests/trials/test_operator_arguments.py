@@ -38,22 +38,15 @@ def int32(*values):
 
 
 NO_TENSORS = {
-    "list": [1.0], "nested list": [[[0.0]]], "tuple": (1, 2), "dict": {"q": 1}, "set": {1},
-    "str": "q", "long str": "q" * 9999, "two lines": "q\nq", "bytes": b"q", "int": 3,
-    "huge int": 10**5000, "float": 0.5, "bool": True, "complex": 1j, "array": np.zeros((2, 3)),
-    "object": object(), "foreign": Foreign(), "class": torch.Tensor, "function": torch.zeros,
-    "dtype": torch.float32, "device": torch.device("cpu"), "module": torch,
-    "generator": iter("q"), "Decimal": Decimal(1), "size": torch.Size([2]),
+    "list": [1.0], "dict": {"q": 1}, "str": "q", "long str": "q" * 9999, "two lines": "q\nq",
+    "bytes": b"q", "int": 3, "huge int": 10**5000, "float": 0.5, "bool": True, "complex": 1j,
+    "array": np.zeros((2, 3)), "foreign": Foreign(), "class": torch.Tensor,
+    "function": torch.zeros, "dtype": torch.float32, "Decimal": Decimal(1),
 }  # fmt: skip
-NO_NUMBERS = {
-    name: NO_TENSORS[name]
-    for name in ("list", "tuple", "dict", "set", "str", "long str", "two lines", "bytes", "bool",
-                 "complex", "array", "object", "foreign", "class", "function", "dtype", "device",
-                 "module", "generator", "Decimal", "huge int")
-} | {
-    "NaN": float("nan"), "inf": float("inf"), "-inf": -float("inf"), "-huge int": -(10**5000),
-    "NaN of numpy": np.float32("nan"), "inf of numpy": np.float64("inf"),
-    "tensor": torch.tensor(0.5), "large tensor": torch.zeros(40, 40), "missing": ...,
+NO_NUMBERS = {name: x for name, x in NO_TENSORS.items() if name not in ("int", "float")} | {
+    "NaN": float("nan"), "inf": float("inf"), "-huge int": -(10**5000),
+    "NaN of numpy": np.float32("nan"), "tensor": torch.tensor(0.5),
+    "large tensor": torch.zeros(40, 40), "missing": ...,
 }  # fmt: skip
 NO_COUNTS = NO_NUMBERS | {
     "0": 0, "-1": -1, "float": 2.0, "half": 0.5, "fraction": Fraction(3), "int64": np.int64(3),
@@ -320,7 +313,7 @@ def test_real_numbers_are_scales(scale):
 
 
 def test_wrong_arguments():
-    with trial("wrong arguments of operators", minimum=7_500) as tally:
+    with trial("wrong arguments of operators", minimum=5_000) as tally:
         for label, function, arguments in wrong_calls():
             tally.check(label, fault(function, arguments))
 
