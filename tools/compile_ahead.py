@@ -108,14 +108,14 @@ def searched(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
             subject = tune.subject_of(config, row, op, attention, head_dim)
             for mode in tune.PASSES:
                 forms = tune.forms_of(subject, mode)
-                nothing: dict[str, Any] = dict.fromkeys(chain(*forms))
+                no_tiles: dict[str, Any] = dict.fromkeys(chain(*forms))
                 for form in forms:
                     seeds = {x: subject.seed(x) or configs.CANDIDATES[x][0] for x in form}
                     for launch in form:
                         for tile in configs.CANDIDATES[launch]:
-                            rows = nothing | seeds | {launch: tile}
+                            rows = no_tiles | seeds | {launch: tile}
                             yield f"{subject} {launch}", partial(passes, subject.small, rows)
-                    yield f"{subject} {mode}", partial(passes, subject.small, nothing | seeds)
+                    yield f"{subject} {mode}", partial(passes, subject.small, no_tiles | seeds)
 
 
 def compile_search(capability: int) -> None:
@@ -195,13 +195,13 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
     """Keep what a GPU's machine would run of the kernels, on the tensors that there are."""
     from tools.outcomes import kernel_of
 
-    wanted = set(Path(os.environ[NAMES]).read_text(encoding="utf-8").splitlines())
+    names_to_run = set(Path(os.environ[NAMES]).read_text(encoding="utf-8").splitlines())
     items[:] = [
         item
         for item in items
         if "[cuda" not in item.nodeid
         and kernel_of(item.nodeid) is not None
-        and item.nodeid.replace("[cpu", "[cuda", 1) in wanted
+        and item.nodeid.replace("[cpu", "[cuda", 1) in names_to_run
     ]
 
 

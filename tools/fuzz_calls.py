@@ -39,7 +39,7 @@ class FuzzCall:
         case = self.case
         num_keys = case.num_queries if case.num_keys is None else case.num_keys
         odd = case.head_dim % 2 or case.value_dim % 2
-        held = {
+        facets = {
             "causal": case.causal,
             "window": case.window is not None,
             "padding": case.padding is not None or self.random_padding,
@@ -57,7 +57,7 @@ class FuzzCall:
             "λ outside [0, 1]": self.lam is not None and not 0 <= self.lam <= 1,
             f"values: {self.values}": True,
         }
-        return [name for name, is_held in held.items() if is_held]
+        return [name for name, is_present in facets.items() if is_present]
 
 
 def draw_call(seed: int) -> FuzzCall:

@@ -241,12 +241,12 @@ def _adapted(stage: Stage, *, full: bool, device: str, root: Path) -> Stage:
 def _of_models(out: Path) -> str | None:
     """That a model was not timed with the kernels."""
     result = BenchResult.read(out / "bench" / "models.json")
-    found = {
+    backends = {
         row.backend
         for case in result.cases for row in case.rows
         if row.contender == "diff" and row.status == "ok"
     }  # fmt: skip
-    return _other_backends(found)
+    return _other_backends(backends)
 
 
 def _of_pair(out: Path) -> str | None:
@@ -254,10 +254,10 @@ def _of_pair(out: Path) -> str | None:
     return _other_backends(set(RunRecord.read(out / "diff").backends.values()))
 
 
-def _other_backends(found: set[Any]) -> str | None:
-    if found and found <= {*_KERNELS}:
+def _other_backends(backends: set[Any]) -> str | None:
+    if backends and backends <= {*_KERNELS}:
         return None
-    names = ", ".join(sorted(map(str, found))) or "nothing"
+    names = ", ".join(sorted(map(str, backends))) or "nothing"
     return f"differential attention must run on one of {{{', '.join(_KERNELS)}}}, got {names}"
 
 
@@ -319,7 +319,7 @@ def _pair(scale: str, root: Path, out: Path) -> tuple[tuple[str, ...], ...]:
     )
     settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     data = [f"data.{name}" for name in ("source", "vocab_size", "validation_fraction")]
-    kept = [
+    kept_settings = [
         word for key, value in changes.items() if key not in data
         for word in ("--set", f"{key}={value}")
     ]  # fmt: skip
@@ -327,7 +327,7 @@ def _pair(scale: str, root: Path, out: Path) -> tuple[tuple[str, ...], ...]:
     train = (*_DIFFATTN, "train", "laptop")
     return (
         (*train, "--out", str(out / "softmax"), "--attention", "softmax", *settings),
-        (*train, "--out", str(out / "diff"), "--attention", "diff", *packed, *kept),
+        (*train, "--out", str(out / "diff"), "--attention", "diff", *packed, *kept_settings),
     )
 
 

@@ -67,9 +67,9 @@ def ptxas_version(capability: int) -> str:
 
     # triton itself knows major and minor alone.
     command = [get_ptxas(capability).path, "--version"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    version = re.search(r"\bV(\d+\.\d+\.\d+)", said)
-    assert version, f"the version of an assembler, got {said!r}"
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    version = re.search(r"\bV(\d+\.\d+\.\d+)", output)
+    assert version, f"the version of an assembler, got {output!r}"
     return version[1]
 
 

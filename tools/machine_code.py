@@ -145,8 +145,8 @@ def _blocks(
 def _product_loops(blocks: list[_Block], multiplies: Callable[[str], bool]) -> list[list[str]]:
     """The lines of each innermost cycle of blocks that multiplies."""
     hot = {n for n, block in enumerate(blocks) if any(map(multiplies, block.lines))}
-    found = _innermost(blocks, set(range(len(blocks))), hot)
-    return [[line for n in sorted(loop) for line in blocks[n].lines] for loop in found]
+    loops = _innermost(blocks, set(range(len(blocks))), hot)
+    return [[line for n in sorted(loop) for line in blocks[n].lines] for loop in loops]
 
 
 def _innermost(blocks: list[_Block], inside: set[int], hot: set[int]) -> list[set[int]]:

@@ -48,14 +48,14 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Leave out what was not chosen."""
-    wanted = os.environ.get(CHOICE)
-    if not wanted:
+    choice = os.environ.get(CHOICE)
+    if not choice:
         return
-    if wanted not in ("kernels", "others"):
-        raise ValueError(f"{CHOICE} must be 'kernels', 'others' or empty, got {wanted!r}.")
+    if choice not in ("kernels", "others"):
+        raise ValueError(f"{CHOICE} must be 'kernels', 'others' or empty, got {choice!r}.")
 
     def is_chosen(item: Any) -> bool:
-        return (kernel_of(item.nodeid) is not None) == (wanted == "kernels")
+        return (kernel_of(item.nodeid) is not None) == (choice == "kernels")
 
     config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
     items[:] = filter(is_chosen, items)

@@ -15,7 +15,7 @@ from diffattn.lab.records.results import Spread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class OptionResult:
     """What became of one option."""
 
     seconds: Spread | None = None
@@ -34,7 +34,7 @@ def search(
     check: Callable[[Mapping[str, Option]], Mapping[str, str | None]],
     time: Callable[[Mapping[str, Option], OnFailure], Mapping[str, Sequence[float]]],
     why: Callable[[Option, Exception], str],
-) -> dict[str, Tried]:
+) -> dict[str, OptionResult]:
     """Time the options that are right.
 
     Args:
@@ -48,8 +48,8 @@ def search(
     Returns:
         Every option, in the order given.
     """
-    found = check(options)
-    refused = {name: found[name] for name in options}
+    refusals = check(options)
+    refused = {name: refusals[name] for name in options}
     right = {name: option for name, option in options.items() if refused[name] is None}
 
     def refuse(name: str, error: Exception) -> None:
@@ -57,25 +57,27 @@ def search(
 
     samples = time(right, refuse) if right else {}
     return {
-        name: Tried(seconds=spread(list(samples[name])) if name in samples else None, refused=why)
+        name: OptionResult(
+            seconds=spread(list(samples[name])) if name in samples else None, refused=why
+        )
         for name, why in refused.items()
     }
 
 
-def best(tried: Mapping[str, Tried], seed: str | None) -> str | None:
+def best(results: Mapping[str, OptionResult], seed: str | None) -> str | None:
     """The fastest option by its median.
 
     The seed stays unless another one's median is below the seed's lower quartile: within what
     rounds differ by, nothing says that the other is faster.
 
     Args:
-        tried: From :func:`search`.
+        results: From :func:`search`.
         seed: What there was before, which may be no option or refused.
 
     Returns:
         Its name; ``None`` if every option was refused.
     """
-    seconds = {name: of.seconds for name, of in tried.items() if of.seconds is not None}
+    seconds = {name: of.seconds for name, of in results.items() if of.seconds is not None}
     if not seconds:
         return None
     fastest = min(seconds, key=lambda name: seconds[name].median)
@@ -175,11 +177,11 @@ class Checkers:
     def _start(self) -> _Worker:
         # Not forked: a process with a CUDA context cannot be.
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(self.check, theirs), daemon=True)
+        parent_end, child_end = context.Pipe()
+        process = context.Process(target=_work, args=(self.check, child_end), daemon=True)
         process.start()
-        theirs.close()
-        return _Worker(process=process, pipe=ours)
+        child_end.close()
+        return _Worker(process=process, pipe=parent_end)
 
 
 def _work(check: Callable[[Any], str | None], pipe: Connection) -> None:

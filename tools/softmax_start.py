@@ -137,19 +137,19 @@ def main() -> None:
             "difference": compared(rows, "loss"),
         },
     )
-    for way, found in compared(rows, "loss").items():
+    for way, intervals in compared(rows, "loss").items():
         jump = compared(rows, "start_loss")[way]["mean"]
-        print(f"{way}: jump {jump:+.4f}, at the end {found['mean']:+.4f} nats against softmax")
+        print(f"{way}: jump {jump:+.4f}, at the end {intervals['mean']:+.4f} nats against softmax")
 
 
 def compared(rows: dict[str, list[dict[str, Any]]], field: str) -> dict[str, dict[str, Any]]:
     """Every way's paired difference to the softmax twin, nats per token."""
     baseline = [row[field] for row in rows["softmax"]]
-    found = {}
+    intervals = {}
     for way in rows:
         interval = paired_difference([row[field] for row in rows[way]], baseline)
-        found[way] = {"mean": interval.mean, "low": interval.low, "high": interval.high}
-    return found
+        intervals[way] = {"mean": interval.mean, "low": interval.low, "high": interval.high}
+    return intervals
 
 
 if __name__ == "__main__":

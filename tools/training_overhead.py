@@ -175,7 +175,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as home:
-        found = measure(args, Path(home))
+        results = measure(args, Path(home))
     commit, dirty = git_state()
     record = {
         "kind": "training_overhead",
@@ -187,13 +187,13 @@ def main() -> None:
         "dirty": dirty,
         "versions": package_versions(),
         "hardware": hardware() | {"threads": 1, "clock": "processor time"},
-        **found,
+        **results,
     }
     write_json(args.out, record)
-    low, high = found["overhead"]["interval"]
+    low, high = results["overhead"]["interval"]
     print(
-        f"overhead {found['overhead']['median']:.1%} ({low:.1%} to {high:.1%}), "
-        f"waiting for data {found['waiting_share']:.2%} of a step"
+        f"overhead {results['overhead']['median']:.1%} ({low:.1%} to {high:.1%}), "
+        f"waiting for data {results['waiting_share']:.2%} of a step"
     )
 
 

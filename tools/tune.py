@@ -37,12 +37,12 @@ from diffattn.lab.benchmark.timing import Timed, Timer, interleave, timer_of
 from diffattn.lab.benchmark.tuned_table import lines_path, lines_text
 from diffattn.ops.triton import configs
 from diffattn.ops.triton.configs import LaunchConfig
-from tools.search import Checkers, OnFailure, Tried, best, search
+from tools.search import Checkers, OnFailure, OptionResult, best, search
 
 SCHEMA = 1
 Rows = Mapping[str, LaunchConfig | None]
 Form = tuple[str, ...]
-Asked = tuple[str, str, int, str, Rows]  # operator, attention, head_dim, pass, tiles
+Request = tuple[str, str, int, str, Rows]  # operator, attention, head_dim, pass, tiles
 PASSES: dict[str, tuple[Form, ...]] = {
     "forward": configs.FORWARD_FORMS,
     "backward": configs.BACKWARD_FORMS,
@@ -158,11 +158,11 @@ def tune(
     try:  # it may be cut off: ours come first, and the forward pass of every width before others
         for subject in subjects:
             if not subject.op:
-                tried_by = _searcher(subject, "backward", config, timer, checkers)
-                keep(subject, _shipped_forms(subject, "backward", tried_by))
+                try_options = _searcher(subject, "backward", config, timer, checkers)
+                keep(subject, _shipped_forms(subject, "backward", try_options))
         for mode, subject in sorted(searches, key=lambda search: bool(search[1].op)):
-            tried_by = _searcher(subject, mode, config, timer, checkers)
-            chosen = _tune_pass(subject, mode, tried_by, keep)
+            try_options = _searcher(subject, mode, config, timer, checkers)
+            chosen = _tune_pass(subject, mode, try_options, keep)
             for launch, tile in chosen.items():
                 line = lines.setdefault(launch, [None] * configs.NUM_COLUMNS)
                 line[subject.column(launch)] = astuple(tile) if tile else None
@@ -207,9 +207,9 @@ def subject_of(config: TuneConfig, row: int, op: str, attention: str, head_dim: 
 _kept_subject = functools.lru_cache(maxsize=1)(subject_of)
 
 
-def _check(config: TuneConfig, row: int, asked: Asked) -> str | None:
+def _check(config: TuneConfig, row: int, request: Request) -> str | None:
     """:func:`_refusal` in any process: Triton keeps on disk, for all, what one has compiled."""
-    *key, mode, rows = asked
+    *key, mode, rows = request
     return _refusal(_kept_subject(config, row, *key), mode, rows)
 
 
@@ -225,7 +225,7 @@ def _kernels(
 
 def _searcher(
     subject: _Subject, mode: str, config: TuneConfig, timer: Timer, checkers: Checkers
-) -> Callable[..., dict[str, Tried]]:
+) -> Callable[..., dict[str, OptionResult]]:
     """:func:`search` by what changes the launches of a pass."""
 
     def check(options: Mapping[str, Rows]) -> dict[str, str | None]:
@@ -233,7 +233,7 @@ def _searcher(
         return checkers({name: (*key, rows) for name, rows in options.items()})
 
     return functools.partial(
-        search, check=check, why=functools.partial(_why, subject),
+        search, check=check, why=functools.partial(_explain_failure, subject),
         time=functools.partial(_time, subject, mode, config=config, timer=timer),
     )  # fmt: skip
 
@@ -250,40 +250,44 @@ def forms_of(subject: _Subject, mode: str) -> dict[Form, bool]:
 
 
 def _shipped_forms(
-    subject: _Subject, mode: str, tried_by: Callable[..., dict[str, Tried]]
+    subject: _Subject, mode: str, try_options: Callable[..., dict[str, OptionResult]]
 ) -> dict[str, Any]:
     """The forms of a pass against each other, with the tiles that the table has."""
     tiles = {launch: subject.seed(launch) for launch in chain(*forms_of(subject, mode))}
     return _against_each_other(
-        subject, mode, {x: tile for x, tile in tiles.items() if tile}, tried_by, of="shipped forms"
+        subject,
+        mode,
+        {x: tile for x, tile in tiles.items() if tile},
+        try_options,
+        of="shipped forms",
     )
 
 
 def _against_each_other(
     subject: _Subject, mode: str, tiles: Mapping[str, LaunchConfig],
-    tried_by: Callable[..., dict[str, Tried]], *, of: str,
+    try_options: Callable[..., dict[str, OptionResult]], *, of: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Every form of a pass whose launches all have tiles, and the best: of all, and in order."""
     forms = forms_of(subject, mode)
-    nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
+    no_tiles: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
     whole = {" + ".join(form): form for form in forms if set(form) <= set(tiles)}
-    tried = tried_by({n: nothing | {x: tiles[x] for x in form} for n, form in whole.items()})
+    results = try_options({n: no_tiles | {x: tiles[x] for x in form} for n, form in whole.items()})
     seeds, chosen = [], []
     for in_order in (False, True):  # either may be asked for, so the table holds both
         seeded = configs.choose(PASSES[mode], lambda x: subject.seed(subject.op + x), in_order)
         seeds.append(" + ".join(subject.op + launch for launch in seeded))
-        allowed = {n: t for n, t in tried.items() if not (in_order and forms[whole[n]])}
+        allowed = {n: t for n, t in results.items() if not (in_order and forms[whole[n]])}
         chosen.append(best(allowed, seeds[-1]))
-    return _found(mode, of, seeds[0], chosen[0], tried) | {"in_order": chosen[1]}
+    return _search_record(mode, of, seeds[0], chosen[0], results) | {"in_order": chosen[1]}
 
 
 def _tune_pass(
-    subject: _Subject, mode: str, tried_by: Callable[..., dict[str, Tried]],
+    subject: _Subject, mode: str, try_options: Callable[..., dict[str, OptionResult]],
     keep: Callable[[_Subject, dict[str, Any]], None],
 ) -> dict[str, LaunchConfig | None]:  # fmt: skip
     """The tiles of every launch of a pass; empty, so that the seeds stay, where none would run."""
     forms = forms_of(subject, mode)
-    nothing: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
+    no_tiles: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
     found: dict[str, LaunchConfig] = {}
     for form in forms:
         for launch in form:
@@ -291,24 +295,24 @@ def _tune_pass(
                 continue
             others = {x: found.get(x) or subject.seed(x) or configs.CANDIDATES[x][0] for x in form}
             by_name = {_name(c): c for c in configs.CANDIDATES[launch]}
-            rows = {name: nothing | others | {launch: c} for name, c in by_name.items()}
+            rows = {name: no_tiles | others | {launch: c} for name, c in by_name.items()}
             tile = subject.seed(launch)
             seed = _name(tile) if tile else None
-            tried = tried_by(rows)
-            name = best(tried, seed)
-            keep(subject, _found(mode, launch, seed, name, tried))
+            results = try_options(rows)
+            name = best(results, seed)
+            keep(subject, _search_record(mode, launch, seed, name, results))
             if name is None:
                 break
             found[launch] = by_name[name]
     # Each was checked when the last of its launches was found, beside the others as they are here.
-    unchecked = functools.partial(tried_by, check=dict.fromkeys)
+    unchecked = functools.partial(try_options, check=dict.fromkeys)
     whole = _against_each_other(subject, mode, found, unchecked, of="forms")
     keep(subject, whole)
     chosen = (whole["best"], whole["in_order"])
     if None in chosen:
         return {}
     kept = {launch for name in chosen for launch in name.split(" + ")}
-    return {launch: found[launch] if launch in kept else None for launch in nothing}
+    return {launch: found[launch] if launch in kept else None for launch in no_tiles}
 
 
 def _name(config: LaunchConfig) -> str:
@@ -317,10 +321,10 @@ def _name(config: LaunchConfig) -> str:
     )
 
 
-def _found(
-    mode: str, of: str, seed: str | None, name: str | None, tried: Mapping[str, Tried]
+def _search_record(
+    mode: str, of: str, seed: str | None, name: str | None, results: Mapping[str, OptionResult]
 ) -> dict[str, Any]:
-    options = {option: asdict(became) for option, became in tried.items()}
+    options = {option: asdict(result) for option, result in results.items()}
     return {"mode": mode, "of": of, "seed": seed, "best": name, "options": options}
 
 
@@ -335,11 +339,11 @@ def _refusal(subject: _Subject, mode: str, rows: Rows) -> str | None:
                 if torch.cuda.is_initialized():
                     torch.cuda.synchronize()
     except Exception as error:  # compilers and drivers raise errors of every class
-        return _why(subject, rows, error)
+        return _explain_failure(subject, rows, error)
     return wrong
 
 
-def _why(subject: _Subject, rows: Rows, error: Exception) -> str:
+def _explain_failure(subject: _Subject, rows: Rows, error: Exception) -> str:
     """Why rows that raised cannot be taken; raises where the GPU's context died of them."""
     if device_lost():
         tiles = {launch: _name(c) for launch, c in rows.items() if c}

@@ -188,7 +188,7 @@ def test_a_lost_device_ends_the_search_and_what_was_found_stays(tmp_path, monkey
         if len(seen) < 3:  # after the two candidates of the first launch
             return real(subject, mode, rows)
         monkeypatch.setattr(module, "device_lost", lambda: True)
-        return module._why(subject, rows, RuntimeError("illegal\naddress"))
+        return module._explain_failure(subject, rows, RuntimeError("illegal\naddress"))
 
     monkeypatch.setattr(module, "_refusal", dies)
     out = tmp_path / "tune.json"

@@ -226,12 +226,12 @@ def _expected(
     """Reference values of every part; gradients of one key from several parts are added."""
     values: dict[str, dict[Any, list[Tensor]]] = {}
     for part, sub in _sub_inputs(inputs, chosen):
-        given = weights[part.batch, part.first : part.last, part.head][None, :, None]
+        grad_out = weights[part.batch, part.first : part.last, part.head][None, :, None]
         doubled = sub.map_tensors(Tensor.double)
         out = reference.forward(*doubled.tensors().values(), scale=sub.q.shape[-1] ** -0.5)
-        wanted = given.to(out) if gradients else None
-        exact = output_and_gradients(out, doubled.tensors(), wanted)
-        off = rounding_errors(sub, given)
+        grad_or_none = grad_out.to(out) if gradients else None
+        exact = output_and_gradients(out, doubled.tensors(), grad_or_none)
+        off = rounding_errors(sub, grad_out)
         head = (part.batch, part.head)
         rows = (*head, part.first, part.last)
         places = {"output": rows, "gradient of q": rows, "gradient of k": head}

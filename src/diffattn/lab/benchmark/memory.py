@@ -96,5 +96,5 @@ def _cpu_peak(case: Case, name: str, role: str) -> Peak:
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    print(json.dumps(asdict(_cpu_peak(Case(**asked["case"]), asked["name"], asked["role"]))))
+    request = json.loads(sys.argv[1])
+    print(json.dumps(asdict(_cpu_peak(Case(**request["case"]), request["name"], request["role"]))))

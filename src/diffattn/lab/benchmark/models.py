@@ -130,8 +130,8 @@ def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
         case: Shape ``size``, ``B``, ``N``.
         only: Names of contenders besides T. Default: all.
     """
-    wanted = [n for n, (role, *_) in MODEL_CONTENDERS.items() if role == T or not only or n in only]
-    return [_contender(case, name) for name in wanted]
+    names = [n for n, (role, *_) in MODEL_CONTENDERS.items() if role == T or not only or n in only]
+    return [_contender(case, name) for name in names]
 
 
 def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:

@@ -38,9 +38,9 @@ class Target:
 
     def words(self) -> str:
         """For example ``"forward at most 1.05 × T"``."""
-        what = "peak memory" if self.quantity == "memory" else self.mode.replace("_", " + ")
-        whom = "T" if self.quantity == "memory" else self.quantity
-        return f"{what} at most {self.limit:.3g} × {whom}"
+        quantity = "peak memory" if self.quantity == "memory" else self.mode.replace("_", " + ")
+        baseline = "T" if self.quantity == "memory" else self.quantity
+        return f"{quantity} at most {self.limit:.3g} × {baseline}"
 
     def applies(self, suite: str, device: str, dtype: str, mode: str, shape: Any) -> bool:
         """Whether the case is one that this target speaks of."""

@@ -50,18 +50,18 @@ def reference_by_rows(
     scale = options.pop("scale", exact.q.shape[-1] ** -0.5)
     mask = AttentionMask(**options)
     leaves = {name: x for name, x in exact.tensors().items() if x.requires_grad}
-    wanted = weights is not None and bool(leaves)
-    gradients = {name: torch.zeros_like(x) for name, x in leaves.items()} if wanted else {}
+    with_gradients = weights is not None and bool(leaves)
+    gradients = {name: torch.zeros_like(x) for name, x in leaves.items()} if with_gradients else {}
     outputs = []
     for rows in row_blocks(exact, scores):
-        with torch.set_grad_enabled(wanted):
+        with torch.set_grad_enabled(with_gradients):
             _, _, signed = reference.maps(
                 exact.q, exact.k, exact.lam, scale=scale, mask=mask, rows=rows
             )
             values = repeat_heads(exact.v, exact.q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
             out = torch.matmul(signed, values).transpose(1, 2)  # [B, R, H, Dv]
         outputs.append(out.detach())
-        if wanted:
+        if with_gradients:
             assert weights is not None
             parts = torch.autograd.grad(out, list(leaves.values()), weights[:, rows].to(out))
             for total, part in zip(gradients.values(), parts, strict=True):

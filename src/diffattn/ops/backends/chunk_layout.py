@@ -94,15 +94,15 @@ class Memory:
         return view
 
     def _flat(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
-        kept = self.kept.pieces
-        held = self._held.get((name, dtype), kept.get((name, dtype)))
-        if held is None or held.numel() < size:
+        pieces = self.kept.pieces
+        memory = self._held.get((name, dtype), pieces.get((name, dtype)))
+        if memory is None or memory.numel() < size:
             with torch.inference_mode(False):  # else no later call could write to it
-                held = torch.empty(size, dtype=dtype)
-            if held.nbytes <= _KEPT_BYTES:
-                kept[name, dtype] = held
-        self._held[name, dtype] = held
-        return held[:size]
+                memory = torch.empty(size, dtype=dtype)
+            if memory.nbytes <= _KEPT_BYTES:
+                pieces[name, dtype] = memory
+        self._held[name, dtype] = memory
+        return memory[:size]
 
 
 class Group:
@@ -138,9 +138,9 @@ class Group:
     def _packed(self, name: str, x: Tensor) -> Tensor:
         """``[b, n, heads, maps, width]`` as ``[maps * b * heads, n, width]``, a copy."""
         x = x.permute(3, 0, 2, 1, 4)
-        held = self.memory(name, (x.shape[:3].numel(), *x.shape[3:]), x.dtype)
-        held.view(x.shape).copy_(x)
-        return held
+        memory = self.memory(name, (x.shape[:3].numel(), *x.shape[3:]), x.dtype)
+        memory.view(x.shape).copy_(x)
+        return memory
 
     def values_t(self) -> Tensor:
         """``[G, Dv, S]``; takes the memory of ``values``."""

@@ -210,12 +210,12 @@ def _validate_masks(
     if not isinstance(block_mask, BlockMask):
         raise ShapeError(f"{where}: block_mask must be a BlockMask, got {shown(block_mask)}.")
     batch, num_queries, num_heads = q.shape[:3]
-    wanted = (batch, num_heads, num_queries, k.shape[1])
+    full_shape = (batch, num_heads, num_queries, k.shape[1])
     got = tuple(block_mask.shape)
-    if got[2:] != wanted[2:] or got[0] not in (1, batch) or got[1] not in (1, num_heads):
+    if got[2:] != full_shape[2:] or got[0] not in (1, batch) or got[1] not in (1, num_heads):
         raise ShapeError(
             f"{where}: block_mask must be [B or 1, H or 1, T, S] with [B, H, T, S] = "
-            f"{list(wanted)}, got {list(got)}."
+            f"{list(full_shape)}, got {list(got)}."
         )
     if block_mask.kv_num_blocks.device != q.device:
         raise ShapeError(

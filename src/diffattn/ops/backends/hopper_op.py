@@ -28,8 +28,8 @@ def diff_attention(
         BackendError: The kernel is not built for these inputs.
     """
     if not (mask.at_most_causal and scale > 0):
-        given = [f.name for f in fields(mask)[1:] if getattr(mask, f.name) is not None]
-        wrong = f"a mask besides causal, {', '.join(given)}" if given else f"scale {scale}"
+        options = [f.name for f in fields(mask)[1:] if getattr(mask, f.name) is not None]
+        wrong = f"a mask besides causal, {', '.join(options)}" if options else f"scale {scale}"
         raise BackendError(
             "diff_attention: backend 'hopper' needs a scale above 0 and no mask besides causal, "
             f"got {wrong}."

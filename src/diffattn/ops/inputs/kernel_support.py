@@ -126,11 +126,11 @@ def installed_version() -> str | None:
 def refused_version(installed: str | None) -> str | None:
     """Why a version of triton cannot be used, or ``None``."""
     (major, first), (_, last) = TRITON_VERSIONS
-    wanted = f"needs triton {major}.{first} to {major}.{last}"
+    needs = f"needs triton {major}.{first} to {major}.{last}"
     if installed is None:
-        return f"{wanted}, which is not installed"
+        return f"{needs}, which is not installed"
     if not (major, first) <= tuple(map(int, minor_of(installed).split("."))) <= (major, last):
-        return f"{wanted}, got {installed}"
+        return f"{needs}, got {installed}"
     return None
 
 

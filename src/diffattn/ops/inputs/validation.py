@@ -262,10 +262,11 @@ def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
         raise ShapeError(f"{where}: rows must be int64 [R], got {rows.dtype} {list(rows.shape)}.")
     if rows.device not in (q.device, torch.device("cpu")):
         raise ShapeError(f"{where}: rows must be on {q.device} like q, got {rows.device}.")
-    wanted, num_queries = _look(rows), q.shape[1]
-    if wanted and (min(wanted) < 0 or max(wanted) >= num_queries):
+    positions, num_queries = _look(rows), q.shape[1]
+    if positions and (min(positions) < 0 or max(positions) >= num_queries):
         raise ShapeError(
-            f"{where}: rows must lie in [0, T = {num_queries}), got {min(wanted)} to {max(wanted)}."
+            f"{where}: rows must lie in [0, T = {num_queries}), got {min(positions)} to "
+            f"{max(positions)}."
         )
 
 

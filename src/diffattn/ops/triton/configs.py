@@ -375,8 +375,8 @@ def adds_in_order(q: Tensor) -> bool:
     Asked for by ``torch.use_deterministic_algorithms(True)``. Float32 outside the interpreter
     always is: the table has no rows for it, and its tiles are so small that atomics would abound.
     """
-    asked = torch.are_deterministic_algorithms_enabled()
-    return asked or (q.dtype == torch.float32 and not interpreted())
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return deterministic or (q.dtype == torch.float32 and not interpreted())
 
 
 def num_multiprocessors(device: torch.device) -> int:
