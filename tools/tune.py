@@ -72,9 +72,8 @@ class TuneConfig:
     """That check candidates side by side, as most of a search is compilation. 0: this one does."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"tune: {name} must be 1 or more, got {getattr(self, name)}.")
+        if self.rounds < 1:
+            raise ConfigError(f"tune: rounds must be 1 or more, got {self.rounds}.")
         if not self.seconds >= 0:
             raise ConfigError(f"tune: seconds must be 0 or more, got {self.seconds}.")
 
@@ -378,7 +377,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/bench/tune.json"),
                         help="result file or folder [runs/bench/tune.json]")  # fmt: skip
     parser.add_argument("--device", choices=DEVICES, default="cuda", help="a CPU runs no kernel")
-    parser.add_argument("--length", type=int, default=4_096, help="tokens [4096]")
     parser.add_argument("--rounds", type=int, default=3, help="of every launch, at least [3]")
     parser.add_argument("--seconds", type=float, default=10.0,
                         help="time after which a launch starts no further round [10]")  # fmt: skip
@@ -389,7 +387,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ConfigError("tune: device must be 'cuda', got 'cpu', on which no kernel runs.")
         require_cuda()
         require_file_destination(out)
-        config = TuneConfig(length=options.length, rounds=options.rounds, seconds=options.seconds)
+        config = TuneConfig(rounds=options.rounds, seconds=options.seconds)
         record = tune(config, out, timer=timer_of("cuda"))
     except DiffAttnError as error:
         print(error, file=sys.stderr)

@@ -17,22 +17,19 @@ from typer.testing import CliRunner
 from diffattn.errors import DiffAttnError
 from diffattn.lab.cli.app import app
 from diffattn.lab.data import files, tokenizer
-from diffattn.lab.data.corpora import Document, load_corpus, text_files
+from diffattn.lab.data.corpora import Document, load_corpus
+from diffattn.lab.data.corpora import text_files as text_files_of
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import load_tokenizer, plain_encoder, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens
-from diffattn.lab.evaluation.hallucination.data import load_examples
-from diffattn.lab.evaluation.hallucination.tasks import TASKS
-from diffattn.lab.evaluation.icl.data import load_icl_data
 from diffattn.lab.evaluation.lm_tasks.documents import read_task
 from diffattn.lab.evaluation.long_context.haystack import read_haystack_tokens
-from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
-from diffattn.lab.evaluation.long_context.ruler.words import read_words
 from diffattn.lab.evaluation.perplexity.documents import first_tokens
 from diffattn.lab.inference.network_reader import NetworkReader
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import open_data, prepare_data
 from tally import trial
+from trials import text_files
 from trials.text_files import write_data
 
 SECONDS = 60
@@ -101,56 +98,48 @@ KINDS = {
     "endless file of the kernel": link_to("/proc/kmsg"),
 }
 
+SAMPLED = ("hallucination xsum", "lm_tasks boolq")
+"""Of the families of readers one each."""
 READERS = {
-    "corpus": ("a.txt", lambda f: list(load_corpus(str(f / "a.txt")))),
-    "text files": ("a.txt", lambda f: list(text_files([f / "a.txt"]))),
-    "JSON lines": ("rows.jsonl", lambda f: list(load_corpus(str(f / "rows.jsonl")))),
-    "data set folder": ("set/rows.jsonl", lambda f: list(load_corpus(f"hub:{f / 'set'}"))),
-    "SQuAD": ("squad.json", lambda f: read_squad(str(f / "squad.json"))),
-    "HotpotQA": ("hotpotqa.json", lambda f: read_hotpotqa(str(f / "hotpotqa.json"))),
-    "word list": ("words.txt", lambda f: read_words(str(f / "words.txt"), 60)),
-    "hallucination": (
-        "halu/xsum.jsonl",
-        lambda f: load_examples(TASKS["xsum"], str(f / "halu" / "xsum.jsonl"), 4, 0),
-    ),
-    "hallucination folder": (
-        "halu/xsum.jsonl",
-        lambda f: load_examples(TASKS["xsum"], str(f / "halu"), 4, 0),
-    ),
-    "lm_tasks": ("tasks/boolq.jsonl", lambda f: read_task(f / "tasks", "boolq")),
+    **{
+        name: reader
+        for name, reader in text_files.READERS.items()
+        if name in SAMPLED or not name.startswith(("hallucination", "lm_tasks"))
+    },
+    "text files": ("a.txt", lambda f: list(text_files_of([f / "a.txt"]))),
     "lm_tasks training": ("tasks/boolq_train.jsonl", lambda f: read_task(f / "tasks", "boolq")),
-    "trec": ("icl/trec/TREC_10.label", lambda f: load_icl_data("trec", str(f / "icl"))),
-    "banking77": ("icl/banking77/test.csv", lambda f: load_icl_data("banking77", str(f / "icl"))),
-    "clinic150": (
-        "icl/clinc150/data_full.json",
-        lambda f: load_icl_data("clinic150", str(f / "icl")),
-    ),
-    "pack command": ("a.txt", lambda f: command("pack", f / "a.txt", "--out", f / "out")),
+    "trec": ("icl/trec/TREC_10.label", text_files.read_icl("trec")),
+    "banking77": ("icl/banking77/test.csv", text_files.read_icl("banking77")),
+    "clinic150": ("icl/clinc150/data_full.json", text_files.read_icl("clinic150")),
     **{
         f"packed {name}": (f"packed/{name}", lambda f: open_data(f / "packed"))
-        for name in ("data.json", "train.bin", "validation.bin", "train.json", "validation.json",
-                     "train.idx", "validation.names",
-                     "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
+        for name in (
+            "data.json",
+            "train.bin",
+            "train.json",
+            "train.idx",
+            "validation.names",
+            "tokenizer/tokenizer.json",
+            "tokenizer/tokenizer_config.json",
+        )
     },
     "tokens": ("packed/train.bin", lambda f: PackedTokens(f / "packed", "train")),
     "tokenizer": (
         "packed/tokenizer/tokenizer.json",
         lambda f: load_tokenizer(str(f / "packed" / "tokenizer")),
     ),
+    "pack command": ("a.txt", lambda f: command("pack", f / "a.txt", "--out", f / "out")),
     "train command": (
         "packed/data.json",
         lambda f: command("train", "smoke", "--data", f / "packed", "--out", f / "out"),
     ),
-    "report command": (
-        "study/study.json",
-        lambda f: command("report", f / "study"),
-    ),
+    "report command": ("study/study.json", lambda f: command("report", f / "study")),
     "judge command": (
         "evaluation/run.json",
         lambda f: command("judge", f / "evaluation", "--model", f / "model"),
     ),
-}  # fmt: skip
-"""What is spoiled, and who reads it."""
+}
+"""The file that is spoiled, and who reads it."""
 
 SILENT = {
     ("lm_tasks training", "nothing"),

@@ -15,13 +15,8 @@ from diffattn.lab.data import files
 from diffattn.lab.data.corpora import Document, corpus_hash, load_corpus
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import tokenizer_hash, train_tokenizer
-from diffattn.lab.evaluation.hallucination.data import load_examples
-from diffattn.lab.evaluation.hallucination.tasks import TASKS as HALLUCINATION_TASKS
-from diffattn.lab.evaluation.icl.data import ICL_DATASETS, load_icl_data
-from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.lab.evaluation.icl.data import ICL_DATASETS
 from diffattn.lab.evaluation.long_context.haystack import corpus_text
-from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
-from diffattn.lab.evaluation.long_context.ruler.words import read_words
 from diffattn.lab.evaluation.perplexity.documents import open_texts
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import prepare_data
@@ -29,13 +24,10 @@ from diffattn.models.config.configuration_diff_transformer import DiffTransforme
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from language_models import prose
 from tally import trial
-from trials.text_files import STYLES, restyle, write_data
+from trials import text_files
+from trials.text_files import STYLES, documents, restyle, write_data
 
 ODD = ("\r\n", "\n\r", "🏳️‍🌈", *"\n\r\u2028\u2029\x85\x0b\x0cé a\t")
-
-
-def documents(source):
-    return [(d.name, d.text) for d in load_corpus(str(source))]
 
 
 def packed(folder):
@@ -55,37 +47,17 @@ def prepared(folder):
 
 
 READERS = {
-    "text file": lambda f: documents(f / "texts" / "0.txt"),
+    **{name: read for name, (_, read) in text_files.READERS.items()},
+    **{f"icl {name}": text_files.read_icl(name) for name in ICL_DATASETS},
     "folder": lambda f: documents(f / "texts"),
-    "JSON lines": lambda f: documents(f / "rows.jsonl"),
     "folder with JSON lines": lambda f: documents(f / "lines"),
-    "data set folder": lambda f: [t for _, t in documents(f"hub:{f / 'set'}")],
     "corpus hash": lambda f: corpus_hash(load_corpus(str(f / "texts"))),
     "packed tokens": packed,
     "prepared data": prepared,
     "book": lambda f: [d.text for d in open_texts(str(f / "book.txt"), "text")],
     "haystack": lambda f: corpus_text(str(f / "texts")),
     "haystack of a book": lambda f: corpus_text(str(f / "book.txt")),
-    "word list": lambda f: read_words(str(f / "words.txt"), 60),
-    "SQuAD": lambda f: (lambda q: (q.documents, q.questions))(read_squad(str(f / "squad.json"))),
-    "HotpotQA": lambda f: (lambda q: (q.documents, q.questions))(
-        read_hotpotqa(str(f / "hotpotqa.json"))
-    ),
-    **{
-        f"hallucination {name}": lambda f, task=task: load_examples(task, str(f / "halu"), 4, 0)
-        for name, task in HALLUCINATION_TASKS.items()
-    },
-    **{
-        f"lm_tasks {task}": lambda f, task=task: (lambda d: (d.evaluated, d.training))(
-            read_task(f / "tasks", task)
-        )
-        for task in TASKS
-    },
-    **{
-        f"icl {name}": lambda f, name=name: load_icl_data(name, str(f / "icl"))
-        for name in ICL_DATASETS
-    },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

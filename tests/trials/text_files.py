@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
-from diffattn.lab.evaluation.hallucination.data import generated_rows
+from diffattn.lab.data.corpora import load_corpus
+from diffattn.lab.evaluation.hallucination.data import generated_rows, load_examples
 from diffattn.lab.evaluation.hallucination.tasks import TASKS as HALLUCINATION_TASKS
-from diffattn.lab.evaluation.lm_tasks.documents import TASKS
+from diffattn.lab.evaluation.icl.data import load_icl_data
+from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
+from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.lab.evaluation.long_context.ruler.words import read_words
 from icl_files import write_all
 from language_models import prose
 from lm_documents import write_task
@@ -109,3 +113,46 @@ def restyle(source, target, style):
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(mark + content.replace(b"\n", end.encode()))
     return Path(target)
+
+
+def documents(source):
+    return [(d.name, d.text) for d in load_corpus(str(source))]
+
+
+def questions(read, path):
+    data = read(str(path))
+    return data.documents, data.questions
+
+
+def task_documents(folder, task):
+    data = read_task(folder, task)
+    return data.evaluated, data.training
+
+
+READERS = {
+    "text file": ("texts/0.txt", lambda f: documents(f / "texts" / "0.txt")),
+    "JSON lines": ("rows.jsonl", lambda f: documents(f / "rows.jsonl")),
+    "data set folder": ("set/rows.jsonl", lambda f: [t for _, t in documents(f"hub:{f / 'set'}")]),
+    "word list": ("words.txt", lambda f: read_words(str(f / "words.txt"), 60)),
+    "SQuAD": ("squad.json", lambda f: questions(read_squad, f / "squad.json")),
+    "HotpotQA": ("hotpotqa.json", lambda f: questions(read_hotpotqa, f / "hotpotqa.json")),
+    **{
+        f"hallucination {name}": (
+            f"halu/{name}.jsonl",
+            lambda f, task=task: load_examples(task, str(f / "halu"), 4, 0),
+        )
+        for name, task in HALLUCINATION_TASKS.items()
+    },
+    **{
+        f"lm_tasks {task}": (
+            f"tasks/{task}.jsonl",
+            lambda f, task=task: task_documents(f / "tasks", task),
+        )
+        for task in TASKS
+    },
+}
+"""A file by what it holds, and who reads it below a folder of :func:`write_data`."""
+
+
+def read_icl(name):
+    return lambda folder: load_icl_data(name, str(folder / "icl"))
