@@ -119,7 +119,9 @@ def number_cell(text: str, runs: Sequence[str] = (), *, note: str = "") -> Cell:
 
 
 def word_cell(text: str) -> Cell:
-    """A cell of words."""
+    """A cell of words; a record may hold anything else where they should be."""
+    if not isinstance(text, str):
+        raise TypeError(f"a cell of words must be text, got {type(text).__name__}")
     return Cell(text=text)
 
 
