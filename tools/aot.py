@@ -30,19 +30,19 @@ SHARED_BYTES = {80: 166_912, 86: 101_376, 90: 232_448, 100: 232_448, 120: 101_37
 TMEM_COLUMNS = 512
 """Tensor memory of one multiprocessor; a kernel that needs more compiles into a trap."""
 _REGISTERS = 65_536
-"""Of one multiprocessor, on every chip."""
+"""Registers of one multiprocessor, on every chip."""
 _MULTIPROCESSORS = {
     80: (167_936, 2048, 32), 86: (102_400, 1536, 16), 90: (233_472, 2048, 32),
     100: (233_472, 2048, 32), 120: (102_400, 1536, 24),
 }  # fmt: skip
 """Shared memory, threads and programs that one multiprocessor holds, per compute capability."""
 _RESERVED_SHARED_BYTES = 1024
-"""What the system takes of the shared memory of every program."""
+"""Shared memory of every program that the system takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AotReport:
-    """What the compiler made of one case."""
+    """The compiler's result for one case."""
 
     name: str
     capability: int

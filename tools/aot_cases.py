@@ -24,7 +24,7 @@ _POINTERS = {
 }
 """The element types of pointers other than those to the inputs' dtype."""
 _FORMS = {False: ("v1-narrow", "v1"), True: ("v2", "v2-wide")}
-"""Of differential attention, by whether both maps read the same keys and whether Dv = 2 D."""
+"""Forms of differential attention, by whether both maps read the same keys and whether Dv = 2 D."""
 _SOFTMAX_FORMS = ("softmax", "softmax-wide")
 
 
@@ -155,7 +155,7 @@ def _constants(
     config: LaunchConfig,
     flags: dict[str, bool],
 ) -> dict[str, Any]:
-    """What a launch is compiled for, pointers that are ``None`` among it."""
+    """The compile-time constants of a launch, with pointers that are ``None``."""
     is_softmax = launch.startswith("softmax_")
     gradients = GRADIENTS.get(launch.removeprefix("softmax_"), ())
     given: dict[str, Any] = {
@@ -188,7 +188,7 @@ def _constants(
 
 
 def _max_spill_bytes(launch: str, capability: int) -> int:
-    """What may spill, none of it inside a loop that multiplies; see ``assert_no_waste``.
+    """Bytes that may spill outside the loops that multiply; see ``assert_no_waste``.
 
     It costs once per block of queries or keys. Intervals spill the most: they have three loops, and
     between them stands what the next one starts from.

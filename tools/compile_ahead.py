@@ -34,7 +34,7 @@ AHEAD_OF = "DIFFATTN_AHEAD_OF"
 NAMES = "DIFFATTN_TEST_NAMES"
 """In the environment of the tests: a file of the tests that a GPU's machine would run, by line."""
 KEPT = (".json", ".cubin")
-"""Of a compiled kernel what a launch reads; the stages between are for people."""
+"""Files of a compiled kernel that a launch reads."""
 MULTIPROCESSORS = 132  # of an H100: into how many parts a group of heads is split depends on it
 
 
@@ -63,7 +63,7 @@ def pretend(capability: int) -> None:
         setattr(torch.cuda, name, lambda device=None, value=value: value)
 
     class Driver:
-        """What a launch asks before it compiles."""
+        """The questions of a launch before it compiles."""
 
         def get_current_device(self) -> int:
             return 0
@@ -119,7 +119,7 @@ def searched(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def compile_search(capability: int) -> None:
-    """Of what does not compile, or not fit, the search says so on the GPU."""
+    """Compile all launches of the search. Launches that do not compile are counted."""
     pretend(capability)
     refused = 0
     for done, (name, make) in enumerate(searched(capability), 1):
@@ -181,7 +181,7 @@ def _run_softmax_only(run: Callable[[], Any], leaves: Any, gradients: bool) -> d
 
 
 def become_a_plugin() -> None:
-    """Of pytest, as soon as it is imported: the tests' first module asks for a GPU."""
+    """Become a plugin of pytest as soon as it is imported: the first test module needs a GPU."""
     pretend(int(os.environ[AHEAD_OF]))
     from diffattn.lab.benchmark import checking
     from diffattn.lab.testing import assertions

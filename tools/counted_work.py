@@ -24,7 +24,7 @@ PRODUCTS = {
 }  # fmt: skip
 """Per launch, the products of a tile whose third side is D, and those whose third side is Dv."""
 NUM_TOKENS = 4096
-"""Of the table: T and S."""
+"""T and S of the table."""
 
 
 def causal_tiles(launch: str, config: LaunchConfig, num_queries: int, num_keys: int) -> int:

@@ -38,7 +38,7 @@ DRAWN_LESS = {"flex": 0.2}
 
 @dataclass(kw_only=True, slots=True)
 class FuzzReport:
-    """What was run and how it went. Counts are of calls."""
+    """The calls of a run and their outcomes, counted."""
 
     num_calls: int
     seed: int

@@ -16,26 +16,26 @@ MAX_BATCH = 65_536  # more than the 65,535 blocks of a CUDA grid's second axis
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FuzzCall:
-    """What one call is made of. Its numbers come from ``seed`` too."""
+    """The parts of one call. Its numbers come from ``seed`` too."""
 
     seed: int
     case: OpCase
     dtype: torch.dtype
     values: str
-    """What the numbers are like; see :data:`VALUES`."""
+    """The kind of numbers; see :data:`VALUES`."""
     lam: float | None
     """One value for all of λ; ``None``: normal deviates around 0.4."""
     layouts: tuple[str, ...]
-    """Of q, k, v, λ and the gradient of the output in memory; see :data:`LAYOUTS`."""
+    """Memory layouts of q, k, v, λ and the gradient of the output; see :data:`LAYOUTS`."""
     random_padding: bool
     """Padding anywhere instead of at the ends."""
     differentiate: tuple[str, ...]
     """Names of the tensors that require a gradient."""
     broken: str | None
-    """What makes the call invalid; see :data:`BROKEN`."""
+    """The fault of an invalid call; see :data:`BROKEN`."""
 
     def facets(self) -> list[str]:
-        """What the call exercises, for the counts of a report."""
+        """Features that the call exercises, for the counts of a report."""
         case = self.case
         num_keys = case.num_queries if case.num_keys is None else case.num_keys
         odd = case.head_dim % 2 or case.value_dim % 2
@@ -271,4 +271,4 @@ BROKEN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "documents that end early": lambda a: {"cu_seqlens": _int32(0, a["k"].shape[1] - 1)},
     "an unknown backend": lambda a: {"backend": "referense"},
 }  # fmt: skip
-"""What is changed in the arguments of a valid call so that ShapeError or BackendError must rise."""
+"""Changes to the arguments of a valid call that must raise ShapeError or BackendError."""

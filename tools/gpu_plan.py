@@ -1,4 +1,4 @@
-"""What is measured on a GPU that is there for half an hour: stages in the order of their value."""
+"""The stages of half an hour on a GPU, in the order of their value."""
 
 import os
 import sys
@@ -152,7 +152,7 @@ class _Plan:
         ]
 
     def last(self) -> list[Stage]:
-        """What is worth less, and the kernel of warps that may wait for each other for ever."""
+        """The stages worth least; the Hopper kernel, whose warps may wait for ever, comes last."""
         others = _tests(self.full, self.root)
         by_hopper = self.bench(
             "ops", *self.sized("4096", "composed", f"{HOPPER},triton"), file="hopper.json"
@@ -239,7 +239,7 @@ def _adapted(stage: Stage, *, full: bool, device: str, root: Path) -> Stage:
 
 
 def _of_models(out: Path) -> str | None:
-    """That a model was not timed with the kernels."""
+    """Object if a model was not timed with the kernels."""
     result = BenchResult.read(out / "bench" / "models.json")
     backends = {
         row.backend
@@ -250,7 +250,7 @@ def _of_models(out: Path) -> str | None:
 
 
 def _of_pair(out: Path) -> str | None:
-    """That the model was not trained with the kernels."""
+    """Object if the model was not trained with the kernels."""
     return _other_backends(set(RunRecord.read(out / "diff").backends.values()))
 
 

@@ -1,4 +1,4 @@
-"""What a kernel does per turn of its loops, read off its PTX and its assembled code.
+"""Count a kernel's work per turn of its loops, from its PTX and its assembled code.
 
 Products and copies are counted in PTX, where their shapes stand; reloads in SASS, where registers
 have been allotted. A loop is a cycle of basic blocks; judged are the innermost that multiply.

@@ -41,7 +41,7 @@ _MACHINERY = re.compile(r"opcheck|compiles|export|refused")
 
 
 def pytest_sessionstart() -> None:
-    """What an earlier run wrote is of no use: tests may have changed since."""
+    """Delete outcomes of an earlier run: tests may have changed since."""
     if _WORKER not in os.environ:
         Path(os.environ[VARIABLE]).write_text("", encoding="utf-8")
 

@@ -16,10 +16,10 @@ from diffattn.lab.records.results import Spread
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionResult:
-    """What became of one option."""
+    """The result of one option."""
 
     seconds: Spread | None = None
-    """Of one run; ``None`` if it was refused."""
+    """Seconds of one run; ``None`` if the option was refused."""
     refused: str | None = None
     """Why it was not timed."""
 

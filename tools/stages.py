@@ -36,7 +36,7 @@ class Stage:
     name: str
     title: str
     limit_seconds: float
-    """Of all commands together; what still runs then is killed, with all its processes."""
+    """Limit of all commands together; then the running one is killed with all its processes."""
     commands: tuple[tuple[str, ...], ...]
     times: tuple[str, ...] = ()
     """Kernels whose time it takes: it is refused where the stage ``judge`` found one wrong."""
@@ -53,7 +53,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageRecord:
-    """What became of one stage."""
+    """The result of one stage."""
 
     stage: str
     outcome: str
@@ -70,7 +70,7 @@ class StageRecord:
     commands: list[dict[str, Any]]
     """``argv``, ``exit`` (``None``: killed at the limit), ``seconds`` and the ``log``'s end."""
     facts: Mapping[str, Any]
-    """What the stage read; ``table``: whether kernels were launched as ``"shipped"`` or
+    """Facts that the stage read; ``table``: whether kernels were launched as ``"shipped"`` or
     ``"tuned"``."""
     schema: int = SCHEMA
 

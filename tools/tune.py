@@ -58,7 +58,7 @@ class TuneConfig:
     device: str = "cuda"
     batch: int = 4
     num_heads: int = 8
-    """Of DIFF V1 and V2; V1's softmax twin has twice as many."""
+    """Heads of DIFF V1 and V2; V1's softmax twin has twice as many."""
     length: int = 4_096
     """Tokens of the timed shape: those that a training step has."""
     checked_length: int = 400
@@ -69,7 +69,7 @@ class TuneConfig:
     seconds: float = 1.0
     """Time after which the candidates of one launch start no further round."""
     processes: int = field(default_factory=lambda: min(12, (os.cpu_count() or 1) - 1))
-    """That check candidates side by side, as most of a search is compilation. 0: this one does."""
+    """Processes that check candidates side by side, since most of the time goes into compiling."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -78,7 +78,7 @@ class TuneConfig:
             raise ConfigError(f"tune: seconds must be 0 or more, got {self.seconds}.")
 
     def settings(self) -> dict[str, Any]:
-        """What changes a measurement."""
+        """The settings that change a measurement."""
         return asdict(self)
 
 

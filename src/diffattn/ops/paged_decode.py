@@ -109,9 +109,16 @@ def _gather(
     k, v = mask.without_unseen(q.shape[1], k, v)  # pages that nobody wrote may hold anything
     causal, window, _, kv_lengths, _ = mask.flat()
     return diff_attention(
-        q, k, v, lam, scale=scale, causal=causal, window=window, kv_lengths=kv_lengths,
+        q,
+        k,
+        v,
+        lam,
+        scale=scale,
+        causal=causal,
+        window=window,
+        kv_lengths=kv_lengths,
         backend=backend,
-    )  # fmt: skip
+    )
 
 
 _FORWARD: dict[str, Callable[..., Tensor]] = {

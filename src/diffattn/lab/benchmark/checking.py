@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[Part]:
-    """What is compared: everything, or rows of every head.
+    """The compared parts: everything, or rows of every head.
 
     The first, middle and last rows of the first and the last head of the last batch row; of every
     other head rows that follow on one another over the queries, so that no head and no long
@@ -64,7 +64,7 @@ def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[P
 
 
 class Exact:
-    """What every contender on the same tensors is compared with, computed once: when asked for."""
+    """Exact values for all contenders on the same tensors, computed once when first read."""
 
     def __init__(
         self, inputs: DiffAttentionInputs, leaves: dict[str, Tensor], *, maps: int
@@ -96,12 +96,12 @@ class Exact:
 
     @classmethod
     def diff(cls, inputs: DiffAttentionInputs) -> "Exact":
-        """Of ``diff_attention``. λ is a scalar or has the size of every token and head."""
+        """For ``diff_attention``. λ is a scalar or has the size of every token and head."""
         return cls(inputs, inputs.tensors(), maps=2)
 
     @classmethod
     def softmax(cls, leaves: tuple[Tensor, ...]) -> "Exact":
-        """Of softmax attention: differential attention with λ = 0, of which map 1 is compared."""
+        """For softmax attention: differential attention with λ = 0, of which map 1 is compared."""
         q, k, v = leaves
         with torch.no_grad():
             doubled = DiffAttentionInputs(
@@ -152,7 +152,7 @@ def check_softmax(
 
 
 def problem(check: Mapping[str, Any]) -> str | None:
-    """What is wrong, in one line; ``None`` where a check passed."""
+    """Describe a failed check in one line; ``None`` for one that passed."""
     if check["passed"]:
         return None
     error = "not finite" if check["error"] is None else f"{check['error']:.2e}"

@@ -1,4 +1,4 @@
-"""What a benchmark measures: its settings, and the shapes it is made of."""
+"""The settings of a benchmark, and the shapes that it measures."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -128,7 +128,7 @@ class BenchConfig:
             )
 
     def settings(self) -> dict[str, Any]:
-        """What changes a measurement; the choice of shapes does not."""
+        """The settings that change a measurement; the choice of shapes does not."""
         settings = {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
         return settings if self.table is None else settings | {"table": self.table}
 

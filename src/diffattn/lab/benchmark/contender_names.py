@@ -1,4 +1,4 @@
-"""What is compared, by name; loads without torch."""
+"""Names of the contenders; loads without torch."""
 
 from diffattn.ops.inputs import backends
 
@@ -28,7 +28,7 @@ DENSE = {"dense_decode": "decode", "dense_triton_decode": "triton_decode"}
 
 
 def contender_names(suite: str) -> tuple[str, ...]:
-    """What ``only`` may name in a suite: models, or backends of either operator."""
+    """Names that ``only`` takes in a suite: models, or backends of either operator."""
     if suite == "models":
         return tuple(MODEL_CONTENDERS)
     if suite == "generation":

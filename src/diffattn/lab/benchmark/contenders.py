@@ -28,7 +28,7 @@ from diffattn.ops.softmax_attention import softmax_attention
 
 TWO_CALLS = "flash_diff_attn_1"
 MAP_BYTES_LIMIT = 4 * 2**30
-"""What holds maps is left out where they, forward and backward, would take more."""
+"""Backends that hold maps are left out where forward and backward would take more."""
 _HOLD_MAPS = ("reference", "decode")
 _MAP_SIZED_TENSORS = 10  # float32 tensors of one map of every head, in the reference's backward
 _KERNELS = {
@@ -102,10 +102,17 @@ def op_case(case: Case) -> OpCase:
     shape = case.shape
     heads, dim, shared = shape["H"], shape["d"], shape.get("attention") == "v2"
     return OpCase(
-        name="benchmark", num_queries=shape["N"], num_keys=shape.get("S"), batch=shape["B"],
-        num_heads=heads, num_kv_heads=heads, head_dim=dim, value_dim=dim if shared else 2 * dim,
-        shared_keys=shared, lam_axes="bth" if shared else "",
-    )  # fmt: skip
+        name="benchmark",
+        num_queries=shape["N"],
+        num_keys=shape.get("S"),
+        batch=shape["B"],
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=dim,
+        value_dim=dim if shared else 2 * dim,
+        shared_keys=shared,
+        lam_axes="bth" if shared else "",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +135,7 @@ class SoftmaxInputs:
         return cls(**dict(zip("qkv", leaves, strict=True)))
 
     def leaves(self) -> tuple[Tensor, ...]:
-        """What gets a gradient."""
+        """The tensors that get a gradient."""
         return self.q, self.k, self.v
 
 
@@ -270,7 +277,7 @@ def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
 
 
 def facts_of(case: Case, q: Tensor, k: Tensor, v: Tensor) -> backends.Inputs:
-    """What backends are chosen by, with gradients where the case has them."""
+    """The facts that backends are chosen by, with gradients where the case has them."""
     with torch.set_grad_enabled("backward" in case.mode):
         return backends.describe(q, k, v)
 

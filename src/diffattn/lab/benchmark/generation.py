@@ -51,7 +51,10 @@ def plan(config: BenchConfig) -> list[Case]:
     shape = {"size": scale.size, "layers": size.num_layers, "H": size.num_heads, "d": size.head_dim}
     return [
         Case(
-            suite="generation", device=config.device, dtype=dtype, mode=mode,
+            suite="generation",
+            device=config.device,
+            dtype=dtype,
+            mode=mode,
             shape=shape | {"B": batch} | tokens,
         )
         for batch, context in pairs
@@ -60,7 +63,7 @@ def plan(config: BenchConfig) -> list[Case]:
             ("prefill", {"N": context}),
             ("decode", {"N": 1, "S": context}),
         )
-    ]  # fmt: skip
+    ]
 
 
 def effort(case: Case) -> int:
@@ -126,9 +129,10 @@ def _contender(case: Case, name: str) -> Contender:
 
     def prefill() -> Tensor:
         logits: Tensor = model(
-            input_ids=ids[:, :context], past_key_values=DynamicCache(config=model.config),
+            input_ids=ids[:, :context],
+            past_key_values=DynamicCache(config=model.config),
             logits_to_keep=1,
-        ).logits  # fmt: skip
+        ).logits
         return logits
 
     def decode() -> Tensor:

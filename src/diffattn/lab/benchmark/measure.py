@@ -45,9 +45,8 @@ def measure(
 ) -> BenchCase:
     """Check, time and judge one case.
 
-    Whatever a contender raises, at any point, ends this contender and not the case: compilers and
-    drivers raise errors of every class. The row holds it in one line, and no number; where memory
-    could not be measured the row keeps its times and says why.
+    Whatever a contender raises (compilers raise errors of every class) ends this contender and not
+    the case: its row has the error and no number. Unmeasured memory leaves the row its times.
 
     Args:
         case: What to measure.
@@ -71,9 +70,12 @@ def measure(
         if not _survives(entry, lambda first=timed[key]: timer.sample(first, 1)):  # type: ignore[misc]
             del timed[key]
     samples = interleave(
-        timed, timer, rounds=config.rounds, seconds=config.seconds,
+        timed,
+        timer,
+        rounds=config.rounds,
+        seconds=config.seconds,
         on_failure=lambda key, error: _end(running[key], error),
-    )  # fmt: skip
+    )
     # A fresh process per model would cost more than it is worth.
     if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
         for key in samples:

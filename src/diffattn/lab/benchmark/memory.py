@@ -48,9 +48,11 @@ def peak_memory(case: Case, contender: Contender) -> Peak | None:
     spec = json.dumps({"case": case.plain(), "name": contender.name, "role": contender.role})
     done = subprocess.run(
         [sys.executable, "-m", "diffattn.lab.benchmark.memory", spec],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | _ALLOCATOR | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _import_path()},
-    )  # fmt: skip
+    )
     if done.returncode != 0:
         return None
     return Peak(**json.loads(done.stdout.splitlines()[-1]))

@@ -18,7 +18,7 @@ from diffattn.lab.testing.nudging import measured_errors
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
 CHECKED_LAYERS = 2
-"""Of a model that has more."""
+"""Layers that are checked of a model that has more."""
 _NUDGED_RUNS = 2
 
 

@@ -48,28 +48,48 @@ class ModelSize:
 def _of_paper(name: str, num_layers: int) -> ModelSize:
     config = presets.preset_settings(name)
     return ModelSize(
-        hidden_size=config.hidden_size, num_layers=num_layers, num_heads=config.num_heads,
-        head_dim=config.head_dim, vocab_size=config.vocab_size, batch=1, lengths=(2_048, 4_096),
-    )  # fmt: skip
+        hidden_size=config.hidden_size,
+        num_layers=num_layers,
+        num_heads=config.num_heads,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        batch=1,
+        lengths=(2_048, 4_096),
+    )
 
 
 SIZES = {
     "laptop": ModelSize(
-        hidden_size=128, num_layers=4, num_heads=4, head_dim=16, vocab_size=1_024, batch=4,
+        hidden_size=128,
+        num_layers=4,
+        num_heads=4,
+        head_dim=16,
+        vocab_size=1_024,
+        batch=4,
         lengths=(256,),
     ),
     "study": ModelSize(  # of the first committed study, to which the records belong
-        hidden_size=256, num_layers=4, num_heads=8, head_dim=16, vocab_size=2_048, batch=4,
+        hidden_size=256,
+        num_layers=4,
+        num_heads=8,
+        head_dim=16,
+        vocab_size=2_048,
+        batch=4,
         lengths=(256,),
     ),
     "wide": ModelSize(
-        hidden_size=512, num_layers=4, num_heads=4, head_dim=64, vocab_size=2_048, batch=1,
+        hidden_size=512,
+        num_layers=4,
+        num_heads=4,
+        head_dim=64,
+        vocab_size=2_048,
+        batch=1,
         lengths=(1_024, 2_048),
     ),
     # All contenders stay on the device together; 13B keeps a quarter of its 40 layers.
     "3b": _of_paper("3b", 28),
     "13.1b": _of_paper("13.1b", 10),
-}  # fmt: skip
+}
 CUT = {"3b": (2, 6), "13.1b": (1, 3), "laptop": (1, 2)}
 """Two depths of a size: the difference is that of layers alone, without embedding and loss."""
 SIZES |= {
@@ -78,10 +98,16 @@ SIZES |= {
     for depth in depths
 }
 _SAME_FIELDS = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim",
-    "max_position_embeddings", "tie_word_embeddings", "rms_norm_eps",
-)  # fmt: skip
-"""Of transformers' configurations and ours."""
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "head_dim",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+    "rms_norm_eps",
+)
+"""Fields that transformers' configurations and ours have in common."""
 _SCALES = {
     ("cpu", "quick"): ("laptop",),
     ("cpu", "full"): ("laptop", "study", "wide"),
@@ -186,9 +212,12 @@ _CHECKED: dict[tuple[str, ...], dict[str, Any]] = {}
 
 
 def _once_on_gpu(
-    case: Case, name: str, config: DiffTransformerConfig, check: Callable[..., dict[str, Any]],
+    case: Case,
+    name: str,
+    config: DiffTransformerConfig,
+    check: Callable[..., dict[str, Any]],
     ids: Tensor,
-) -> Callable[[bool], dict[str, Any]]:  # fmt: skip
+) -> Callable[[bool], dict[str, Any]]:
     """The check of a model, on a CPU for every case.
 
     On a GPU, where time is short and float64 takes most of its memory, once per widths, layers and
@@ -241,10 +270,13 @@ def build(
 
 
 def _backend(case: Case, config: DiffTransformerConfig, implementation: str) -> str:
-    """What computes attention, by the rule that the model itself asks."""
+    """The backend that computes attention, by the model's own rule."""
     if implementation != "diffattn":
         return implementation
     return chosen_backend(
-        config, device=case.device, dtype=case.torch_dtype, batch=case.shape["B"],
+        config,
+        device=case.device,
+        dtype=case.torch_dtype,
+        batch=case.shape["B"],
         num_tokens=case.shape["N"],
-    )  # fmt: skip
+    )

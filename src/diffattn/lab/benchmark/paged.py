@@ -122,5 +122,5 @@ def _gathered_softmax(
 
 
 def _lengths(case: Case) -> Tensor:
-    """Of every row the whole cache."""
+    """Key lengths: the whole cache for every row."""
     return torch.full((case.shape["B"],), case.shape["S"], dtype=torch.int32).to(case.device)

@@ -109,7 +109,7 @@ class Described(Protocol):
         """``"cpu"`` or ``"cuda"``."""
 
     def settings(self) -> dict[str, Any]:
-        """What changes a measurement."""
+        """The settings that change a measurement."""
 
 
 def describe_run(config: Described) -> BenchRun:
@@ -162,8 +162,11 @@ def in_short(case: BenchCase) -> str:
         assert best.ratio_t is not None
         parts.append(f"best DIFF {best.contender} {best.ratio_t.median:.2f} × T")
     parts += [f"{v.contender} {v.target}: {v}" for v in case.verdicts]
-    parts += [f"{row.contender} {row.status}: {row.reason}" for row in case.rows
-              if row.status not in ("ok", "not run")]  # fmt: skip
+    parts += [
+        f"{row.contender} {row.status}: {row.reason}"
+        for row in case.rows
+        if row.status not in ("ok", "not run")
+    ]
     absent = [row.contender for row in case.rows if row.status == "not run"]
     if absent:  # why stands in the table below and in the record
         parts.append(f"not run: {', '.join(absent)}")
@@ -172,9 +175,16 @@ def in_short(case: BenchCase) -> str:
 
 def _key(case: Case) -> tuple[str, ...]:
     empty = BenchCase(
-        suite=case.suite, run="", device=case.device, dtype=case.dtype, mode=case.mode,
-        shape=dict(case.shape), created="", matmul_flops_per_second=None, rows=[],
-    )  # fmt: skip
+        suite=case.suite,
+        run="",
+        device=case.device,
+        dtype=case.dtype,
+        mode=case.mode,
+        shape=dict(case.shape),
+        created="",
+        matmul_flops_per_second=None,
+        rows=[],
+    )
     return empty.key
 
 

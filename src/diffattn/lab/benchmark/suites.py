@@ -44,13 +44,16 @@ def plan(config: BenchConfig) -> list[Case]:
     attention = {"attention": "v2"} if config.attention == "v2" else {}
     return [
         Case(
-            suite=config.suite, device=config.device, dtype=dtype, mode=mode,
+            suite=config.suite,
+            device=config.device,
+            dtype=dtype,
+            mode=mode,
             shape=shape | attention,
         )
         for shape in shapes
         for dtype in config.dtypes or dtypes
         for mode in modes
-    ]  # fmt: skip
+    ]
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
@@ -64,7 +67,7 @@ def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
 
 
 def smallest_bytes(case: Case) -> int:
-    """What a case allocates at least: inputs and output of one call, or the logits of a model."""
+    """Bytes that a case allocates at least: one call's inputs and output, or a model's logits."""
     shape = case.shape
     if case.suite in _OF_MODELS:
         return int(_models(case.suite).smallest_bytes(case))

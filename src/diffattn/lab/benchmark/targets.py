@@ -57,16 +57,27 @@ class Target:
 def _cpu(mode: str, quantity: str, limit: float, dtype: str | None, suite: str = "ops") -> Target:
     lengths = {"ops": (512, 4_096), "decode": (4_096, 4_096)}.get(suite)
     return Target(
-        suite=suite, device="cpu", mode=mode, quantity=quantity, limit=limit, dtype=dtype,
-        lengths=lengths, source=_MEASURED,
-    )  # fmt: skip
+        suite=suite,
+        device="cpu",
+        mode=mode,
+        quantity=quantity,
+        limit=limit,
+        dtype=dtype,
+        lengths=lengths,
+        source=_MEASURED,
+    )
 
 
 def _cuda(mode: str, quantity: str, limit: float, suite: str = "ops", **more: Any) -> Target:
     return Target(
-        suite=suite, device="cuda", mode=mode, quantity=quantity, limit=limit, source=_COUNTED,
+        suite=suite,
+        device="cuda",
+        mode=mode,
+        quantity=quantity,
+        limit=limit,
+        source=_COUNTED,
         **more,
-    )  # fmt: skip
+    )
 
 
 _BOTH = "forward_backward"
@@ -129,11 +140,14 @@ def judge(
             judged = sorted(known, key=lambda pair: _seconds(pair[0]))[:1]
         verdicts += [
             Verdict(
-                target=target.words(), contender=row.contender, value=value,
-                limit=target.limit, goal=target.goal,
+                target=target.words(),
+                contender=row.contender,
+                value=value,
+                limit=target.limit,
+                goal=target.goal,
             )
             for row, value in judged
-        ]  # fmt: skip
+        ]
     return verdicts
 
 

@@ -22,7 +22,7 @@ _WAITED_CYCLES = 4_000_000  # of a GPU: about 2 ms
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
-    """What is timed: ``run`` on what ``prepare`` gives, and only ``run``."""
+    """Two steps: ``prepare``, which is not timed, and ``run`` on its result, which is."""
 
     run: Callable[[Any], object]
     prepare: Callable[[], Any] | None = None
@@ -171,9 +171,13 @@ def spread(values: list[float]) -> Spread:
         quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     )
     return Spread(
-        median=median(values), low=low, high=high, minimum=min(values), maximum=max(values),
+        median=median(values),
+        low=low,
+        high=high,
+        minimum=min(values),
+        maximum=max(values),
         rounds=len(values),
-    )  # fmt: skip
+    )
 
 
 def ratios(values: list[float], baseline: list[float]) -> Spread:

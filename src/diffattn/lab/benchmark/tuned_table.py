@@ -34,13 +34,13 @@ def lines_text(row: int, lines: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TunedTable:
-    """What a tuner found for one row of the launch table."""
+    """A tuner's result for one row of the launch table."""
 
     row: int
     lines: Mapping[str, Any]
     """Tiles by launch, as ``configs.table_row`` gives them."""
     digest: str
-    """Of the record, so that measurements by other lines are told apart."""
+    """Digest of the record, which tells measurements by other lines apart."""
 
     def in_force(self) -> AbstractContextManager[None]:
         """A context in which kernels launch by these lines."""

@@ -56,7 +56,7 @@ def compare_to_reference(
     lay_out: Callable[[Tensor], Tensor] = Tensor.detach,
     oracle: Callable[..., Tensor] | None = None,
 ) -> dict[str, Comparison]:
-    """What :func:`assert_close_to_reference` asserts, for every tensor it compares.
+    """The comparisons of :func:`assert_close_to_reference`, one per tensor.
 
     Args:
         op: Called as ``op(q, k, v, lam, backend=..., **options)``.

@@ -14,9 +14,9 @@ class Comparison(NamedTuple):
     error: float
     """Size of the difference; ``nan`` for another shape."""
     budget: float
-    """What rounding explains of it."""
+    """The part that rounding explains."""
     problem: str | None
-    """What is wrong, or ``None``."""
+    """The fault, or ``None``."""
 
     @property
     def share(self) -> float:

@@ -158,16 +158,42 @@ OP_CASES: tuple[OpCase, ...] = (
         name="v1-kv_lengths-short", num_queries=17, num_keys=30, kv_lengths=(0, 9), lam_axes="h"
     ),
     OpCase(name="v2-kv_lengths-decode", num_queries=1, num_keys=63, kv_lengths=(1, 50), **_V2),
-    OpCase(name="v1-kv_lengths-noncausal", num_queries=5, num_keys=9, causal=False,
-           kv_lengths=(0, 6)),
+    OpCase(
+        name="v1-kv_lengths-noncausal", num_queries=5, num_keys=9, causal=False, kv_lengths=(0, 6)
+    ),
     OpCase(name="v1-packed", num_queries=100, batch=1, documents=(1, 30, 0, 63, 6), **_GQA),
-    OpCase(name="v2-packed-noncausal", num_queries=63, batch=1, causal=False, documents=(20, 43),
-           **_V2),
-    OpCase(name="v1-window-padding-kv_lengths", num_queries=17, num_keys=40, window=12,
-           padding=((5, 0), (0, 2)), kv_lengths=(40, 21), lam_axes="bth", **_GQA),
-    OpCase(name="v2-packed-window-padding", num_queries=63, batch=1, window=7,
-           padding=((2, 5),), documents=(31, 32), lam_axes="th", **_V2, **_GQA),
-    OpCase(name="v1-padding-kv_lengths-noncausal", num_queries=17, num_keys=40, causal=False,
-           padding=((5, 0), (0, 2)), kv_lengths=(4, 33), **_MQA),
-)  # fmt: skip
+    OpCase(
+        name="v2-packed-noncausal", num_queries=63, batch=1, causal=False, documents=(20, 43), **_V2
+    ),
+    OpCase(
+        name="v1-window-padding-kv_lengths",
+        num_queries=17,
+        num_keys=40,
+        window=12,
+        padding=((5, 0), (0, 2)),
+        kv_lengths=(40, 21),
+        lam_axes="bth",
+        **_GQA,
+    ),
+    OpCase(
+        name="v2-packed-window-padding",
+        num_queries=63,
+        batch=1,
+        window=7,
+        padding=((2, 5),),
+        documents=(31, 32),
+        lam_axes="th",
+        **_V2,
+        **_GQA,
+    ),
+    OpCase(
+        name="v1-padding-kv_lengths-noncausal",
+        num_queries=17,
+        num_keys=40,
+        causal=False,
+        padding=((5, 0), (0, 2)),
+        kv_lengths=(4, 33),
+        **_MQA,
+    ),
+)
 """T = 1, 63, 100, 128; MHA, GQA, MQA; keys of each map (V1) and shared keys (V2); every option."""

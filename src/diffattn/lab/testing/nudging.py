@@ -1,4 +1,4 @@
-"""What rounding does to a whole model, measured: runs whose weights are moved by a rounding."""
+"""Measure the rounding of a whole model by runs whose weights are moved by one rounding."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy

@@ -10,7 +10,7 @@ from diffattn.ops.backends import reference
 from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
 BLOCK_SCORES = 2**24
-"""Of both maps of all heads: 128 MiB in float64, of which a comparison holds some twenty."""
+"""Scores of both maps and all heads: 128 MiB in float64. A comparison holds some twenty copies."""
 
 
 def row_blocks(inputs: DiffAttentionInputs, scores: int = BLOCK_SCORES) -> Iterator[Tensor]:

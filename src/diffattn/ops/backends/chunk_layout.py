@@ -58,7 +58,7 @@ class Chunk:
 
 
 class _Kept(threading.local):
-    """What a thread keeps from call to call."""
+    """Memory that a thread keeps from call to call."""
 
     def __init__(self) -> None:
         self.pieces: dict[tuple[str, torch.dtype], Tensor] = {}
@@ -114,9 +114,14 @@ class Group:
     """
 
     def __init__(
-        self, problem: Problem, product: MatrixProduct, memory: Memory, batch: slice,
-        heads: slice, chunks: list[Chunk],
-    ):  # fmt: skip
+        self,
+        problem: Problem,
+        product: MatrixProduct,
+        memory: Memory,
+        batch: slice,
+        heads: slice,
+        chunks: list[Chunk],
+    ):
         self._problem, self._product, self.memory, self._batch = problem, product, memory, batch
         self._heads, self.chunks = heads, chunks
         repeat = problem.q.shape[2] // problem.k.shape[2]

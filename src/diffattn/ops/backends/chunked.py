@@ -160,9 +160,11 @@ def _chunked(*call: Any) -> Tensor:
 
 
 @torch.library.custom_op(
-    "diffattn::chunked_backward", mutates_args=(), device_types="cpu",
+    "diffattn::chunked_backward",
+    mutates_args=(),
+    device_types="cpu",
     schema=f"(Tensor grad_out, {_SCHEMA}, bool needs_lambda) -> (Tensor, Tensor, Tensor, Tensor)",
-)  # fmt: skip
+)
 def _chunked_backward(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *of_problem, needs_lambda = call
     lam = call[3]

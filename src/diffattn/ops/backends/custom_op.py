@@ -56,9 +56,10 @@ _OPTIONS = (
 
 
 @torch.library.custom_op(
-    "diffattn::triton_diff_attention", mutates_args=(),
+    "diffattn::triton_diff_attention",
+    mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor? lam, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-)  # fmt: skip
+)
 @in_slices("qkkl", "qqs")
 def _diff_attention(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
@@ -72,9 +73,10 @@ def _diff_attention(
 
 
 @torch.library.custom_op(
-    "diffattn::triton_diff_attention_inference", mutates_args=(),
+    "diffattn::triton_diff_attention_inference",
+    mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor? lam, {_OPTIONS}) -> Tensor",
-)  # fmt: skip
+)
 @in_slices("qkkl", "q")
 def _diff_attention_inference(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
@@ -88,10 +90,11 @@ def _diff_attention_inference(
 
 
 @torch.library.custom_op(
-    "diffattn::triton_diff_attention_backward", mutates_args=(),
+    "diffattn::triton_diff_attention_backward",
+    mutates_args=(),
     schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? lam, Tensor o, Tensor o2, "
     f"Tensor lse, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
-)  # fmt: skip
+)
 @in_slices("qqkklqqs", "qkkl")
 def diff_attention_backward(
     grad: Tensor,

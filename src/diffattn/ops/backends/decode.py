@@ -79,9 +79,12 @@ def _weighted_values(weights: Tensor, v: Tensor) -> Tensor:
         num_keys = v.shape[2]
         rows = torch.arange(v.shape[:3].numel(), dtype=torch.int32)
         out = torch.nn.functional.embedding_bag(
-            rows, v.flatten(0, 2), rows[::num_keys], mode="sum",
+            rows,
+            v.flatten(0, 2),
+            rows[::num_keys],
+            mode="sum",
             per_sample_weights=weights.flatten(),
-        )  # fmt: skip
+        )
         return out.view(*weights.shape[:3], -1)
     return _product(weights, v)
 

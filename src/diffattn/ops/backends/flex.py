@@ -246,9 +246,12 @@ def range_mask(
 
     partial = some & ~whole
     return BlockMask.from_kv_blocks(
-        *_ordered(partial), *_ordered(whole), BLOCK_SIZE=_BLOCK, mask_mod=mask_mod,
+        *_ordered(partial),
+        *_ordered(whole),
+        BLOCK_SIZE=_BLOCK,
+        mask_mod=mask_mod,
         seq_lengths=(num_queries, num_keys),
-    )  # fmt: skip
+    )
 
 
 def blocks(

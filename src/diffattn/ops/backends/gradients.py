@@ -296,9 +296,13 @@ def _output_gradients(
 
 
 def _input_gradients(
-    x: Tensor, weights: AttentionWeights, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor,
+    x: Tensor,
+    weights: AttentionWeights,
+    grad_q: Tensor,
+    grad_k: Tensor,
+    grad_v: Tensor,
     grad_o: Tensor,
-) -> tuple[AttentionWeights, Tensor]:  # fmt: skip
+) -> tuple[AttentionWeights, Tensor]:
     """Back through the projections, to the weights and to X; what a group shares adds up."""
     num_kv_heads = weights.k.shape[1]
     grad_k = grad_k.unflatten(-4, (num_kv_heads, -1)).sum(-4)

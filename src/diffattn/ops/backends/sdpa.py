@@ -42,9 +42,14 @@ def attend(
         sees_none = ~visible.any(-1, keepdim=True)
         visible = visible | sees_none
     out = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible,
-        is_causal=is_causal, scale=scale, enable_gqa=bool(q.shape[2] != k.shape[2]),
-    )  # fmt: skip
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=visible,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=bool(q.shape[2] != k.shape[2]),
+    )
     if sees_none is not None:
         out = out.masked_fill(sees_none, 0.0)
     return out.transpose(1, 2).to(q.dtype)

@@ -414,7 +414,7 @@ def forward(
 
 
 def _descriptor(x: Tensor, block_shape: list[int]) -> TensorDescriptor:
-    """What the copy engine needs to know of ``x``: addresses and strides of 16 bytes."""
+    """Describe ``x`` to the copy engine, which takes addresses and strides of 16 bytes."""
     per_16_bytes = 16 // x.element_size()
     fits = x.stride(-1) == 1 and x.data_ptr() % 16 == 0
     for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
@@ -435,7 +435,7 @@ def kernel_constants(
     group: int, head_dim: int, value_dim: int, causal: bool, shared_keys: bool,
     inference: bool = False,
 ) -> dict[str, int]:  # fmt: skip
-    """What the kernel is compiled for, besides the types of its arguments."""
+    """The compile-time constants of the kernel."""
     block_keys, stages = TILES[head_dim]
     return {
         "GROUP": group, "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": causal,

@@ -1,2 +1,2 @@
-"""What every operator shares: checks, masks, the table of backends, rotary positions, λ, head
+"""Parts that all operators share: checks, masks, the table of backends, rotary positions, λ, head
 norm."""

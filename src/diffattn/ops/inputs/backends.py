@@ -33,7 +33,7 @@ _CHUNKED: dict[str, Any] = {"devices": ("cpu", "meta"), "dtypes": _WIDE_FLOATS}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """What a choice depends on. Lengths are in tokens, widths in channels."""
+    """The facts that a choice depends on. Lengths are in tokens, widths in channels."""
 
     device: str
     dtype: torch.dtype
@@ -81,7 +81,7 @@ class Backend:
     """Why it cannot run on this machine at all, or ``None``."""
 
     def refuses(self, inputs: Inputs) -> str | None:
-        """What the backend needs and these inputs lack, or ``None`` if it can run them."""
+        """The reason why the backend cannot run these inputs, or ``None``."""
         missing = self.available()
         if missing and not inputs.elsewhere:
             return missing

@@ -69,9 +69,11 @@ def diff_lambda(
         ShapeError: The vectors are not four of one length, or ``lambda_init`` is not finite.
     """
     vectors = {
-        "lambda_q1": lambda_q1, "lambda_k1": lambda_k1,
-        "lambda_q2": lambda_q2, "lambda_k2": lambda_k2,
-    }  # fmt: skip
+        "lambda_q1": lambda_q1,
+        "lambda_k1": lambda_k1,
+        "lambda_q2": lambda_q2,
+        "lambda_k2": lambda_k2,
+    }
     for name, x in vectors.items():
         _validate_floating("diff_lambda", name, x)
         if x.ndim != 1 or x.shape != lambda_q1.shape or x.device != lambda_q1.device:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def window_inputs(input_ids: Tensor, position_ids: Tensor | None = None) -> dict[str, Tensor]:
-    """What a model of ours reads windows from: side by side, or as one packed row.
+    """Arguments by which a model reads windows: side by side, or as one packed row.
 
     Args:
         input_ids: int64 ``[B, T]``.
@@ -21,7 +21,7 @@ def window_inputs(input_ids: Tensor, position_ids: Tensor | None = None) -> dict
 
 
 def packed_row(position_ids: Tensor) -> dict[str, Tensor]:
-    """What tells a model of ours to keep the documents of several windows apart.
+    """Arguments by which a model keeps the documents of several windows apart.
 
     Every window, and every document in it, begins where its positions begin at 0. Operators of
     packed rows take one row, so the windows follow one another in it: with ``input_ids`` of

@@ -161,7 +161,7 @@ GRADIENTS = {
     "bwd": ("DK", "DV", "DQ"), "dkq": ("DK", "DQ"), "dkv": ("DK", "DV"), "dk": ("DK",),
     "dv": ("DV",),
 }  # fmt: skip
-"""What each launch of the kernel that goes by keys computes."""
+"""The gradients that each launch of the kernel by keys computes."""
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
     launch: tuple(LaunchConfig(*tile) for tile in tiles)
@@ -217,7 +217,7 @@ CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
         ),
     }.items()
 }  # fmt: skip
-"""What ``tools/tune.py`` times, per launch, the smallest tiles first; what does not fit a
+"""The tiles that ``tools/tune.py`` times, the smallest first; a tile that does not fit a
 chip fails to launch there."""
 _IN_PLACE: dict[str, LaunchConfig | None] = {}
 
@@ -380,7 +380,7 @@ def adds_in_order(q: Tensor) -> bool:
 
 
 def num_multiprocessors(device: torch.device) -> int:
-    """Of a device; in the interpreter, which runs one program at a time, 1."""
+    """Number for a device; 1 in the interpreter, which runs one program at a time."""
     if interpreted():
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

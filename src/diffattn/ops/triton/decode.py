@@ -32,10 +32,10 @@ TABLE_STAGES = 2
 """The loads of pages wait for those of the table, which takes so many stages of the pipeline: with
 them a paged launch has the buffers for K and V that a dense one has."""
 LARGE_SHARED_BYTES, SMALL_SHARED_BYTES = 166_912, 101_376
-"""Of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
+"""Shared memory of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
 GROWING = ("num_keys", "num_splits", "num_pages", "stride_tb", "stride_pb", "window")
-"""What grows with a cache. A launch would compile anew for 1 and for multiples of 16, in the midst
-of a text, and gain nothing: addresses are aligned by the strides of K and V."""
+"""Arguments that grow with a cache. A launch would compile anew for 1 and for multiples of 16, in
+the midst of a text, and gain nothing: addresses are aligned by the strides of K and V."""
 
 
 @triton.jit
@@ -415,7 +415,7 @@ def _splits(programs: int, num_keys: int, wanted_programs: int) -> int:
 
 
 def _num_multiprocessors(device: torch.device) -> int:
-    """Of the GPU; 2 under the interpreter, so that it runs more than one part."""
+    """Number of the GPU; 2 in the interpreter, so that it runs more than one part."""
     if device.type != "cuda":
         return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -117,7 +117,7 @@ def _attend_map_by_map(
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     RANGES: tl.constexpr, PADDING: tl.constexpr,
 ):  # fmt: skip
-    """What :func:`_attend` gives for both maps, in two passes over the keys: map 2, then map 1."""
+    """Both maps as :func:`_attend` gives them, in two passes over the keys: map 2, then map 1."""
     b_o2, b_lse2, _, _ = _attend(
         p_q + stride_qm, p_k + stride_km, p_v, p_padding, i_query, b_first, b_last, bounds,
         stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,

@@ -1,4 +1,4 @@
-"""What every launcher does before its kernel: masks as intervals, layouts, padded widths."""
+"""Steps of every launcher before its kernel: masks as intervals, layouts, padded widths."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ def dense_rows(x: Tensor) -> Tensor:
 
 
 def strides_of(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None) -> tuple[int, ...]:
-    """Of the axes before the channels, in the order of the kernels; 0 along those that are not."""
+    """Strides of the axes before the channels, in the kernels' order; 0 for a missing axis."""
     of_maps = k.stride(3) if k.ndim == 5 else 0
     of_lambda = (0, 0, 0) if lam is None else lam.stride()
     return (*q.stride()[:4], *k.stride()[:3], of_maps, *v.stride()[:3], *of_lambda)
@@ -183,7 +183,7 @@ def gradients_by_keys(
 
 
 def widths(head_dim: int, value_dim: int) -> dict[str, int]:
-    """Of a query and a value, and of the tiles that hold them: compile-time constants."""
+    """Widths of queries, values and their tiles, as compile-time constants."""
     return {
         "HEAD_DIM": head_dim,
         "VALUE_DIM": value_dim,

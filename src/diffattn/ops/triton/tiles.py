@@ -1,4 +1,4 @@
-"""What every kernel does with a tile: load, store, hide keys, one step of the online softmax."""
+"""Steps of every kernel on a tile: load, store, hide keys, one step of the online softmax."""
 
 import triton
 import triton.language as tl
