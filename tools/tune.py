@@ -8,10 +8,9 @@ its launches, are timed against each other. Before all searches the forms of our
 the tiles of the table: atomics may cost more than the products that they save.
 
 Candidates are checked against the float64 reference before any is timed, by processes side by side:
-what one of them compiles, Triton keeps for all. Nothing of the package is changed: beside the
-record lie the lines for ``configs._SEEDS``.
-
-Softmax attention is tuned as it is compared: V1's twin, whose values are as wide as its keys.
+what one of them compiles, Triton keeps for all. The package does not change: the lines for
+``configs._SEEDS`` lie beside the record. Softmax attention is V1's twin, with values as wide as its
+keys.
 """
 
 import argparse

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cli.conftest import call
 
+from lab.cli.conftest import call
 from tally import trial
 from trials.made_up_folders import evaluation, text_study
 

@@ -57,8 +57,8 @@ def analyze(
     from diffattn.lab.inference.labels import labelled
 
     models = labelled(model, option="MODEL")
-    _require_text(models, text, file, data)
     _require_destination(out, dtype)
+    _require_text(models, text, file, data)
     settings = {
         "tokens": tokens,
         "window_tokens": window_tokens,
