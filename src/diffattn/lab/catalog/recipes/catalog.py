@@ -7,17 +7,16 @@ from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.catalog.recipes.ablations import ABLATIONS
 from diffattn.lab.catalog.recipes.comparison import laptop, smoke, study, workstation
 from diffattn.lab.catalog.recipes.diff_transformer_3b import (
+    TOKEN_SCALING,
     diff_transformer_3b,
     main_run,
     transformer_3b,
 )
 from diffattn.lab.catalog.recipes.diff_transformer_scaling import SCALING
-from diffattn.lab.catalog.recipes.long_context import LONG_CONTEXT
-from diffattn.lab.catalog.recipes.math_stages import MATH
+from diffattn.lab.catalog.recipes.later_stages import LONG_CONTEXT, MATH
 from diffattn.lab.catalog.recipes.plan import RunPlan
 from diffattn.lab.catalog.recipes.shared_diff_rank import SHARED_DIFF
 from diffattn.lab.catalog.recipes.sibling import laptop_sibling
-from diffattn.lab.catalog.recipes.token_scaling import TOKEN_SCALING
 from diffattn.lab.training.config import RunConfig
 from diffattn.models import presets
 
