@@ -33,9 +33,12 @@ def test_models_side_by_side(folders, build, text, tmp_path):
     seen = []
     settings = AnalysisSettings(tokens=100, window_tokens=40)
     result = analyze(
-        folders, documents(text[:60], text), "made up", settings,
+        folders,
+        documents(text[:60], text),
+        "made up",
+        settings,
         on_progress=lambda *event: seen.append(event),
-    )  # fmt: skip
+    )
     assert [analysis.model["label"] for analysis in result.models] == ["softmax", "diff_v2"]
     softmax, diff = result.models
     lengths = softmax.tokens["lengths"]
@@ -52,9 +55,11 @@ def test_models_side_by_side(folders, build, text, tmp_path):
     assert result.text["documents"] == ["0.txt", "1.txt"]
     assert len(ids) == 100
     alone = analyze(
-        {"a": folders["diff_v2"]}, documents(text), "made up",
+        {"a": folders["diff_v2"]},
+        documents(text),
+        "made up",
         AnalysisSettings(tokens=30, window_tokens=64),
-    ).models[0]  # fmt: skip
+    ).models[0]
     window = [*model.start(), *model.encode(text)[:30]]
     for layer, rows in enumerate(attention_rows(model.network, torch.tensor([window]))):
         sink = rows.signed[:, 1:, 0].double().mean(-1).tolist()

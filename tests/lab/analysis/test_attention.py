@@ -22,9 +22,7 @@ ROUNDING = 1e-5
 
 def make(kind):
     """Two layers with grouped heads, and λ clearly off its start."""
-    sizes = {
-        "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.3,
-    }  # fmt: skip
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.3}
     torch.manual_seed(1)
     if kind in ("llama", "diffllama"):
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
@@ -89,9 +87,11 @@ def full_maps(network, texts):
         module.register_forward_pre_hook(lambda m, args: contexts.append(args[0].detach()))
     with torch.no_grad():
         out = network(
-            padded, attention_mask=mask, output_attentions=True,
+            padded,
+            attention_mask=mask,
+            output_attentions=True,
             **({"output_attention_maps": True} if ours else {}),
-        )  # fmt: skip
+        )
     layers = []
     for number, maps in enumerate(out.attentions):
         own, rows = network.model.layers[number].self_attn, []
@@ -326,9 +326,12 @@ def test_memory_is_bounded_by_a_block_of_rows():
     """All maps of one layer would be 2 x 2 x 200 x 200 numbers."""
     n, block = 200, 10_000
     inputs = AttentionInputs(
-        q=torch.randn(n, 2, 2, 4), k=torch.randn(n, 1, 2, 4), v=torch.randn(n, 1, 8),
-        lam=torch.full((n, 2), 0.4), scale=0.5,
-    )  # fmt: skip
+        q=torch.randn(n, 2, 2, 4),
+        k=torch.randn(n, 1, 2, 4),
+        v=torch.randn(n, 1, 8),
+        lam=torch.full((n, 2), 0.4),
+        scale=0.5,
+    )
     layer = LayerAttention(2, 2)
     with Sizes() as sizes:
         layer.add(inputs, logit_rows(inputs, layer.block(block)))

@@ -58,9 +58,11 @@ def make_run(folder, rows):
 
 def test_the_log_of_a_run(tmp_path):
     rows = [
-        {"step": 0, "lam": [0.2, 0.4]}, {"step": 5, "train_loss": 3.0},
-        {"step": 10, "lam": [-0.1, 0.5]}, {"step": 20, "lam": [-0.3, 1.1]},
-    ]  # fmt: skip
+        {"step": 0, "lam": [0.2, 0.4]},
+        {"step": 5, "train_loss": 3.0},
+        {"step": 10, "lam": [-0.1, 0.5]},
+        {"step": 20, "lam": [-0.3, 1.1]},
+    ]
     assert lambda_log(make_run(tmp_path / "run", rows)) == {
         "run": "diff-seed0",
         "steps": [0, 10, 20],

@@ -66,8 +66,9 @@ def test_a_folder_of_other_files_is_refused(fails, tmp_path):
     line = fails("analyze", tmp_path / "run", "--out", study, code=1)
     assert "must be empty or hold an analysis (analysis.json), got other files" in line
     assert {path.name: path.read_text() for path in study.iterdir()} == {
-        "study.json": "study.json", "report.html": "report.html"
-    }  # fmt: skip
+        "study.json": "study.json",
+        "report.html": "report.html",
+    }
 
 
 def test_misuse_leaves_nothing(fails, tmp_path):

@@ -20,10 +20,15 @@ def saved(path, kind):
     torch.manual_seed(0)
     network = DiffTransformerForCausalLM(
         DiffTransformerConfig(
-            attention_type=kind, vocab_size=260, hidden_size=16, num_hidden_layers=2, num_heads=2,
-            head_dim=8, max_position_embeddings=64,
+            attention_type=kind,
+            vocab_size=260,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_heads=2,
+            head_dim=8,
+            max_position_embeddings=64,
         )
-    )  # fmt: skip
+    )
     return saved_with_tokenizer(path, network)
 
 
@@ -40,9 +45,12 @@ def test_a_run_becomes_a_page(cli, tmp_path):
     done = cli("inspect", run, f"again={run}", "--text", "abc", "--out", out)
     assert (done.code, done.out) == (0, f"{out}\n"), done
     assert done.err.splitlines() == [
-        "run: loading", "run: reading 4 tokens", "again: loading", "again: reading 4 tokens",
+        "run: loading",
+        "run: reading 4 tokens",
+        "again: loading",
+        "again: reading 4 tokens",
         "writing the page",
-    ]  # fmt: skip
+    ]
     page = out.read_text(encoding="utf-8")
     assert "<h1>Attention of run, again</h1>" in page
     assert page.count('<article class="card"') == 2

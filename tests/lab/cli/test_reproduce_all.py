@@ -90,9 +90,11 @@ def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
     (tmp_path / "throughput").mkdir()
     (tmp_path / "throughput" / "cpu.json").touch()
     only(
-        monkeypatch, tmp_path, "gradient-flow",
+        monkeypatch,
+        tmp_path,
+        "gradient-flow",
         lambda study, folder, workers, reuse: write_gradient_flow(folder),
-    )  # fmt: skip
+    )
     stages = read_record(tmp_path / "results.json")["stages"]
     assert list(stages) == ["text", "gradient-flow", "analysis"]
     assert stages["text"]["sentence"] == VERDICT["sentence"]

@@ -295,8 +295,13 @@ def test_shares_of_segments_are_the_protocols(page, folders, tmp_path, text, kin
     ]
     for rows in tables:
         assert [row[0].split(" (")[0] for row in rows] == [
-            "BOS", "noise before", "needle", "noise after", "question", "noise",
-        ]  # fmt: skip
+            "BOS",
+            "noise before",
+            "needle",
+            "noise after",
+            "question",
+            "noise",
+        ]
     spans = page.run("data.texts[0].segments.map(s => [s[1], s[2]])")
     model = LanguageModel.load(folders[kind], device="cpu")
     ids = torch.tensor([page_ids(model, source)])

@@ -11,19 +11,37 @@ from record_files import change_record
 
 SPREAD = Spread(median=1.0, low=0.9, high=1.1, minimum=0.8, maximum=1.2, rounds=5)
 ROW = BenchRow(
-    contender="chunked", role="DIFF", backend="chunked", status="ok", seconds=SPREAD,
-    ratio_t=SPREAD, check={"error": 1e-7},
-)  # fmt: skip
+    contender="chunked",
+    role="DIFF",
+    backend="chunked",
+    status="ok",
+    seconds=SPREAD,
+    ratio_t=SPREAD,
+    check={"error": 1e-7},
+)
 MISS = Verdict(target="forward at most 1.05 × T", contender="chunked", value=1.1, limit=1.05)
 CASE = BenchCase(
-    suite="ops", run="cpu-1", device="cpu", dtype="float32", mode="forward",
-    shape={"B": 1, "N": 512}, created="2001-02-03", matmul_flops_per_second=1e11, rows=[ROW],
+    suite="ops",
+    run="cpu-1",
+    device="cpu",
+    dtype="float32",
+    mode="forward",
+    shape={"B": 1, "N": 512},
+    created="2001-02-03",
+    matmul_flops_per_second=1e11,
+    rows=[ROW],
     verdicts=[MISS],
-)  # fmt: skip
+)
 RUN = BenchRun(
-    name="cpu-1", created="2001-02-03", commit=None, dirty=None, source="0", versions={},
-    hardware={}, settings={},
-)  # fmt: skip
+    name="cpu-1",
+    created="2001-02-03",
+    commit=None,
+    dirty=None,
+    source="0",
+    versions={},
+    hardware={},
+    settings={},
+)
 
 
 def test_what_is_written_is_read(tmp_path):

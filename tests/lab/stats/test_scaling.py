@@ -15,9 +15,9 @@ def points(a, b, c, seeds=(0.0,)):
 
 
 @pytest.mark.parametrize(
-    ("axis", "x", "percent"), [("parameters", 6.8, 62.3), ("parameters", 7.8, 59.5),
-                               ("tokens", 160, 63.7)],
-)  # fmt: skip
+    ("axis", "x", "percent"),
+    [("parameters", 6.8, 62.3), ("parameters", 7.8, 59.5), ("tokens", 160, 63.7)],
+)
 def test_the_published_ratios_follow_from_points_and_from_curves(axis, x, percent):
     curves = scaling_curves()[axis]
     assert x in curves.read_at

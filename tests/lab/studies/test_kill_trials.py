@@ -89,8 +89,10 @@ def test_a_killed_parent_takes_its_workers_along(number, longer, unbroken, tmp_p
     out = tmp_path / "out"
     with subprocess.Popen(
         [sys.executable, "-c", REPRODUCE, str(out), *longer],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    ) as parent:  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as parent:
         wait_for_checkpoint(out / "runs")
         os.kill(parent.pid, number)
         assert parent.wait(timeout=30) != 0
@@ -106,8 +108,10 @@ def test_workers_of_a_parent_that_is_asked_to_end_save_the_step_in_work(number, 
     rare = (*settings, "train.num_steps=4000", "train.evaluate_every=4000", "train.log_every=1")
     with subprocess.Popen(
         [sys.executable, "-c", REPRODUCE, str(out), *rare],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-    ) as parent:  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as parent:
         logs = wait_for(
             lambda: [p for p in out.glob("runs/*/metrics.jsonl") if p.stat().st_size > 5000]
         )
@@ -128,8 +132,9 @@ def test_two_studies_in_one_folder(longer, unbroken, tmp_path):
     out = tmp_path / "out"
     first = subprocess.Popen(
         [sys.executable, "-c", REPRODUCE, str(out), *longer],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     wait_for_checkpoint(out / "runs")
     with pytest.raises(DiffAttnError, match="must be written by one process at a time"):
         reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)

@@ -128,9 +128,13 @@ def test_short_runs_share_processes(short, members, tmp_path, monkeypatch):
     )
     done = []
     run_members(
-        members, None, tmp_path / "runs", workers=2, short=short,
+        members,
+        None,
+        tmp_path / "runs",
+        workers=2,
+        short=short,
         on_progress=lambda name, event: "done" in event and done.append(name),
-    )  # fmt: skip
+    )
     assert sorted(done) == sorted(member.config.name for member in members)
     assert len(list((tmp_path / "runs").glob("*.pid"))) == (2 if short else len(members))
 
@@ -231,8 +235,11 @@ sys.exit(worker.main())
 def real_worker(body):
     return subprocess.Popen(
         [sys.executable, "-c", REAL.format(body=body)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """The settings of a study of any kind, its runs in waves, and the records of finished runs."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
@@ -163,8 +164,47 @@ class FixedStudy(Study):
         self._check()
         self.members()  # a run that cannot be made is refused at once
 
+    @classmethod
+    def planned(
+        cls,
+        plans: Mapping[str, Callable[[], StudyPlan]],
+        scale: str,
+        *,
+        seeds: Sequence[int] | None = None,
+        settings: Sequence[str] = (),
+        **fields: Any,
+    ) -> Self:
+        """The study of a scale.
+
+        Args:
+            plans: Scale to plan.
+            scale: A key of ``plans``.
+            seeds: Default: the plan's.
+            settings: Changes to the softmax run, such as ``"train.num_steps=500"``.
+            **fields: Other fields of the study.
+
+        Raises:
+            ConfigError: An unknown scale or setting, or settings that cannot be measured.
+        """
+        check_known("reproduce", "scale", scale, plans)
+        plan = plans[scale]()
+        return cls(
+            scale=scale,
+            base=apply_settings(plan.run.config(), settings),
+            seeds=plan.seeds if seeds is None else tuple(seeds),
+            **{**plan.settings, **fields},
+        )
+
     def _check(self) -> None:
         """Refuse settings that the study cannot measure."""
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, for records."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("kind", "base"):
+            del values[name]
+        plain: dict[str, Any] = json.loads(json.dumps(values))
+        return plain | {"config": self.base.resolved()}
 
     def members(self) -> list[Member]:
         """Every run, seed by seed, so that an early stop leaves whole groups."""
@@ -209,30 +249,3 @@ def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> Non
     """
     must = f"{field} must be a softmax model, whose twins are compared"
     require(where, model.attention_type == BASELINE, must, model.attention_type)
-
-
-def planned_settings(
-    plans: Mapping[str, Callable[[], StudyPlan]],
-    scale: str,
-    seeds: Sequence[int] | None,
-    settings: Sequence[str],
-) -> dict[str, Any]:
-    """Fields of a study's configuration.
-
-    Args:
-        plans: Scale to plan.
-        scale: A key of ``plans``.
-        seeds: Default: the plan's.
-        settings: Changes to the run, such as ``"train.num_steps=500"``.
-
-    Raises:
-        ConfigError: An unknown scale or setting.
-    """
-    check_known("reproduce", "scale", scale, plans)
-    plan = plans[scale]()
-    return {
-        "scale": scale,
-        "base": apply_settings(plan.run.config(), settings),
-        "seeds": plan.seeds if seeds is None else tuple(seeds),
-        **plan.settings,
-    }

@@ -85,8 +85,12 @@ def numbers(name):
     train = plan(name).train
     tokens = train.num_steps * train.batch_tokens
     return (
-        train.learning_rate, train.final_learning_rate, tokens, train.batch_tokens, train.seq_len,
-    )  # fmt: skip
+        train.learning_rate,
+        train.final_learning_rate,
+        tokens,
+        train.batch_tokens,
+        train.seq_len,
+    )
 
 
 @pytest.mark.parametrize("kind", ["diff", "softmax"])
@@ -123,11 +127,19 @@ def test_ablations_are_the_rows_of_table_6():
     models = {name.removeprefix("ablation-"): make().model for name, make in ABLATIONS.items()}
     heads = {name: (model.num_heads, model.head_dim) for name, model in models.items()}
     assert heads == {
-        "softmax": (16, 128), "softmax-8": (8, 256), "softmax-8-norm": (8, 256), "diff": (8, 128),
-        "diff-no-norm": (8, 128), "diff-lambda-0.8": (8, 128), "diff-lambda-0.5": (8, 128),
-        "diff-v2": (16, 128), "diff-v2-no-lambda": (16, 128), "diff-v2-raw-lambda": (16, 128),
-        "diff-v2-across": (16, 128), "softmax-24": (24, 128),
-    }  # fmt: skip
+        "softmax": (16, 128),
+        "softmax-8": (8, 256),
+        "softmax-8-norm": (8, 256),
+        "diff": (8, 128),
+        "diff-no-norm": (8, 128),
+        "diff-lambda-0.8": (8, 128),
+        "diff-lambda-0.5": (8, 128),
+        "diff-v2": (16, 128),
+        "diff-v2-no-lambda": (16, 128),
+        "diff-v2-raw-lambda": (16, 128),
+        "diff-v2-across": (16, 128),
+        "softmax-24": (24, 128),
+    }
     norms = {name: model.uses_head_norm for name, model in models.items()}
     assert (norms["softmax-8"], norms["softmax-8-norm"], norms["diff"]) == (False, True, True)
     assert not norms["diff-no-norm"]

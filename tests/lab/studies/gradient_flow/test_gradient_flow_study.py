@@ -90,10 +90,11 @@ def test_tenfold_gradients_disagree_and_alike_ones_agree():
     level = next(row for row in found["judgements"] if row["id"] == "level")
     assert level["mean"] == pytest.approx(10, rel=0.05)
     ratio = next(
-        row for row in found["ratios"]
+        row
+        for row in found["ratios"]
         if (row["arm"], row["type"], row["baseline"], row["matrix"], row["measure"])
         == (BASE, "diff", "softmax_wide", "v", "gradient")
-    )  # fmt: skip
+    )
     # Seeds 0, 1 and 2; names of 4 and 12 letters.
     assert ratio["values"] == pytest.approx([10, 10 * 1.01 / 1.0, 10 * 1.02 / 1.0])
     assert ratio["mean"] == pytest.approx(10 * (1.01 * 1.02) ** (1 / 3))

@@ -33,9 +33,13 @@ def smoke(tmp_path_factory, heard):
     """A whole smoke study; read-only."""
     out = tmp_path_factory.mktemp("recall") / "smoke"
     path = reproduce(
-        "smoke", kind="recall", out=out, workers=1, on_message=heard["lines"].append,
+        "smoke",
+        kind="recall",
+        out=out,
+        workers=1,
+        on_message=heard["lines"].append,
         on_progress=lambda name, event: heard["events"].append((name, event)),
-    )  # fmt: skip
+    )
     assert path == out / "report.html"
     return out
 
@@ -125,8 +129,9 @@ def test_members_are_matched_and_paired(scale):
         assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
     assert {m.config.train.seed for m in swept}.isdisjoint(config.seeds)
     kinds, first = [*config.types, *config.controls], config.seeds[0]
-    groups = [trials[i : i + len(kinds)] for i in range(0, len(kinds) * len(config.tasks),
-                                                        len(kinds))]  # fmt: skip
+    groups = [
+        trials[i : i + len(kinds)] for i in range(0, len(kinds) * len(config.tasks), len(kinds))
+    ]
     for group in groups:  # of the first seed
         task = group[0].config.task_name
         assert [m.config.name for m in group] == [f"{task}-{kind}-seed{first}" for kind in kinds]

@@ -18,9 +18,13 @@ def config():
     """Three rates, two sweep seeds, one task, two types and no attention, the smallest models."""
     smoke = recall_study("smoke")
     return replace(
-        smoke, tasks=smoke.tasks[:1], types=("softmax", "diff"), sweep_seeds=(8, 9),
-        learning_rates=(1e-3, 2e-3, 4e-3), controls=("none",),
-    )  # fmt: skip
+        smoke,
+        tasks=smoke.tasks[:1],
+        types=("softmax", "diff"),
+        sweep_seeds=(8, 9),
+        learning_rates=(1e-3, 2e-3, 4e-3),
+        controls=("none",),
+    )
 
 
 def swept(config, outcomes=None):
@@ -126,9 +130,13 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(config, tmp_path, monke
 
     def make():
         return run.run_study(
-            config, tmp_path, judge, workers=1, on_message=lines.append,
+            config,
+            tmp_path,
+            judge,
+            workers=1,
+            on_message=lines.append,
             on_progress=lambda name, event: totals.append(event["total"]),
-        )  # fmt: skip
+        )
 
     make()
     steps = config.tasks[0].train.num_steps

@@ -39,10 +39,12 @@ def test_sooner_is_not_can():
     """All learn it, one of them first."""
     found, tests = verdicts({"softmax": LATE, "diff": EARLY, "diff_v2": LATE})
     assert found["can"] == {
-        "verdict": "all", "pairs": [], "reasons": [],
+        "verdict": "all",
+        "pairs": [],
+        "reasons": [],
         "sentence": "Every type learned it on every seed (Transformer (softmax) 8 of 8, "
         "DIFF V1 8 of 8, DIFF V2 8 of 8).",
-    }  # fmt: skip
+    }
     assert found["sooner"]["verdict"] == "differs"
     pairs = [(pair["first"], pair["later"]) for pair in found["sooner"]["pairs"]]
     assert pairs == [("diff", "softmax"), ("diff", "diff_v2")]
@@ -99,9 +101,11 @@ def test_the_level_is_five_percent(p, shown):
 def test_nothing_shown():
     found, _ = verdicts({"softmax": LATE, "diff": LATE})
     assert found["sooner"] == {
-        "verdict": "inconclusive", "pairs": [], "reasons": [],
+        "verdict": "inconclusive",
+        "pairs": [],
+        "reasons": [],
         "sentence": "No type is shown to learn it sooner than another.",
-    }  # fmt: skip
+    }
 
 
 def test_all_pairs_of_all_tasks_are_one_family_per_test():
@@ -119,8 +123,9 @@ def test_all_pairs_of_all_tasks_are_one_family_per_test():
     assert {test["log_rank_exact"] for test in family} == {True}
     assert [test["fisher_exact_holm"] for test in family] == [1.0] * 4
     assert [test["types"] for test in found["b"]["control_tests"]] == [
-        ["softmax_half", "softmax"], ["softmax_half", "diff"],
-    ]  # fmt: skip
+        ["softmax_half", "softmax"],
+        ["softmax_half", "diff"],
+    ]
 
 
 def test_blind_controls_are_in_no_test():
@@ -212,13 +217,22 @@ def test_a_lead_is_held_against_the_maps_without_their_difference():
     but later than V1, part of the lead is none of the difference, and it is not said to take it."""
     controls = {"diff_no_norm": LATE, "softmax_norm": LATE}
     for added, ends in (
-        (LATE, "; Softmax with head norm; DIFF V1, maps added): the whole lead takes the "
-         "difference and the norm."),
-        (EARLY, "is not shown over DIFF V1, maps added: its difference may not be why. Sooner than "
-         "Transformer (softmax) without a difference: DIFF V1, maps added."),
-        (SOON, "DIFF V1 sooner than Transformer (softmax). Sooner than Transformer (softmax) "
-         "without a difference: DIFF V1, maps added."),
-    ):  # fmt: skip
+        (
+            LATE,
+            "; Softmax with head norm; DIFF V1, maps added): the whole lead takes the "
+            "difference and the norm.",
+        ),
+        (
+            EARLY,
+            "is not shown over DIFF V1, maps added: its difference may not be why. Sooner than "
+            "Transformer (softmax) without a difference: DIFF V1, maps added.",
+        ),
+        (
+            SOON,
+            "DIFF V1 sooner than Transformer (softmax). Sooner than Transformer (softmax) "
+            "without a difference: DIFF V1, maps added.",
+        ),
+    ):
         found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {"diff_added": added})
         assert found["sooner"]["sentence"].endswith(ends)
         assert found["sooner"]["pairs"][0]["takes_both"] == (added is LATE)
@@ -303,13 +317,19 @@ def test_the_norm_is_no_reservation_about_others():
 @pytest.mark.parametrize(
     ("types", "leaked", "why"),
     [
-        ({"softmax": LATE, "diff": EARLY}, {"limit": 0.1, "highest": 0.4, "leaks": True},
-         "answers 0.400 of the queries, more than the 0.100"),
-        ({"softmax": LATE, "diff": EARLY}, {"limit": 0.1, "highest": None, "leaks": None},
-         "no model without attention"),
+        (
+            {"softmax": LATE, "diff": EARLY},
+            {"limit": 0.1, "highest": 0.4, "leaks": True},
+            "answers 0.400 of the queries, more than the 0.100",
+        ),
+        (
+            {"softmax": LATE, "diff": EARLY},
+            {"limit": 0.1, "highest": None, "leaks": None},
+            "no model without attention",
+        ),
         ({"softmax": NEVER, "diff": NEVER}, NOT_LEAKING, "no run of any type was solved"),
     ],
-)  # fmt: skip
+)
 def test_uninformative(types, leaked, why):
     found, _ = verdicts(types, leaked=leaked)
     for claim in found.values():

@@ -132,8 +132,9 @@ def test_outside_the_points_nothing_is_said_unless_asked():
 
     def outside(results):
         rows = results["axes"]["tokens"]["equivalents"]
-        return next(r for r in rows if (r["type"], r["baseline"], r["point"])
-                    == ("diff", "softmax", last))  # fmt: skip
+        return next(
+            r for r in rows if (r["type"], r["baseline"], r["point"]) == ("diff", "softmax", last)
+        )
 
     refused = outside(made_up({"diff": 0.8}))
     assert refused["ratio"] is None

@@ -29,9 +29,7 @@ def test_the_study_is_the_laptop_comparison_at_its_rate_and_at_larger_ones():
 
 
 def test_runs_are_made_as_the_study_says():
-    settings = [
-        "windows.documents=apart", "guard.limit=3", "engine.loss_chunk_tokens=64",
-    ]  # fmt: skip
+    settings = ["windows.documents=apart", "guard.limit=3", "engine.loss_chunk_tokens=64"]
     config = stability_study("smoke", settings=settings)
     for member in config.members():
         for part in ("windows", "guard", "engine", "data"):
@@ -128,9 +126,10 @@ def attended(losses, seeds=(0, 1, 2)):
 def entry_of(found, pair, rate=None, metric="loss"):
     """The difference of a pair at a rate, or of means over rates."""
     (entry,) = (
-        e for e in found["differences"]
+        e
+        for e in found["differences"]
         if (e["type"], e["baseline"], e["metric"], e["learning_rate"]) == (*pair, metric, rate)
-    )  # fmt: skip
+    )
     return entry
 
 

@@ -57,7 +57,8 @@ def common_rates(**losses):
 
 def adjusted(results, *wanted):
     (found,) = (
-        test for test in results["tests"]
+        test
+        for test in results["tests"]
         if (test["variant"], test["baseline"], test["at"]) == wanted
-    )  # fmt: skip
+    )
     return found

@@ -69,8 +69,14 @@ def test_ablations_and_matches_get_fewer_seeds_than_types_and_controls():
 
 def test_models_differ_in_their_attention_alone():
     base = recipe("study")
-    free = {"attention_type", "num_heads", "num_kv_heads", "intermediate_size", "shared_rank",
-            "head_norm"}  # fmt: skip
+    free = {
+        "attention_type",
+        "num_heads",
+        "num_kv_heads",
+        "intermediate_size",
+        "shared_rank",
+        "head_norm",
+    }
     for member in runs(comparison("study", seeds=(0,))):
         assert member.config.train == base.train
         assert member.config.data == base.data
@@ -113,9 +119,13 @@ def test_ablations_are_rows_of_table_6_and_of_the_v2_note():
     assert sorted(member.config.name for member in members) == sorted(names)
     models = {m.config.name[:-6]: m.config.model for m in members if m.config.train.seed == 0}
     expected = {
-        "softmax": (8, 16), "softmax_wide": (4, 32), "softmax_wide_norm": (4, 32),
-        "softmax_more_heads": (12, 16), "diff": (4, 16), "diff_v2": (8, 16),
-    }  # fmt: skip
+        "softmax": (8, 16),
+        "softmax_wide": (4, 32),
+        "softmax_wide_norm": (4, 32),
+        "softmax_more_heads": (12, 16),
+        "diff": (4, 16),
+        "diff_v2": (8, 16),
+    }
     heads = {name: (models[name].num_heads, models[name].head_dim) for name in expected}
     assert heads == expected
     with_norm = {name for name, model in models.items() if model.uses_head_norm}

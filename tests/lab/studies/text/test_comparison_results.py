@@ -56,8 +56,10 @@ def test_other_matches_are_compared_with_their_type_and_with_softmax():
 def test_parts_are_compared_with_softmax_and_with_no_attention():
     rows = [row for row in study()["differences"] if row["metric"] == "first_occurrence"]
     assert {(row["variant"], row["baseline"]) for row in rows} >= {
-        ("diff", "softmax"), ("diff", "none"), ("none", "softmax"),
-    }  # fmt: skip
+        ("diff", "softmax"),
+        ("diff", "none"),
+        ("none", "softmax"),
+    }
     assert all(row["at"] == "best" for row in rows)
     rows = [row for row in study(**common_rates())["differences"] if row["at"] == "common"]
     assert {row["baseline"] for row in rows if row["metric"] == "first_occurrence"} == {"softmax"}
@@ -78,11 +80,17 @@ def test_rates_of_the_sweep():
     rates = results["rates"]
     assert (rates["common"], rates["sweep_seed"], rates["sweep_steps"]) == (2e-3, 1_000, 1_000)
     assert rates["variants"]["diff"]["tried"][0] == {
-        "run": "diff-lr0.001-sweep1000", "learning_rate": 1e-3, "validation_loss": 2.0,
-    }  # fmt: skip
+        "run": "diff-lr0.001-sweep1000",
+        "learning_rate": 1e-3,
+        "validation_loss": 2.0,
+    }
     assert {name: of["inside"] for name, of in rates["variants"].items()} == {
-        "softmax": True, "diff": False, "diff_v2": True, "shared_diff": True, "none": False,
-    }  # fmt: skip
+        "softmax": True,
+        "diff": False,
+        "diff_v2": True,
+        "shared_diff": True,
+        "none": False,
+    }
     groups = results["variants"]["diff"]["at"]
     assert (groups["best"]["learning_rate"], groups["common"]["learning_rate"]) == (1e-3, 2e-3)
     assert groups["common"]["runs"][0] == "diff-common-seed0"
@@ -137,28 +145,54 @@ def test_half_of_its_runs_take_a_model_past_the_phase(seeds, late, informative):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"losses": {k: v for k, v in LOSSES.items() if k != "none"}},
-         "no model without attention was trained beside them"),
-        ({"losses": LOSSES | {"none": [3.05, 3.15, 3.25]}},
-         "softmax attention does not beat no attention by 0.1 nats"),
-        ({"losses": LOSSES | {"none": [3.0, 3.6, 3.2]}},
-         "softmax attention does not beat no attention by 0.1 nats"),
-        ({"losses": LOSSES | {"shared_diff": [4.1, 4.1, 4.1]}},
-         "Shared DIFF does not beat no attention"),
-        ({"losses": LOSSES | {"diff_v2": [3.0, 3.1, 4.9]}},  # it does on average
-         "DIFF V2 does not beat no attention (−0.430, −2.88"),
-        ({"losses": LOSSES | {"none_ffn": [3.05, 3.15, 3.25]}},
-         "softmax attention does not beat no attention, its parameters given to the feed-forward "
-         "layers by 0.1 nats"),
+        (
+            {"losses": {k: v for k, v in LOSSES.items() if k != "none"}},
+            "no model without attention was trained beside them",
+        ),
+        (
+            {"losses": LOSSES | {"none": [3.05, 3.15, 3.25]}},
+            "softmax attention does not beat no attention by 0.1 nats",
+        ),
+        (
+            {"losses": LOSSES | {"none": [3.0, 3.6, 3.2]}},
+            "softmax attention does not beat no attention by 0.1 nats",
+        ),
+        (
+            {"losses": LOSSES | {"shared_diff": [4.1, 4.1, 4.1]}},
+            "Shared DIFF does not beat no attention",
+        ),
+        (
+            {"losses": LOSSES | {"diff_v2": [3.0, 3.1, 4.9]}},  # it does on average
+            "DIFF V2 does not beat no attention (−0.430, −2.88",
+        ),
+        (
+            {"losses": LOSSES | {"none_ffn": [3.05, 3.15, 3.25]}},
+            "softmax attention does not beat no attention, its parameters given to the "
+            "feed-forward layers by 0.1 nats",
+        ),
         ({"late": ("softmax",)}, "passed the induction phase and Transformer (softmax) did not"),
-        *(({"late": (name,)}, f"passed the induction phase and {label} did not")
-          for name, label in (("diff_v2", "DIFF V2"), ("shared_diff", "Shared DIFF"))),
-        ({"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
-         "softmax attention does not beat no attention by 0.1 nats (−0.050, one seed)"),
+        *(
+            ({"late": (name,)}, f"passed the induction phase and {label} did not")
+            for name, label in (("diff_v2", "DIFF V2"), ("shared_diff", "Shared DIFF"))
+        ),
+        (
+            {"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
+            "softmax attention does not beat no attention by 0.1 nats (−0.050, one seed)",
+        ),
     ],
-    ids=["no control", "too near", "too uncertain", "a type", "an uncertain type", "wider",
-         "phase of softmax", "phase of V2", "phase of Shared DIFF", "one seed"],
-)  # fmt: skip
+    ids=[
+        "no control",
+        "too near",
+        "too uncertain",
+        "a type",
+        "an uncertain type",
+        "wider",
+        "phase of softmax",
+        "phase of V2",
+        "phase of Shared DIFF",
+        "one seed",
+    ],
+)
 def test_what_makes_a_comparison_uninformative(changes, reason):
     said = study(**changes)["verdict"]
     assert not said["informative"]

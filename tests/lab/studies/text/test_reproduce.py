@@ -30,9 +30,15 @@ def snapshot(folder):
 
 def test_files_of_a_study(study):
     assert {path.name for path in study.iterdir()} == {
-        "study.json", "results.json", "costs.json", "counts.json", "maps.json", "report.html",
-        "data", "runs",
-    }  # fmt: skip
+        "study.json",
+        "results.json",
+        "costs.json",
+        "counts.json",
+        "maps.json",
+        "report.html",
+        "data",
+        "runs",
+    }
     folders = {path.name for path in (study / "runs").iterdir() if path.is_dir()}
     assert folders == set(NAMES)
     for name in NAMES:
@@ -125,9 +131,7 @@ def test_record_of_the_study(study, settings):
     assert record["config_hash"] == config_hash(config.resolved())
     assert (record["schema"], record["scale"], record["match"]) == (1, "smoke", "params")
     assert record["config"]["train"]["num_steps"] == 4
-    hashes = {
-        json.dumps(RunRecord.read(study / "runs" / name).config["data"]) for name in NAMES
-    }  # fmt: skip
+    hashes = {json.dumps(RunRecord.read(study / "runs" / name).config["data"]) for name in NAMES}
     assert len(hashes) == 1  # the very same tokens for every run
     assert record["data"]["train_hash"] in hashes.pop()
 

@@ -42,9 +42,13 @@ def test_a_study_trains_only_what_another_has_not(study, settings, tmp_path, mon
     for _ in range(2):  # the second call finds the copies and neither copies nor trains them
         with pytest.raises(KeyboardInterrupt):
             reproduce(
-                "smoke", kind="ablations", settings=settings, out=out, reuse=[study],
+                "smoke",
+                kind="ablations",
+                settings=settings,
+                out=out,
+                reuse=[study],
                 on_message=lines.append,
-            )  # fmt: skip
+            )
     needed = [member.config.name for member in members(settings)]
     assert trained == 2 * [name for name in needed if name not in SHARED]
     assert [line for line in lines if line.startswith("comparison")] == [

@@ -58,10 +58,14 @@ def test_every_row_is_tested_against_what_it_changes(made, ranked):
     assert len(pairs) == len(set(pairs)) == len(MEMBERS["ablations"]) - 2 + 3
     assert {variant for variant, _ in pairs} == set(MEMBERS["ablations"]) - {"softmax", "none"}
     expected = {
-        ("diff_no_norm", "diff"), ("softmax_wide_norm", "softmax_wide"), ("diff_v2", "softmax"),
-        ("diff_v2", "softmax_more_heads"), ("shared_diff_map_norm", "shared_diff"),
-        ("diff", "softmax_wide_norm"), ("shared_diff", "softmax_wide_norm"),
-    }  # fmt: skip
+        ("diff_no_norm", "diff"),
+        ("softmax_wide_norm", "softmax_wide"),
+        ("diff_v2", "softmax"),
+        ("diff_v2", "softmax_more_heads"),
+        ("shared_diff_map_norm", "shared_diff"),
+        ("diff", "softmax_wide_norm"),
+        ("shared_diff", "softmax_wide_norm"),
+    }
     assert expected <= set(pairs)
     ranks = [(one["variant"], one["baseline"]) for one in ranked["rows"]]
     assert ("shared_diff_r8", "diff") in ranks

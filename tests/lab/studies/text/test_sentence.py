@@ -83,9 +83,10 @@ def test_a_lead_that_the_common_rate_does_not_have_says_so():
 def test_v1_is_asked_whether_it_needs_its_norm():
     plain = {"softmax_minus_mean": LOSSES["softmax"]}
     cases = (
-        ([3.0, 3.1, 3.21], True), ([3.4, 3.5, 3.61], True),  # no lead, and shown to be worse
+        ([3.0, 3.1, 3.21], True),
+        ([3.4, 3.5, 3.61], True),  # no lead, and shown to be worse
         ([2.8, 2.9, 2.99], False),
-    )  # fmt: skip
+    )
     for bare, explained in cases:
         results = study(losses=LOSSES | plain | {"diff_no_norm": bare})
         said = results["verdict"]["sentence"]
@@ -102,9 +103,10 @@ def test_v2_is_asked_whether_it_needs_its_difference():
     leading = {"diff_v2": [2.9, 2.99, 3.1]}
     worse, alike = [3.0, 3.1, 3.21], [2.9, 3.0, 3.09]
     for gate, added, but in (
-        (worse, worse, ""), (alike, worse, "V2 without its second map"),
+        (worse, worse, ""),
+        (alike, worse, "V2 without its second map"),
         (worse, alike, "V2 whose second map is added"),
-    ):  # fmt: skip
+    ):
         plain = {"softmax_minus_mean": LOSSES["softmax"], "diff_v2_gate": gate}
         results = study(losses=LOSSES | leading | plain | {"diff_v2_added": added})
         _, found = results["verdict"]["sentence"].split("DIFF V2 is 0.103 nats per token better")
@@ -172,9 +174,10 @@ def test_a_lead_that_no_control_has_is_not_explained():
 def test_a_control_that_is_worse_than_softmax_is_not_among_the_better():
     results = study(losses=LOSSES | {"softmax_half": [3.3, 3.4, 3.51]})
     assert any(
-        test["shown"] for test in results["tests"]
+        test["shown"]
+        for test in results["tests"]
         if (test["variant"], test["baseline"]) == ("softmax_half", "softmax")
-    )  # fmt: skip
+    )
     controls = results["verdict"]["sentence"].partition("without a second map that learns: ")[2]
     assert controls.startswith("softmax minus 0.7 times the mean value (−0.100, ")
     assert "softmax times ½" not in controls

@@ -1,13 +1,14 @@
 """The runs of a gradient-flow study: models that differ in attention, over depth and width."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from diffattn.lab.catalog.models import BASELINE, VARIANTS, WIDE, WITHOUT_NORM
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.lab.report.sections.gradient_flow_tables import BASE
-from diffattn.lab.studies.study import FixedStudy, Member, planned_settings, require
+from diffattn.lab.studies.study import FixedStudy, Member, require
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
@@ -85,16 +86,7 @@ class GradientFlowConfig(FixedStudy):
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
-        return {
-            "scale": self.scale,
-            "types": list(OF_BASE),
-            "types_of_arms": list(OF_ARMS),
-            "arms": {name: dict(changes) for name, changes in self.arms.items()},
-            "phases": {name: list(steps) for name, steps in self.phases.items()},
-            "seeds": list(self.seeds),
-            "match": self.match,
-            "config": self.base.resolved(),
-        }
+        return super().resolved() | {"types": list(OF_BASE), "types_of_arms": list(OF_ARMS)}
 
 
 def run_name(arm: str, model: str, seed: int) -> str:
@@ -102,19 +94,5 @@ def run_name(arm: str, model: str, seed: int) -> str:
     return f"{arm}-{model}-seed{seed}"
 
 
-def gradient_flow_study(
-    scale: str,
-    *,
-    seeds: Sequence[int] | None = None,
-    settings: Sequence[str] = (),
-    match: str = "params",
-) -> GradientFlowConfig:
-    """A gradient-flow study of a scale; see :mod:`diffattn.lab.catalog.recipes.gradient_flow`.
-
-    Arguments are those of :func:`diffattn.reproduce`.
-
-    Raises:
-        ConfigError: An unknown scale or setting, or seeds that are not distinct.
-    """
-    fields = planned_settings(GRADIENT_FLOW, scale, seeds, settings)
-    return GradientFlowConfig(**fields, match=match)
+gradient_flow_study = partial(GradientFlowConfig.planned, GRADIENT_FLOW)
+"""Makes the study of a scale."""

@@ -1,12 +1,12 @@
 """The runs of a scaling study: every model at every size, and one size at every token budget."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from diffattn.lab.catalog.models import VARIANTS
 from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
-from diffattn.lab.studies.study import FixedStudy, Member, planned_settings, require
+from diffattn.lab.studies.study import FixedStudy, Member, require
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 
 
@@ -104,33 +104,11 @@ class ScalingStudyConfig(FixedStudy):
         return members
 
     def resolved(self) -> dict[str, Any]:
-        """All settings as plain values, for records."""
-        return {
-            "scale": self.scale,
-            "types": list(self.types),
-            "seeds": list(self.seeds),
-            "widths": list(self.widths),
-            "budgets": list(self.budgets),
-            "match": self.match,
-            "config": self.base.resolved(),
-        }
+        """All settings as plain values, for records, without ``extrapolate``."""
+        resolved = super().resolved()
+        del resolved["extrapolate"]
+        return resolved
 
 
-def scaling_study(
-    scale: str,
-    *,
-    seeds: Sequence[int] | None = None,
-    settings: Sequence[str] = (),
-    match: str = "params",
-    extrapolate: bool = False,
-) -> ScalingStudyConfig:
-    """A scaling study of a scale; see :mod:`diffattn.lab.catalog.recipes.scaling`.
-
-    Arguments are those of :func:`diffattn.reproduce`. Settings of model and training are of the
-    base, from which sizes and budgets follow.
-
-    Raises:
-        ConfigError: An unknown scale or setting, or seeds that are not distinct.
-    """
-    fields = planned_settings(SCALING_STUDIES, scale, seeds, settings)
-    return ScalingStudyConfig(**fields, match=match, extrapolate=extrapolate)
+scaling_study = partial(ScalingStudyConfig.planned, SCALING_STUDIES)
+"""Makes the study of a scale. Settings are of the base, from which sizes and budgets follow."""

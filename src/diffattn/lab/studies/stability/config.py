@@ -1,13 +1,13 @@
 """The runs of a stability study: every model at every learning rate and seed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from diffattn.lab.catalog.models import FLOOR, V2_WITH_NORM, VARIANTS, WIDER_FLOOR, WITHOUT_NORM
 from diffattn.lab.catalog.recipes.stability import STABILITY
 from diffattn.lab.stats.spikes import WINDOW
-from diffattn.lab.studies.study import FixedStudy, Member, planned_settings, require
+from diffattn.lab.studies.study import FixedStudy, Member, require
 from diffattn.lab.training.stability import StabilityRun
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 
@@ -45,17 +45,6 @@ class StabilityStudyConfig(FixedStudy):
                     members.append(Member.from_twin(StabilityRun(**given | run), twin))
         return members
 
-    def resolved(self) -> dict[str, Any]:
-        """All settings as plain values, for records."""
-        return {
-            "scale": self.scale,
-            "types": list(self.types),
-            "seeds": list(self.seeds),
-            "learning_rates": list(self.learning_rates),
-            "match": self.match,
-            "config": self.base.resolved(),
-        }
-
 
 def run_name(model: str, rate: float, seed: int) -> str:
     """Name of a run, unique within its study."""
@@ -63,21 +52,13 @@ def run_name(model: str, rate: float, seed: int) -> str:
 
 
 def stability_study(
-    scale: str,
-    *,
-    seeds: Sequence[int] | None = None,
-    settings: Sequence[str] = (),
-    match: str = "params",
+    scale: str, *, settings: Sequence[str] = (), **options: Any
 ) -> StabilityStudyConfig:
     """A stability study of a scale; see :mod:`diffattn.lab.catalog.recipes.stability`.
 
-    Arguments are those of :func:`diffattn.reproduce`. Another ``train.learning_rate`` than the
-    scale's changes all rates by as much.
-
-    Raises:
-        ConfigError: An unknown scale or setting, or seeds that are not distinct.
+    Options are those of :meth:`FixedStudy.planned`. A changed ``train.learning_rate`` changes all
+    rates by the same factor.
     """
-    fields_ = planned_settings(STABILITY, scale, seeds, settings)
-    factor = fields_["base"].train.learning_rate / STABILITY[scale]().run.train.learning_rate
-    rates = tuple(factor * rate for rate in fields_["learning_rates"])
-    return StabilityStudyConfig(**fields_ | {"learning_rates": rates, "match": match})
+    study = StabilityStudyConfig.planned(STABILITY, scale, settings=settings, **options)
+    factor = study.base.train.learning_rate / STABILITY[scale]().run.train.learning_rate
+    return replace(study, learning_rates=tuple(factor * rate for rate in study.learning_rates))
