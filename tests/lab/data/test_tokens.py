@@ -48,12 +48,12 @@ def test_missing_files_are_refused(copy):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 1}, r"got other or no values for schema\."),
-        ({"split": "validation"}, "for split"),
-        ({"dtype": "float32"}, "for dtype"),
-        ({"num_tokens": "many"}, "for num_tokens"),
-        ({"num_tokens": 0}, "for num_tokens"),
-        ({"token_hash": None, "index_hash": 3}, "for token_hash, index_hash"),
+        ({"schema": 1}, r"schema must be 3, got 1\."),
+        ({"split": "validation"}, "split must be 'train', got 'validation'"),
+        ({"dtype": "float32"}, "dtype must be 'uint16' or 'uint32'"),
+        ({"num_tokens": "many"}, "num_tokens must be a whole number"),
+        ({"num_tokens": 0}, "num_tokens must be at least 1"),
+        ({"token_hash": None}, "token_hash must be text, got None"),
     ],
     ids=str,
 )

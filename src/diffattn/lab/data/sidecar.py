@@ -3,42 +3,42 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 
 from diffattn.errors import CheckpointError
 from diffattn.files.io import read_json
+from diffattn.lab.data.split_writer import SUFFIXES
+from diffattn.lab.data.splits import SPLITS
+from diffattn.lab.records.fields import AtLeast, checked
 
 # Sidecars come last: with them a packing is whole.
 FILES = (
-    "train.bin",
-    "train.idx",
-    "train.names",
-    "validation.bin",
-    "validation.idx",
-    "validation.names",
-    "train.json",
-    "validation.json",
+    *(f"{split}.{suffix}" for split in SPLITS for suffix in SUFFIXES),
+    *(f"{split}.json" for split in SPLITS),
 )
 SCHEMA = 3
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-_FIELDS = {
-    "schema": int,
-    "validation_fraction": float,
-    "corpus_hash": str,
-    "tokenizer_hash": str,
-    "split": str,
-    "dtype": str,
-    "vocab_size": int,
-    "num_tokens": int,
-    "num_bytes": int,
-    "num_documents": int,
-    "token_hash": str,
-    "index_hash": str,
-    "names_hash": str,
-    "names_bytes": int,
-}
+
+
+class Sidecar(TypedDict):
+    """See :mod:`diffattn.lab.data.packing`."""
+
+    schema: Literal[3]
+    validation_fraction: float
+    corpus_hash: str
+    tokenizer_hash: str
+    split: Literal["train", "validation"]
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int
+    num_tokens: Annotated[int, AtLeast(1)]
+    num_bytes: int
+    num_documents: int
+    token_hash: str
+    index_hash: str
+    names_hash: str
+    names_bytes: int
 
 
 @contextlib.contextmanager
@@ -47,13 +47,12 @@ def advised(folder: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        named = any((folder / name).exists() for name in (*FILES, "data.json"))
-        advice = (
-            f"Delete the packed files in {folder} (data.json, tokenizer/, train.*, validation.*) "
-            "and pack again."
-            if named
-            else "Pack the corpus first."
-        )
+        advice = "Pack the corpus first."
+        if any((folder / name).exists() for name in (*FILES, "data.json")):
+            advice = (
+                f"Delete the packed files in {folder} (data.json, tokenizer/, train.*, "
+                "validation.*) and pack again."
+            )
         raise CheckpointError(f"{error} {advice}") from error
 
 
@@ -61,18 +60,10 @@ def read_sidecar(path: Path, split: str) -> dict[str, Any]:
     """Read and check the sidecar of a split.
 
     Raises:
-        CheckpointError: The file is missing, damaged, or not such a sidecar.
+        CheckpointError: The file is missing, damaged, or not the sidecar of this split.
     """
     sidecar = read_json(path)
-    wrong = [key for key, kind in _FIELDS.items() if not isinstance(sidecar.get(key), kind)]
-    if not wrong:
-        expected = {"schema": SCHEMA, "split": split}
-        wrong = [key for key, value in expected.items() if sidecar[key] != value]
-        wrong += ["dtype"] if sidecar["dtype"] not in DTYPES else []
-        wrong += ["num_tokens"] if sidecar["num_tokens"] < 1 else []
-    if wrong:
-        raise CheckpointError(
-            f"{path}: must be the {split} sidecar of a packing (schema {SCHEMA}), "
-            f"got other or no values for {', '.join(wrong)}."
-        )
+    checked(Sidecar, sidecar, str(path))
+    if sidecar["split"] != split:
+        raise CheckpointError(f"{path}: split must be {split!r}, got {sidecar['split']!r}.")
     return sidecar
