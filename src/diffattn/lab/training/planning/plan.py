@@ -105,7 +105,6 @@ def make_plan(
     planner = _Memory(config, device, devices, shards, share)
     step, memory = planner.step(micro), planner.parts(micro)
     forward = flops_per_token(model, train.seq_len)
-    tokens = cache_tokens or model.max_position_embeddings
     return Plan(
         name=config.name,
         attention_type=model.attention_type,
@@ -125,11 +124,7 @@ def make_plan(
         passes_per_step=share // micro,
         memory=memory,
         **planner.verdict(memory, _memory_of(device, devices)),
-        kv_cache={
-            "sequences": cache_sequences,
-            "tokens": tokens,
-            "bytes": cache_sequences * tokens * kv_cache_bytes_per_token(model),
-        },
+        kv_cache=_kv_cache(model, cache_sequences, cache_tokens),
         utilisation=utilisation,
         **_time_and_cost(train, device, devices, utilisation, forward, price),
     )
@@ -168,6 +163,12 @@ def _time_and_cost(
         "device_hours": hours * devices,
         "cost": None if price is None else hours * devices * price,
     }
+
+
+def _kv_cache(model: DiffTransformerConfig, sequences: int, tokens: int | None) -> dict[str, int]:
+    tokens = tokens or model.max_position_embeddings
+    size = sequences * tokens * kv_cache_bytes_per_token(model)
+    return {"sequences": sequences, "tokens": tokens, "bytes": size}
 
 
 def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
