@@ -1,5 +1,7 @@
 """What a page of a study holds: its tags, its texts and the data of its charts."""
 
+import base64
+import gzip
 import json
 import re
 from html.parser import HTMLParser
@@ -36,8 +38,9 @@ class Outline(HTMLParser):
 
 def own_part(page):
     """The page without the plotly script, which is not ours to judge."""
-    assert page.count(get_plotlyjs()) == 1
-    return page.replace(get_plotlyjs(), "")
+    code = unpack(page, "code")
+    assert code.count(get_plotlyjs()) == 1
+    return page.replace(packed(page, "code"), "")
 
 
 def build(study, **options):
@@ -62,5 +65,16 @@ def outline_of(page):
 
 def figures(page):
     """Id and specification of every chart."""
-    specs = re.findall(r'<script type="application/json" data-chart="(.*?)">(.*?)</script>', page)
-    return {name: json.loads(spec) for name, spec in specs}
+    return json.loads(unpack(page, "figures"))
+
+
+def packed(page, name):
+    """The compressed text of an element, as it stands in the page."""
+    (text,) = re.findall(rf'<script type="text/plain" id="{name}">(.*?)</script>', page)
+    return text
+
+
+def unpack(page, name):
+    """The text that the page's loader makes of it."""
+    text = packed(page, name).translate(str.maketrans(",.:", "<&>"))
+    return gzip.decompress(base64.b85decode(text)).decode()

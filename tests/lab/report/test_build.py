@@ -12,7 +12,7 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
 from diffattn.lab.report.page.wording import type_name
 from lab.report.made_up_study import ALL, TYPES, VERDICT
-from lab.report.page_reader import SECTIONS, build, figures, outline_of
+from lab.report.page_reader import SECTIONS, build, figures, outline_of, unpack
 from record_files import change_record, read_record, write_record
 
 SUBSETS = [
@@ -102,19 +102,22 @@ def test_text_from_files_is_escaped(make_study):
     outline_of(page)
 
 
-def test_every_page_runs_the_same_script(make_study):
-    """One element, without data: a content policy can name its hash."""
-    scripts = []
+def test_every_page_runs_the_same_scripts(make_study, tmp_path):
+    """A loader and what it unpacks, both without data: a content policy can name their hashes."""
+    scripts, codes = [], []
     for seeds in ((0,), (0, 1)):
         page = build(make_study(f"study{len(seeds)}", seeds=seeds, num_steps=10))
         elements = re.findall(r"<script(.*?)>(.*?)</script>", page, flags=re.DOTALL)
-        scripts.append([code for kind, code in elements if "application/json" not in kind])
+        scripts.append([code for kind, code in elements if "figures" not in kind])
+        whole = (tmp_path / f"study{len(seeds)}" / "report.html").read_text(encoding="utf-8")
+        codes.append(unpack(whole, "code"))
         assert not re.search(
             r"<[^>]*\son\w+=", re.sub(r"<script.*?</script>", "", page, flags=re.S)
         )
     assert scripts[0] == scripts[1]
-    assert len(scripts[0]) == 1
-    assert "newPlot" in scripts[0][0]
+    assert len(scripts[0]) == 2
+    assert codes[0] == codes[1]
+    assert "newPlot" in codes[0]
 
 
 def test_same_study_gives_same_bytes(make_study):

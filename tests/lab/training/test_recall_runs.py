@@ -22,10 +22,12 @@ from diffattn.lab.training import recall
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.monitoring.termination import Terminated
 from diffattn.lab.training.recall import held_out, recall_score, solved_step, train_recall
+from diffattn.lab.training.recall_attention import GROUPS, attention_shares, key_groups
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.lambdas import layer_lambdas
 
 TINY = {"num_keys": 4, "num_values": 4, "num_noise": 4, "num_pairs": 2}
 TASKS = {
@@ -70,6 +72,7 @@ def test_a_run_leaves_its_records(task, attention_type, tmp_path):
         "run.json",
         "metrics.jsonl",
         "launches.jsonl",
+        "model",
         "results.json",
         "costs.json",
     }
@@ -270,3 +273,24 @@ def test_attention_learns_mqar(tmp_path):
     assert guessing_ceilings(task)["elimination"] < 0.53
     results = train_recall(config, tmp_path / "run")
     assert results["test_accuracy"] >= 0.99
+
+
+def test_attention_falls_on_groups_of_keys():
+    """Every key is in one group; the maps' rows sum to 1, net weights to 1 − λ."""
+    config = make_config("noisy_recall", "diff")
+    batch = recall.held_out(config, recall.TEST)
+    groups = key_groups(config.task, batch)
+    answers = batch.labels.gather(1, batch.queries)
+    is_answer = groups == GROUPS.index("answer")
+    assert (is_answer.sum(-1) >= 1).all()
+    assert (batch.input_ids[:, None].expand_as(groups)[is_answer]).unique().numel() > 1
+    assert (
+        batch.input_ids[:, None].expand_as(groups)[is_answer]
+        == answers[:, :, None].expand_as(groups)[is_answer]
+    ).all()
+    model = DiffTransformerForCausalLM(config.model).eval()
+    shares = attention_shares(model, config.task, batch)
+    for name in ("map_1", "map_2", "size"):
+        assert sum(shares[name].values()) == pytest.approx(1, abs=1e-5)
+    lam = layer_lambdas(model, input_ids=batch.input_ids[:4])[-1]
+    assert sum(shares["net"].values()) == pytest.approx(1 - lam, abs=1e-4)

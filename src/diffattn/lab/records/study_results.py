@@ -43,6 +43,8 @@ class RecallMember(TypedDict):
     test_accuracy: list[float]
     test_by_query: list[float]
     largest_write: float
+    attention: NotRequired[dict[str, dict[str, SeedMean]]]
+    """By map, then by group of keys."""
     test_by_depth: NotRequired[dict[str, float]]
 
 

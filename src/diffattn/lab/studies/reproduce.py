@@ -11,7 +11,7 @@ from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
 from diffattn.lab.studies.recall.config import recall_study
-from diffattn.lab.studies.recall.summary import recall_results
+from diffattn.lab.studies.recall.summary import judge_recall
 from diffattn.lab.studies.run import run_study
 from diffattn.lab.studies.scaling.config import scaling_study
 from diffattn.lab.studies.scaling.summary import scaling_results
@@ -40,7 +40,7 @@ KINDS: dict[str, Kind] = {
     **{name: Kind(partial(comparison, kind=name), judge_comparison) for name in MEMBERS},
     "recall": Kind(
         recall_study,
-        lambda study, runs, *_: recall_results(study, runs.results),
+        judge_recall,
         options=("seeds", "match"),
     ),
     "stability": Kind(

@@ -128,7 +128,7 @@ def _train(
     members, title = wave.members, f"{wave.title}: " if wave.title else ""
 
     def drop_weights(name: str) -> None:
-        if not study.keeps_weights:
+        if not study.keeps_weights(name):
             shutil.rmtree(runs / name / "model", ignore_errors=True)
 
     def show_progress(name: str, event: dict[str, Any]) -> None:

@@ -110,8 +110,6 @@ class Study:
     """Whether a process makes several runs, because starting it takes long compared with a run."""
     always_workers: ClassVar[bool] = False
     """Whether even a single worker is a separate process, as runs may take hours."""
-    keeps_weights: ClassVar[bool] = True
-    """Whether finished runs keep their weights."""
     kind: str
     """As ``diffattn reproduce`` names it."""
     scale: str
@@ -145,6 +143,14 @@ class Study:
             results: Holds the runs of every wave before the next one is asked for.
         """
         raise NotImplementedError
+
+    def keeps_weights(self, run: str) -> bool:
+        """Whether a finished run keeps its weights.
+
+        Args:
+            run: Name of the run.
+        """
+        return True
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""

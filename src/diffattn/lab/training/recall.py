@@ -14,7 +14,12 @@ from transformers import PrinterCallback, TrainingArguments, set_seed
 
 from diffattn.errors import ShapeError
 from diffattn.files.io import log_facts, read_jsonl, write_json
-from diffattn.lab.data.recall_tasks import DEPTHS, TaskConfig, guessing_ceilings
+from diffattn.lab.data.recall_tasks import (
+    DEPTHS,
+    NoisyRecallConfig,
+    TaskConfig,
+    guessing_ceilings,
+)
 from diffattn.lab.data.synthetic import RecallBatch, generate
 from diffattn.lab.training.callbacks import (
     CostCallback,
@@ -32,16 +37,19 @@ from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
 from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
+from diffattn.lab.training.recall_attention import attention_shares
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import finish
 from diffattn.lab.training.run_records import record, record_launch
+from diffattn.lab.training.sharding import save_model, written_by_all
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.residual_stream import residual_writes
 
 # Beyond every training seed, so that no training batch is a batch of these streams.
 _HELD_OUT_SEED = 2**32
-_VALIDATION, _TEST = 0, 1
+VALIDATION, TEST = 0, 1
+"""Held-out streams: the one that ends training, and the one that is scored once."""
 
 
 def train_recall(
@@ -54,9 +62,9 @@ def train_recall(
 ) -> dict[str, Any]:
     """Train one model on a recall task until it is solved or the steps are used up.
 
-    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json`` and, last,
-    ``results.json``; weights are not kept. The same call continues an interrupted run. Validation
-    accuracy decides when to stop. The test set is scored once, at the end. A run that diverges ends
+    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``model/``, ``costs.json``
+    and, last, ``results.json``. The same call continues an interrupted run. Validation accuracy
+    decides when to stop. The test set is scored once, at the end. A run that diverges ends
     unsolved, with no correct answer.
 
     Args:
@@ -68,9 +76,9 @@ def train_recall(
 
     Returns:
         The content of ``results.json``: whether and when the task was solved, test accuracy over
-        all queries, by query position and, for needles, by depth, the guessing ceilings, and
+        all queries, by query position and, for needles, by depth, the guessing ceilings,
         ``largest_write``: at step 0 the largest write of a block, as a share of the residual
-        stream.
+        stream; and among noise ``attention``, of :func:`attention_shares`.
 
     Raises:
         ConfigError: Several processes share the run.
@@ -166,7 +174,7 @@ class _RecallCallback(MetricsCallback):
     """Adds validation accuracy to ``metrics.jsonl``, and ends a run that is solved."""
 
     def __init__(self, folder: Path, config: RecallConfig, on_progress: OnProgress) -> None:
-        self.validation = held_out(config, _VALIDATION)
+        self.validation = held_out(config, VALIDATION)
         self.recall = config
         probe = {"input_ids": self.validation.input_ids[:64]}
         super().__init__(folder, config.train, probe, on_progress)
@@ -255,6 +263,9 @@ def _run(
             raise
         has_diverged = True
     costs.write()
+    if not has_diverged:
+        with written_by_all(folder / "model"):
+            save_model(model, folder / "model")
     steps = trainer.state.global_step
     write_json(folder / "results.json", _results(config, model, steps, metrics, has_diverged))
 
@@ -275,7 +286,7 @@ def _results(
     metrics: _RecallCallback,
     has_diverged: bool,
 ) -> dict[str, Any]:
-    test = held_out(config, _TEST)
+    test = held_out(config, TEST)
     if has_diverged:
         hits = torch.zeros_like(test.queries, dtype=torch.bool)
     else:
@@ -300,6 +311,8 @@ def _results(
         "largest_write": max(scored[0]["writes"]),
         "metrics": log_facts(metrics.path),
     }
+    if isinstance(config.task, NoisyRecallConfig) and not has_diverged:
+        results["attention"] = attention_shares(model, config.task, test)
     if test.depths is not None:
         first = hits[:, 0].double()
         results["test_by_depth"] = {

@@ -204,7 +204,7 @@ def _is_finished(folder: Path, run: RunRecord) -> bool:
         return False
     try:
         read_jsonl(folder / METRICS, recorded=read_json(folder / RESULTS).get("metrics"))
-        if (folder / "model").exists():  # runs on recall tasks keep none
+        if (folder / "model").exists():  # a study may have dropped it
             verify_manifest(folder / "model")
     except CheckpointError as error:
         raise CheckpointError(f"{error} To train it again, choose another --out.") from error

@@ -49,8 +49,8 @@ def test_the_page_shows_every_run_and_number(study):
         "0.131",
         "depth 25 %",
         "rate 0.006",
-        "Can it be learned? made-up shares.",
-        "Is it learned sooner? made-up steps.",
+        "made-up shares.",
+        "made-up steps.",
         "The task does not leak: without attention the best model answers 0.126, and guessing any "
         "value explains up to 0.188.",
         "−1,234",
@@ -67,11 +67,9 @@ def test_the_page_shows_every_run_and_number(study):
 
 def test_charts_hold_every_trial_and_the_ceilings(study):
     shown = figures(read(study)[0])
-    assert set(shown) == {
-        f"chart-{part}{task}"
-        for part in ("", "controls-", "sweep-")
-        for task in ("noisy_recall", "multi_needle")
-    }
+    tasks = ("noisy_recall", "multi_needle")
+    charts = {f"chart-{part}{task}" for part in ("", "controls-", "sweep-") for task in tasks}
+    assert set(shown) == {"chart-learning", *charts}
     traces = shown["chart-noisy_recall"]["data"]
     curves = {tuple(trace["y"]): trace for trace in traces if "diff" in trace["legendgroup"]}
     solved = curves[0.5, 0.5, 1.0, 1.0]
@@ -110,7 +108,7 @@ def test_a_control_with_a_sweep_is_shown_with_it(study):
         "Controls: one thing changed, 2 seeds each, at a rate chosen as for types; No attention: "
         "1 seed each, at the learning rate of what they are compared with."
     ) in text
-    assert "of each type and of each control that attends was chosen before" in text
+    assert "each at the learning rate that was chosen for it before" in text
     assert text.count("Log-rank p-values: all ways to split the runs are counted.") == 4
     assert "Softmax with head norm its own" in text
     traces = figures(page)["chart-sweep-noisy_recall"]["data"]
@@ -147,7 +145,6 @@ def test_a_single_rate_is_said_to_be_no_choice(study):
     for path in study.glob("runs/*-lr*"):
         shutil.rmtree(path)
     text = read(study)[1]
-    assert "All models use the learning rate 0.003; none was chosen." in text
     assert "all at one learning rate" in text
     assert "What is missing" not in text
 
@@ -178,6 +175,5 @@ def test_what_is_missing_is_named(study):
     assert "Run noisy_recall-diff-seed1 was not found." in text
     assert "Run noisy_recall-diff-seed0 has not finished: it stopped at step 200." in text
     assert "results.json is missing" in text
-    assert "The study has not finished, so it makes no statement." in text
     shutil.rmtree(study / "runs")
-    assert "No run recorded an accuracy." in read(study)[1]
+    assert "The study has not finished" in read(study)[1]

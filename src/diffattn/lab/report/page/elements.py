@@ -1,6 +1,6 @@
 """The elements of a page. One template renders them to HTML, one function to Markdown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -58,10 +58,10 @@ class Equation:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Charts side by side, or the sentences in their place."""
+    """Elements side by side where the page is wide enough."""
 
-    charts: "Sequence[Chart | Text]"
-    role: Literal["pair", "maps"] = "pair"
+    charts: "Sequence[Element]"
+    role: Literal["pair", "maps", "answer"] = "pair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,16 @@ class Document:
     sections: Sequence[Section]
     summary: Table | None = field(default=None)
     """The table that a terminal or a text document shows of the page."""
+
+
+def charts_in(elements: "Iterable[Element]") -> Iterator[Chart]:
+    """Every chart, also inside folds, parts and pairs."""
+    for element in elements:
+        match element:
+            case Chart():
+                yield element
+            case Pair(charts=inside) | Fold(content=inside) | Part(content=inside):
+                yield from charts_in(inside)
 
 
 def kind_of(element: Element) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.files.destination import require_file_destination
 from diffattn.files.io import write_text
-from diffattn.lab.report.page.elements import Document, Section, kind_of
+from diffattn.lab.report.page.elements import Document, Section, charts_in, kind_of
+from diffattn.lab.report.page.packing import pack_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,7 +35,20 @@ def write_document(out: Path, document: Document, more: Sequence[Section] = ()) 
         more: Sections that stand before the last one, which names the origin of the numbers.
     """
     *sections, last = document.sections
-    return write_page(out, "page.html.j2", document=document, sections=[*sections, *more, last])
+    sections = [*sections, *more, last]
+    elements = [*document.lead, *(each for section in sections for each in section.content)]
+    figures = {chart.element_id: chart.figure for chart in charts_in(elements)}
+    code = _chart_script()
+    return write_page(
+        out,
+        "page.html.j2",
+        document=document,
+        sections=sections,
+        script=template_text("loader.js"),
+        code_hash=source_hash(code),
+        packed_code=pack_text(code),
+        packed_figures=pack_text(json.dumps(figures, allow_nan=False, separators=(",", ":"))),
+    )
 
 
 def write_page(out: Path, template: str, **values: Any) -> Path:
@@ -57,7 +72,7 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
 def render(
     template: str,
     *,
-    script: str | None = None,
+    script: str,
     style: str = "",
     generator: str = GENERATOR,
     **values: Any,
@@ -66,7 +81,7 @@ def render(
 
     Args:
         template: Name of a file in ``report/templates``.
-        script: Everything that runs in the page. Default: plotly and ``page.js``.
+        script: The script that stands in the page.
         style: For templates whose policy names their style sheet.
         generator: The command that made the page.
         values: Of the template.
@@ -74,7 +89,7 @@ def render(
     from jinja2 import UndefinedError
     from markupsafe import Markup
 
-    inline = {"script": _chart_script() if script is None else script, "style": style}
+    inline = {"script": script, "style": style}
     try:
         page = (
             _environment()
@@ -93,6 +108,7 @@ def render(
 
 
 def _chart_script() -> str:
+    """The code that the page's loader unpacks and runs."""
     from plotly.offline import get_plotlyjs
 
     return f"\n{get_plotlyjs()}\n{template_text('page.js')}"

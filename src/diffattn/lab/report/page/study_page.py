@@ -11,7 +11,7 @@ from diffattn.lab.report.page.run_tables import cost_table
 from diffattn.lab.report.page.runs import Study, read_versioned
 from diffattn.lab.report.page.tables import Table
 
-_TIMES = (
+TIMES = (
     "Times depend on the machine and on its other load. Runs that shared a process can show the "
     "peak memory of an earlier run."
 )
@@ -43,7 +43,7 @@ def unfinished(verb: str) -> list[Element]:
 
 def costs_section(tables: Sequence[Table]) -> Section:
     """Show speed and memory."""
-    return Section("costs", "Speed and memory", [*tables, Text(_TIMES)])
+    return Section("costs", "Speed and memory", [*tables, Text(TIMES)])
 
 
 def study_document(

@@ -8,17 +8,36 @@ from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.page.charts import Chart, layout, line, names_of
-from diffattn.lab.report.page.elements import Document, Element, Fold, Part, Section, Text
+from diffattn.lab.report.page.elements import (
+    Bullets,
+    Document,
+    Element,
+    Fold,
+    Pair,
+    Part,
+    Section,
+    Text,
+)
+from diffattn.lab.report.page.maps import attention_maps
+from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.runs import Study, StudyRun, runs_by_name, study_of_runs
+from diffattn.lab.report.page.runs import (
+    BASELINE,
+    Study,
+    StudyRun,
+    read_versioned,
+    runs_by_name,
+    study_of_runs,
+)
 from diffattn.lab.report.page.study_page import (
+    TIMES,
     read_info,
     read_results,
-    study_document,
     unfinished,
 )
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, plural, type_name
+from diffattn.lab.report.sections import recall_answers as answers
 from diffattn.lab.report.sections import recall_tables as tables
 
 VERSION = 5
@@ -46,13 +65,15 @@ def read_recall_study(folder: Path) -> Study:
         )
     info, runs = read_info(folder), runs_by_name(folder)
     info["swept"] = _sweep_runs(info, results, runs)
-    return study_of_runs(
+    study = study_of_runs(
         info | {"config": info["tasks"]},
         runs,
         [*trial_names(info), *info["swept"]],
         results,
         missing="nothing is counted",
     )
+    maps = folder / "maps.json"
+    return replace(study, maps=read_versioned(maps)) if maps.exists() else study
 
 
 def trial_names(
@@ -90,58 +111,72 @@ def _sweep_runs(
 
 
 def recall_document(study: Study) -> Document:
-    """Assemble the page."""
-    info, tasks = study.info, study.info["tasks"]
-    names = listing(type_name(name) for name in study.types)
-    lead = (
-        f"Compared: models that are alike but for their attention ({names}), trained from scratch "
-        "to recall values by their keys. All types read the same new sequences at the same seed "
-        f"and step. {plural(len(info['seeds']), 'seed')} per type and task count{_rates(info)}. "
-        "Beside them stand controls: the same models with one thing changed."
-    )
-    models, costs = [], []
+    """Assemble the page: one sentence, one figure, one table; then a section per question."""
+    info, tasks, results = study.info, study.info["tasks"], study.results
+    first = next(iter(tasks))
+    chart = answers.learning_chart(study, first, "chart-learning")
+    answer: list[Element] = [] if chart is None else [chart]
+    lead = unfinished("counted")
+    if results is not None:
+        lead = [Text(answers.answer_sentence(study, first), "verdict")]
+        answer.append(answers.answer_table(study, first))
+    lead += [Pair(answer, "answer"), Bullets(study.gaps, "What is missing", "gap")]
+    sooner: list[Element] = []
     for task in tasks:
-        trials = trial_names(info, task, study.types)
-        # One run per type: the sizes of its models are those of all.
-        first_seed = trial_names({**info, "seeds": info["seeds"][:1]}, task, study.types)
-        models.append(_with_task(task, models_table(_only(study, first_seed))))
-        costs.append(_with_task(task, cost_table(_only(study, trials))))
-    return study_document(
-        study,
-        "recall",
-        verdict=(),
+        elements = _results(study, task)
+        sooner += elements if len(tasks) == 1 else [Part(tables.task_name(task), elements)]
+    sections = [
+        Section("results", "Does it retrieve sooner?", sooner),
+        Section("maps", "What does the second map do?", _maps(study, first)),
+        Section("costs", "What does it cost?", _costs(study)),
+        Section("provenance", "Where do the numbers come from?", provenance(study)),
+    ]
+    return Document(
+        title=f"Differential attention: recall “{info.get('scale')}”",
         lead=lead,
-        sections=[
-            Section("models", "Models and tasks", [tables.settings_table(study), *models]),
-            Section(
-                "results",
-                "Results",
-                [Part(tables.task_name(task), _results(study, task)) for task in tasks],
-            ),
-            Section(
-                "rates", "Learning rates", [each for task in tasks for each in _sweep(study, task)]
-            ),
-        ],
-        costs=costs,
-        summary=tables.summary_table(study) if study.results else None,
+        sections=[section for section in sections if section.content],
+        summary=tables.summary_table(study) if results else None,
     )
 
 
-def _rates(info: dict[str, Any]) -> str:
-    if len(info["learning_rates"]) == 1:
-        return ", all at one learning rate"
-    others = plural(len(info["sweep_seeds"]), "other seed")
-    more = len(tables.swept_models(info)) > len(info["types"])
-    owners = "type and of each control that attends" if more else "type"
-    return f"; the learning rate of each {owners} was chosen before, on {others}"
+def _comparison(info: dict[str, Any]) -> str:
+    """The models that are compared, their data and their learning rates."""
+    names = listing(type_name(name) for name in info["types"])
+    seeds = plural(len(info["seeds"]), "seed")
+    if info.get("member_rates"):
+        rates = "each at the learning rate that the committed study chose"
+    elif len(info["learning_rates"]) == 1:
+        rates = "all at one learning rate"
+    else:
+        sweep = plural(len(info["sweep_seeds"]), "other seed")
+        rates = f"each at the learning rate that was chosen for it before, on {sweep}"
+    return (
+        f"Compared: models that are alike but for their attention ({names}), trained from scratch "
+        "to recall values by their keys. All read the same new sequences at the same seed and "
+        f"step. {seeds} per model and task count, {rates}. Controls are the same models with one "
+        "part changed."
+    )
 
 
 def _results(study: Study, task: str) -> list[Element]:
-    trials = trial_names(study.info, task, study.types)
-    accuracy = accuracy_chart(study, task, trials, f"chart-{task}")
     if study.results is None:
-        return [*unfinished("counted"), accuracy]
+        return unfinished("counted")
     entry = study.results["tasks"][task]
+    details: list[Element] = [
+        Text(_comparison(study.info)),
+        Text(statement(study)),
+        Text(
+            f"Accuracy that needs no recall: {tables.ceilings_in_words(entry['ceilings'])}. The "
+            "last would need the answers given so far, which these sequences do not show: it "
+            "bounds every way of guessing."
+        ),
+        tables.settings_table(study),
+        accuracy_chart(study, task, trial_names(study.info, task, study.types), f"chart-{task}"),
+        tables.by_query_table(study, task),
+        tables.trials_table(study, task),
+        *_sweep(study, task),
+        tables.start_table(study, task),
+    ]
     controls: list[Element] = []
     if entry["controls"]:
         controls = [
@@ -150,39 +185,55 @@ def _results(study: Study, task: str) -> list[Element]:
             tables.control_tests_table(study, task),
         ]
     return [
-        Text(entry["can"]["sentence"], "statement", "Can it be learned?"),
-        Text(entry["sooner"]["sentence"], "statement", "Is it learned sooner?"),
-        Text(tables.leak_in_words(entry["leak"])),
-        tables.solved_table(study, task),
-        Text(
-            f"Accuracy that needs no recall: {tables.ceilings_in_words(entry['ceilings'])}. The "
-            "last would need the answers given so far, which these sequences do not show: it "
-            "bounds every way of guessing."
+        Bullets(
+            [
+                entry["can"]["sentence"],
+                entry["sooner"]["sentence"],
+                tables.leak_in_words(entry["leak"]),
+            ]
         ),
-        accuracy,
-        Fold("Every trial", [tables.trials_table(study, task)]),
-        tables.by_query_table(study, task),
-        tables.tests_table(study, task),
-        *controls,
-        tables.start_table(study, task),
+        tables.solved_table(study, task),
+        Fold("Controls and tests", [tables.tests_table(study, task), *controls]),
+        Fold("How we know", details),
     ]
 
 
-def _sweep(study: Study, task: str) -> list[Element]:
-    chart = accuracy_chart(
-        study,
-        task,
-        [name for name in study.info["swept"] if name.startswith(f"{task}-")],
-        f"chart-sweep-{task}",
+def _maps(study: Study, task: str) -> list[Element]:
+    """Shares of attention, and the maps of one example; nothing without records of them."""
+    if study.results is None or answers.share_chart(study, task, "") is None:
+        return []
+    chart = answers.share_chart(study, task, "chart-shares")
+    assert chart is not None, "it was made a line above"
+    first = [name for name in (BASELINE, answers.V1) if name in study.types]
+    rest = [name for name in study.types if name not in first]
+    maps, others = (
+        attention_maps(replace(study, info=study.info | {"types": names}), prefix)
+        for names, prefix in ((first, "map-"), (rest, "map-other-"))
     )
-    if study.results is None:
-        return [chart]
+    table = answers.share_table(study, task)
+    return [chart, *maps, Fold("Every map and group of keys", [table, *others])]
+
+
+def _costs(study: Study) -> list[Element]:
+    """Speed and memory of every task, and in a fold the sizes of the models."""
+    costs: list[Element] = []
+    sizes: list[Element] = []
+    for task in study.info["tasks"]:
+        trials = trial_names(study.info, task, study.types)
+        costs.append(_with_task(task, cost_table(_only(study, trials))))
+        # One run per type: the sizes of its models are those of all.
+        one_seed = {**study.info, "seeds": study.info["seeds"][:1]}
+        first_runs = trial_names(one_seed, task, study.types)
+        sizes.append(_with_task(task, models_table(_only(study, first_runs))))
+    return [*costs, Fold("Sizes of the models", sizes), Text(TIMES, "remark")]
+
+
+def _sweep(study: Study, task: str) -> list[Element]:
     swept = tables.sweep_table(study, task)
     if swept is None:
-        shared = ", ".join(f"{rate:g}" for rate in study.info["learning_rates"])
-        name = tables.task_name(task)
-        return [Text(f"{name}: All models use the learning rate {shared}; none was chosen.")]
-    return [swept, chart]
+        return []
+    names = [name for name in study.info["swept"] if name.startswith(f"{task}-")]
+    return [swept, accuracy_chart(study, task, names, f"chart-sweep-{task}")]
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:

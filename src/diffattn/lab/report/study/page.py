@@ -17,6 +17,7 @@ from diffattn.lab.report.page.elements import (
     Terms,
     Text,
 )
+from diffattn.lab.report.page.maps import attention_maps
 from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.tables import (
@@ -55,7 +56,6 @@ from diffattn.lab.report.study.details import (
     swept_rates,
 )
 from diffattn.lab.report.study.files import TextStudy
-from diffattn.lab.report.study.maps import attention_maps
 from diffattn.lab.report.study.summary import (
     COMPARED,
     LOSS,
@@ -197,10 +197,10 @@ def _lead(study: TextStudy) -> list[Element]:
         role: Any = "verdict" if recorded["informative"] else "verdict uninformative"
         sentence = Text(recorded["sentence"], role)
     figure = difference_chart(study, "chart-differences")
+    answer = [element for element in (figure, results_table(study)) if element is not None]
     return _present(
         sentence,
-        figure,
-        results_table(study),
+        Pair(answer, "answer") if answer else None,
         Bullets(study.gaps, "What is missing", "gap"),
     )
 

@@ -39,7 +39,6 @@ class GradientFlowConfig(FixedStudy):
     """
 
     shares_workers: ClassVar[bool] = True
-    keeps_weights: ClassVar[bool] = False
     kind: str = "gradient-flow"
     arms: Mapping[str, Mapping[str, Any]]
     """Name to changed settings of the softmax model; the first is :data:`BASE`, without any."""
@@ -61,6 +60,10 @@ class GradientFlowConfig(FixedStudy):
     def steps(self) -> tuple[int, ...]:
         """The steps that are measured."""
         return tuple(step for phase in self.phases.values() for step in phase)
+
+    def keeps_weights(self, run: str) -> bool:
+        """Gradients are measured while a model is trained: no weights are kept."""
+        return False
 
     def types(self, arm: str) -> tuple[str, ...]:
         """Names from :data:`diffattn.lab.catalog.models.VARIANTS` that an arm compares."""

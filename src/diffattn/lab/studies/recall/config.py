@@ -56,6 +56,9 @@ class RecallStudyConfig(Study):
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
     """Trials' seeds that a member without a sweep gets, from the first."""
+    member_rates: Mapping[str, float] | None = None
+    """Member to its learning rate, as another study chose it, where it is not the single one of
+    ``learning_rates``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +91,8 @@ class RecallStudyConfig(Study):
             results: Of all runs of the sweep.
         """
         if len(self.learning_rates) == 1:
-            return dict.fromkeys(self._swept_groups, Choice(rate=self.learning_rates[0]))
+            rates, (single,) = self.member_rates or {}, self.learning_rates
+            return {group: Choice(rate=rates.get(group[1], single)) for group in self._swept_groups}
         choices = {}
         for group in self._swept_groups:
             scores, _ = self._replay(group, results)
@@ -96,6 +100,10 @@ class RecallStudyConfig(Study):
             inside = min(scores) < best < max(scores)
             choices[group] = Choice(rate=best, tried=tuple(scores), inside=inside)
         return choices
+
+    def keeps_weights(self, run: str) -> bool:
+        """Trials of the first seed keep them: their maps are shown."""
+        return "-lr" not in run and run.endswith(f"-seed{self.seeds[0]}")
 
     def missing_tries(self, results: Results) -> list[Member]:
         """The sweep's next runs; none when every rate is chosen."""
@@ -203,7 +211,8 @@ class RecallStudyConfig(Study):
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
-        return {
+        chosen = {"member_rates": dict(self.member_rates)} if self.member_rates else {}
+        return chosen | {
             "scale": self.scale,
             "types": list(self.types),
             "seeds": list(self.seeds),

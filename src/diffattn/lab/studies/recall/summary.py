@@ -4,15 +4,26 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from diffattn.files.io import write_json
 from diffattn.lab.data.recall_tasks import guessing_ceilings
 from diffattn.lab.records.study_results import RecallResults
 from diffattn.lab.report.page.wording import plural
 from diffattn.lab.report.sections.recall_tables import task_name
+from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.proportions import wilson_interval
 from diffattn.lab.studies.limits import heads_below
 from diffattn.lab.studies.recall.config import PROTOCOL, Choice, RecallStudyConfig
+from diffattn.lab.studies.recall.maps import recall_maps
 from diffattn.lab.studies.recall.verdicts import claims, leak, pair_tests
-from diffattn.lab.studies.study import Member, Results
+from diffattn.lab.studies.study import Member, Results, Runs
+
+
+def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResults:
+    """Judge finished runs; writes ``maps.json`` where their weights were kept."""
+    maps = recall_maps(config, runs.folder)
+    if maps is not None:
+        write_json(runs.folder.parent / "maps.json", maps)
+    return recall_results(config, runs.results)
 
 
 def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults:
@@ -104,12 +115,26 @@ def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
         "test_by_query": [fmean(column) for column in by_query],
         "largest_write": max(run["largest_write"] for run in trials),
     }
+    if all("attention" in run for run in trials):
+        summary["attention"] = _attention([run["attention"] for run in trials])
     if "test_by_depth" in trials[0]:
         summary["test_by_depth"] = {
             depth: fmean(run["test_by_depth"][depth] for run in trials)
             for depth in trials[0]["test_by_depth"]
         }
     return summary
+
+
+def _attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+    """Mean share of attention over trials, by map and group of keys, with its interval."""
+    means = {}
+    for name, groups in shares[0].items():
+        values = {group: [run[name][group] for run in shares] for group in groups}
+        means[name] = {
+            group: {"values": each} | mean_interval(each).recorded()
+            for group, each in values.items()
+        }
+    return means
 
 
 def statement(config: RecallStudyConfig, tasks: Mapping[str, Any]) -> str:
@@ -135,6 +160,8 @@ def statement(config: RecallStudyConfig, tasks: Mapping[str, Any]) -> str:
             f"{chosen} was chosen by one rule from {len(config.learning_rates)} rates or more on "
             f"{seeds}, so it need not be its best"
         )
+    elif config.member_rates:
+        rates = "Each type's learning rate is the one that the study of this task chose"
     else:
         rates = "All types share one learning rate, so it need not be the best of any"
     control_seeds = plural(len(config.seeds[: config.control_seeds]), "seed")

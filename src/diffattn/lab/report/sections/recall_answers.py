@@ -1,0 +1,201 @@
+"""The answers of a recall study: who learns it sooner, and what the second map does."""
+
+import math
+from statistics import fmean, median
+from typing import Any
+
+from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
+from diffattn.lab.report.page.runs import BASELINE, Study
+from diffattn.lab.report.page.tables import Cell, Table, number_cell, table, type_cell
+from diffattn.lab.report.page.wording import MISSING, count, number, span, type_color, type_name
+
+V1, UNIFORM = "diff", "diff_uniform"
+MAPS = {
+    "net": "Net weight",
+    "map_1": "First map",
+    "map_2": "Second map",
+    "size": "Size of weights",
+}
+"""Keys of the recorded attention, and their names."""
+KEY_GROUPS = {"answer": "the answer", "noise": "noise"}
+
+
+def members_of(study: Study, task: str) -> dict[str, dict[str, Any]]:
+    """Recorded results of every type and control of a task."""
+    assert study.results is not None
+    entry = study.results["tasks"][task]
+    return {**entry["types"], **entry["controls"]}
+
+
+def answer_sentence(study: Study, task: str) -> str:
+    """Who learns the task sooner and where its attention goes, in one or two sentences."""
+    members = members_of(study, task)
+    if V1 not in members or BASELINE not in members:
+        return ""
+    v1, softmax = members[V1], members[BASELINE]
+    seeds = len(v1["runs"])
+    of_seeds = f"medians of {seeds} seeds" if seeds > 1 else "one seed"
+    words = (
+        f"To find a value among noise DIFF V1 needs {_median(v1)} training steps, the Transformer "
+        f"{_median(softmax)} ({of_seeds})."
+    )
+    if "attention" in v1:
+        ours, base = (_net(member) for member in (v1, softmax))
+        words += (
+            f" At the end V1's net weight is {ours['answer']} on the answer and {ours['noise']} on "
+            f"noise, the Transformer's {base['answer']} and {base['noise']}."
+        )
+    if UNIFORM in members:
+        words += (
+            f" A control whose second map is uniform needs {_median(members[UNIFORM])} steps: "
+            "subtracting helps even where nothing is learned about noise."
+        )
+    return words
+
+
+def answer_table(study: Study, task: str) -> Table:
+    """Steps, accuracy and attention of every model that attends, one row each."""
+    every = members_of(study, task)
+    members = {name: every[name] for name in (*study.types, UNIFORM) if name in every}
+    with_attention = any("attention" in member for member in members.values())
+    rows = []
+    for name, member in members.items():
+        steps = sorted(math.inf if s is None else s for s in member["solved_steps"])
+        ends = f"{_step(steps[0], member)} to {_step(steps[-1], member)}"
+        row = [type_cell(name), number_cell(_median(member), member["runs"], note=ends)]
+        row.append(number_cell(number(fmean(member["test_accuracy"]), 3), member["runs"]))
+        if with_attention:
+            row += [share_cell(member, "net", group) for group in KEY_GROUPS]
+        rows.append(row)
+    headers = ["Model", "Steps until learned", "Accuracy"]
+    caption = "Median step and range over seeds; test accuracy."
+    if with_attention:
+        headers += [f"Net weight on {words}" for words in KEY_GROUPS.values()]
+        caption = (
+            "Median step and range over seeds; test accuracy; sum of the last layer's weights A or "
+            "A₁ − λA₂ and its interval over seeds."
+        )
+    return table(caption, headers, rows)
+
+
+def share_table(study: Study, task: str) -> Table:
+    """Shares of attention of every map on every group of keys."""
+    members = {n: m for n, m in members_of(study, task).items() if "attention" in m}
+    groups = next(iter(members.values()))["attention"]["map_1"]
+    rows = []
+    for name, member in members.items():
+        for key, title in MAPS.items():
+            if key in member["attention"]:
+                cells = [share_cell(member, key, group) for group in groups]
+                rows.append([type_cell(name), number_cell(title), *cells])
+    caption = (
+        "Weights of the last layer at the queries, mean over heads and the test set. Net weight: "
+        "sum of A₁ − λA₂, where noise of either sign cancels. Size: share of its absolute values, "
+        "which noise keeps. Below each mean its interval over seeds."
+    )
+    return table(caption, ["Model", "Map", *(f"On {group}" for group in groups)], rows)
+
+
+def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
+    """Shares on the answer and on noise of the Transformer's map and of V1's maps."""
+    members = members_of(study, task)
+    bars = [
+        (f"{type_name(name)}: {MAPS[key].lower()}", name, members[name], key)
+        for name, key in (
+            (BASELINE, "net"),
+            (V1, "map_1"),
+            (V1, "map_2"),
+            (V1, "net"),
+        )
+        if "attention" in members.get(name, {})
+    ]
+    if not bars:
+        return None
+    colors = {"answer": "#009e73", "noise": "#999999"}
+    traces = []
+    for group, words in KEY_GROUPS.items():
+        shares = [member["attention"][key][group] for _, _, member, key in bars]
+        bounds = [(share["mean"], share["low"], share["high"]) for share in shares]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": [label for label, *_ in bars],
+                "x": [share["mean"] for share in shares],
+                "error_x": interval_bars(bounds) | {"thickness": 1, "width": 4},
+                "name": f"on {words}",
+                "marker": {"color": colors[group]},
+                "hovertemplate": ["%{y}", f"%{{x:.3f}} on {words}"],
+            }
+        )
+    runs = [run for _, _, member, _ in bars for run in member["runs"]]
+    axis = {"autorange": "reversed"}
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("sum of weights", "", yaxis=axis, barmode="group"),
+        caption="Weights on the answer and on noise: mean over seeds and its interval. The second "
+        "map lies on noise; in the difference noise cancels, and the answer is left.",
+        runs=names_of(dict.fromkeys(runs)),
+        height=330,
+        label="Sum of weights on the answer and on noise; the table gives the numbers",
+    )
+
+
+def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
+    """Accuracy over steps: the mean over seeds with the band from the lowest to the highest."""
+    traces: list[dict[str, Any]] = []
+    used: list[str] = []
+    last = max((run.metrics[-1]["step"] for run in study.runs if run.metrics), default=0)
+    for name in (*study.types, UNIFORM):
+        trials = {f"{task}-{name}-seed{seed}" for seed in study.info["seeds"]}
+        runs = [run for run in study.runs if run.name in trials and run.series("accuracy")]
+        if not runs:
+            continue
+        used += [run.name for run in runs]
+        curves = [dict(run.series("accuracy")) for run in runs]
+        steps = sorted({step for curve in curves for step in curve if step <= last})
+        # A run that is solved stops: its last accuracy stands for the rest.
+        filled = [[curve[max(s for s in curve if s <= at)] for curve in curves] for at in steps]
+        color = type_color(name)
+        if len(runs) > 1:
+            band = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+            band |= {"legendgroup": name, "showlegend": False, "x": steps}
+            traces.append(band | {"y": [min(values) for values in filled]})
+            fill = {"fill": "tonexty", "fillcolor": f"{color}33"}
+            traces.append(band | fill | {"y": [max(values) for values in filled]})
+        mean = list(zip(steps, map(fmean, filled), strict=True))
+        trace = line(mean, name, f"mean of {len(runs)} seeds", color=color)
+        traces.append(trace | {"mode": "lines"})
+    if not used:
+        return None
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
+        caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds.",
+        runs=names_of(used),
+        height=330,
+        label="Accuracy over training steps, one line per model",
+    )
+
+
+def share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
+    """A mean sum of weights, with its interval."""
+    share = member.get("attention", {}).get(key, {}).get(group)
+    if share is None:
+        return number_cell(MISSING)
+    note = span(share["low"], share["high"], 2, none="")
+    return number_cell(number(share["mean"], 2), member["runs"], note=note)
+
+
+def _net(member: dict[str, Any]) -> dict[str, str]:
+    return {group: number(net["mean"], 2) for group, net in member["attention"]["net"].items()}
+
+
+def _median(member: dict[str, Any]) -> str:
+    return _step(median(math.inf if s is None else s for s in member["solved_steps"]), member)
+
+
+def _step(step: float, member: dict[str, Any]) -> str:
+    return count(step) if math.isfinite(step) else f"over {count(max(member['steps']))}"

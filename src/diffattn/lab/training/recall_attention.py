@@ -1,0 +1,71 @@
+"""Where the queries of a recall task look: shares of attention on the answer, pairs and noise."""
+
+import torch
+from torch import Tensor
+
+from diffattn.lab.data.recall_tasks import NoisyRecallConfig
+from diffattn.lab.data.synthetic import RecallBatch
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+GROUPS = ("answer", "pairs", "noise", "queries")
+"""Groups of keys, which cover a sequence once: the value that is asked for, all other keys and
+values of the context, its noise, and the queries."""
+
+
+def key_groups(task: NoisyRecallConfig, batch: RecallBatch) -> Tensor:
+    """The group of every key as seen from every query: int64 ``[B, Q, T]``, index of ``GROUPS``."""
+    ids = batch.input_ids
+    answers = batch.labels.gather(1, batch.queries)
+    in_context = torch.arange(ids.shape[1]) < task.context_len
+    is_noise = ids > task.num_keys + task.num_values
+    groups = torch.where(is_noise, GROUPS.index("noise"), GROUPS.index("pairs"))
+    groups = torch.where(in_context, groups, GROUPS.index("queries"))
+    groups = groups[:, None].repeat(1, batch.queries.shape[1], 1)
+    is_answer = (ids[:, None] == answers[:, :, None]) & in_context
+    return groups.masked_fill(is_answer, GROUPS.index("answer"))
+
+
+@torch.no_grad()
+def attention_shares(
+    model: DiffTransformerForCausalLM, task: NoisyRecallConfig, batch: RecallBatch
+) -> dict[str, dict[str, float]]:
+    r"""The last layer's attention on groups of keys, mean over heads and queries.
+
+    .. math:: s_k = \frac{1}{H Q} \sum_{h, q} \sum_{j \in k} a_{hqj},\quad
+        a = A_1 - \lambda A_2
+
+    Source: arXiv:2410.05258v2, Table 3, which divides by the sum of all groups. That sum is 1 − λ,
+    which may be near 0, so nothing is divided here.
+
+    Args:
+        model: In evaluation mode.
+        task: The task of the batch.
+        batch: Sequences and their queries.
+
+    Returns:
+        ``"net"`` sums a, where weights of either sign cancel; ``"size"`` its absolute values,
+        divided by their sum; ``"map_1"`` and, of differential models, ``"map_2"`` the softmax maps.
+        Each is a name of a group to its share.
+    """
+    model.eval()
+    output = model(
+        input_ids=batch.input_ids.to(model.device),
+        use_cache=False,
+        output_attentions=True,
+        output_attention_maps=True,
+    )
+    maps = output.attention_maps[-1]  # [B, H, maps, T, T]
+    net = output.attentions[-1]
+    weights = {"net": net, "size": net.abs(), "map_1": maps[:, :, 0]}
+    if maps.shape[2] == 2:
+        weights["map_2"] = maps[:, :, 1]
+    groups = key_groups(task, batch)
+    shares = {}
+    for name, values in weights.items():
+        rows = values.float().mean(1).cpu().take_along_dim(batch.queries[:, :, None], 1)
+        sums = torch.zeros(len(rows), rows.shape[1], len(GROUPS)).scatter_add_(2, groups, rows)
+        mean = sums.double().mean((0, 1))
+        if name == "size":
+            mean /= mean.sum()
+        shares[name] = dict(zip(GROUPS, mean.tolist(), strict=True))
+    return shares
