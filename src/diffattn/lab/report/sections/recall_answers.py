@@ -159,10 +159,15 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
         filled = [[curve[max(s for s in curve if s <= at)] for curve in curves] for at in steps]
         color = type_color(name)
         if len(runs) > 1:
-            band = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+            band: dict[str, Any] = {
+                "type": "scatter",
+                "mode": "lines",
+                "line": {"width": 0},
+                "hoverinfo": "skip",
+            }
             band |= {"legendgroup": name, "showlegend": False, "x": steps}
             traces.append(band | {"y": [min(values) for values in filled]})
-            fill = {"fill": "tonexty", "fillcolor": f"{color}33"}
+            fill: dict[str, Any] = {"fill": "tonexty", "fillcolor": f"{color}33"}
             traces.append(band | fill | {"y": [max(values) for values in filled]})
         mean = list(zip(steps, map(fmean, filled), strict=True))
         trace = line(mean, name, f"mean of {len(runs)} seeds", color=color)
