@@ -102,7 +102,6 @@ def _require(path: Path, wanted: str) -> None:
 
 
 def _fault(path: Path, wanted: str) -> str | None:
-    """Describe the fault of a path, if it has one."""
     try:
         present = _kind(path)
         if present not in (None, wanted):

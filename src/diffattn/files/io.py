@@ -254,7 +254,6 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _lines(path: Path) -> Iterable[tuple[str, bytes]]:
-    """Every line, and where it stands."""
     content = _content(path)
     # Text within a row may hold other line separators, such as U+2028.
     lines = content.removesuffix(b"\n").split(b"\n") if content else []

@@ -52,5 +52,4 @@ def verify_manifest(folder: Path) -> None:
 
 
 def _files(value: dict[str, Any]) -> list[tuple[str, int, str]]:
-    """Names, sizes and hashes."""
     return [(name, facts["bytes"], facts["sha256"]) for name, facts in value["files"].items()]

@@ -37,7 +37,6 @@ def clean_leftovers(folder: Path, name: str | None = None) -> None:
 
 
 def _open_locked(path: Path) -> IO[str]:
-    """A new file, locked."""
     while True:
         file = path.open("w", encoding="utf-8")
         with contextlib.suppress(OSError):
@@ -48,7 +47,6 @@ def _open_locked(path: Path) -> IO[str]:
 
 
 def _still_has_name(file: IO[str] | IO[bytes], path: Path) -> bool:
-    """Whether an open file still has this name."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -45,11 +45,7 @@ class LambdaVectors(nn.Module):
             getattr(self, name).normal_(0.0, LAMBDA_STD)
 
     def forward(self, lambda_init: float) -> Tensor:
-        """λ, scalar ``[]``, float32 also under autocast.
-
-        Args:
-            lambda_init: Constant part of λ.
-        """
+        """λ, scalar ``[]``, float32 also under autocast."""
         return diff_lambda(
             self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2, lambda_init
         )

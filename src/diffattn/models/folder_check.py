@@ -134,7 +134,6 @@ def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str
 
 
 def _leaves(content: Any) -> Iterator[tuple[str, Any, int]]:
-    """Name, value and depth of every value that holds no others."""
     stack = [("", content, 0)]
     while stack:
         name, value, depth = stack.pop()
@@ -193,7 +192,6 @@ def _check_ours(where: str, settings: dict[str, Any]) -> None:
 
 
 def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> None:
-    """No more of anything that is built one by one than there are weights for."""
     most, largest = max(_MODULES, weights.tensors), max(_SMALL, weights.numbers)
     for field, value, _ in _leaves(settings):
         name = field.rpartition(".")[2].lower()

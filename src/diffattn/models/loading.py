@@ -139,7 +139,6 @@ def _find(folder: Path, revision: str | None, name: str) -> Path | None:
 
 @contextmanager
 def _as_checkpoint_error(must: str) -> Iterator[None]:
-    """Turn any error of transformers into a CheckpointError."""
     try:
         yield
     except CheckpointError:  # says it already

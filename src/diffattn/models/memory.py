@@ -80,7 +80,6 @@ def _process_bytes() -> int | None:
 
 
 def _format_bytes(count: int) -> str:
-    """Bytes as people write them."""
     for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
         if count >= size:
             return f"{count / size:,.1f} {unit}" if count < 10**18 else f"{count // size:,} {unit}"

@@ -102,7 +102,6 @@ def _convert_settings(config: ModelSettings, facts: AttentionType, match: str) -
 def _match_intermediate_size(
     config: ModelSettings, original: ModelSettings, count: Callable[[ModelSettings], int]
 ) -> int:
-    """The FFN width at which ``count`` is nearest to that of ``original``."""
     multiple = 8 if config.hidden_size >= 512 else 1
     wider = copy(config)
     wider.intermediate_size = config.intermediate_size + 1

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -47,11 +47,8 @@ def weights_of(name: str, find: Find) -> Weights | None:
     if files is None:
         return None
     parts = [file_totals(f"{name}/{file}", path) for file, path in files.items()]
-    return Weights(
-        sum(part.tensors for part in parts),
-        sum(part.numbers for part in parts),
-        sum(part.size for part in parts),
-    )
+    tensors, numbers, size = (sum(column) for column in zip(*map(astuple, parts), strict=True))
+    return Weights(tensors, numbers, size)
 
 
 def weight_files(name: str, find: Find) -> dict[str, Path] | None:

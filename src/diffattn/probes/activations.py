@@ -127,8 +127,6 @@ def _output_hook(row: dict[str, float]) -> Callable[..., None]:
 def _operator_hook(
     row: dict[str, float], windows: torch.Size, position_ids: Tensor | None
 ) -> Callable[..., Any]:
-    """A hook that puts a measuring operator in place of a layer's operator."""
-
     def hook(
         module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -109,7 +109,6 @@ class GradientProbe:
 
 
 def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
-    """Of one block, by the names above."""
     matrices = {name: [getattr(layer.self_attn, f"{name}_proj").weight] for name in MATRICES}
     return matrices | {FEED_FORWARD: [p for p in layer.mlp.parameters() if p.ndim == 2]}
 

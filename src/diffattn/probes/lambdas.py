@@ -67,11 +67,7 @@ def diffllama_lambda(layer: Any) -> Tensor:
 
 
 class LambdaStatistics:
-    """λ of one layer over the tokens of any number of texts, per head.
-
-    Args:
-        num_heads: H.
-    """
+    """λ of one layer over the tokens of any number of texts, per head."""
 
     def __init__(self, num_heads: int) -> None:
         self.tokens = 0

@@ -171,8 +171,6 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
 
 
 def _operator_hook(layer: int, on_attention: OnAttention) -> Callable[..., Any]:
-    """Replace the operator of a layer by one that also hands over its arguments."""
-
     def hook(
         module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

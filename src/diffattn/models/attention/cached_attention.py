@@ -209,7 +209,6 @@ def _hugging_face(
     kwargs: dict[str, Any],
     inputs: Inputs,
 ) -> Tensor:
-    """Attend by the configured implementation of Hugging Face; see the table above."""
     implementation = config._attn_implementation
     if config.attention.map_norm:
         raise ConfigError(

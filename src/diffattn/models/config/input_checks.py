@@ -8,13 +8,9 @@ from diffattn.models.chunked_loss import IGNORED
 
 
 def check_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = False) -> None:
-    """Refuse ids that are no rows of the embedding.
+    """Refuse ids that are not int ``[B, T]`` or no rows of the embedding; ``None`` passes.
 
-    Args:
-        name: Name of the argument.
-        ids: int ``[B, T]``, or ``None``.
-        below: ``vocab_size``.
-        ignored: Whether :data:`~diffattn.models.chunked_loss.IGNORED` is allowed. Default: no.
+    With ``ignored``, :data:`~diffattn.models.chunked_loss.IGNORED` is allowed.
 
     Raises:
         ShapeError: Another shape or dtype; on the CPU also an id out of range.

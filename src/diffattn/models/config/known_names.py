@@ -8,11 +8,7 @@ from diffattn.errors import ConfigError, did_you_mean, short
 def check_known(where: str, kind: str, name: str, known: Iterable[str]) -> None:
     """Raise a ConfigError with the known names, and the nearest, unless ``name`` is known.
 
-    Args:
-        where: Caller, first in the message.
-        kind: Kind of the name.
-        name: Name that the caller gave.
-        known: All names that exist.
+    ``where``, the caller, begins the message.
     """
     known = tuple(known)
     if name not in known:

@@ -48,12 +48,8 @@ _RANGES: dict[str, tuple[float, float]] = {
 def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None:
     """Refuse rotary parameters that are incomplete, unknown or impossible, with a ConfigError.
 
-    Transformers only logs most of the faults, or fails later.
-
-    Args:
-        where: Caller, first in the message.
-        parameters: Parameters as in Hugging Face; ``None`` for the default.
-        head_dim: Width of a head, in channels.
+    Transformers only logs most of the faults, or fails later. ``parameters`` are Hugging Face's,
+    ``None`` for the default; ``where``, the caller, begins the message.
     """
     if parameters is None or parameters == {}:
         return

@@ -94,7 +94,6 @@ class ModelSettings:
         self.validate_architecture()
 
     def _check_numbers(self) -> None:
-        """Check every number for itself."""
         for name in _COUNTS:
             value = getattr(self, name)
             optional = getattr(ModelSettings, name) is None

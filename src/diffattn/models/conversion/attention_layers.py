@@ -65,7 +65,6 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
 
 
 def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, int, int]:
-    """Heads, key/value heads and width of one, all of them pairs."""
     layers = config["num_hidden_layers"]
     if not 0 <= layer < layers:
         raise CheckpointError(f"{source.name}: layer must be below {layers}, got {layer}.")

@@ -87,7 +87,6 @@ def _lambda(w: dict[str, Tensor], depth: int) -> tuple[Tensor, float]:
 
 
 def _rotate(x: Tensor, angles: tuple[Tensor, Tensor], rope: str) -> Tensor:
-    """Rotary positions for ``[B, T, heads, D]``."""
     cos, sin = (angle[:, None] for angle in angles)  # [T, 1, D / 2]
     if rope == "interleaved":
         a, b = x[..., 0::2], x[..., 1::2]

@@ -150,11 +150,7 @@ LAYOUTS = {
 
 
 def layouts_of(names: Collection[str]) -> list[tuple[Layout, Mapping[str, str]]]:
-    """The layouts, with their names, that tensors of these names can be: often several.
-
-    Args:
-        names: Of all tensors.
-    """
+    """The layouts, with their names, that tensors of these names can have: often several."""
     first = {name for name in names if ".0." in f".{name}"}
     outside = {name for name in names if not any(part.isdecimal() for part in name.split("."))}
     present = first | outside

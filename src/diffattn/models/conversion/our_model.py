@@ -41,11 +41,7 @@ class OurModel:
 
 
 def our_names(config: DiffTransformerConfig) -> dict[str, str]:
-    """Role to name, ``{}`` in place of the layer, read off the model itself.
-
-    Args:
-        config: Of the model; its first layer is built, without memory.
-    """
+    """Role to name, ``{}`` in place of the layer, from a first layer built without memory."""
     return {role: name for role, (name, _) in _parameters(config).items()}
 
 

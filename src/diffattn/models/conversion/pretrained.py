@@ -120,7 +120,6 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
 
 
 def _repeat_for_both_maps(weights: Weights, role: str, layer: int, heads: int) -> None:
-    """Rows, and biases, of every head for both of its maps."""
     for key in ((role, layer), (f"{role}_bias", layer)):
         if key in weights:
             weights[key] = derive(partial(for_both_maps, heads=heads), weights[key])

@@ -75,7 +75,6 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
 
 
 def _find_files(path: str) -> tuple[Path, dict[str, Path]]:
-    """The folder, and its files of weights, every header checked."""
     place = Path(path)
     if place.is_file():
         _refuse_pickled(path, [place])
@@ -113,7 +112,6 @@ def _refuse_pickled(path: str, entries: list[Path]) -> None:
 def _read_tensors(
     where: str, file: Path, stack: ExitStack, before: Mapping[str, LazyTensor]
 ) -> dict[str, LazyTensor]:
-    """Tensors of one file, read when they are needed."""
     if not file.is_file():
         raise CheckpointError(f"{where}: must be a file, got something else.")
     try:
@@ -183,7 +181,6 @@ def _choose_layout(
 
 
 def _list_names(tensors: Mapping[str, LazyTensor]) -> str:
-    """The first names, for a message."""
     names = sorted(tensors)
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return f"tensors of none ({', '.join(map(short, names[:3]))}{more})"

@@ -152,7 +152,6 @@ def _require_no_options(target: str, config: DiffTransformerConfig) -> None:
 def _name_tensors(
     model: OurModel, names: Mapping[str, str], layout: Layout
 ) -> dict[str, LazyTensor]:
-    """Tensors under a layout's names, in its order."""
     tensors = {}
     for layer in (None, *model.layers):
         for role, name in names.items():

@@ -121,8 +121,6 @@ def compute_logits(
 
 
 def _load_while_running(name: str, module: nn.Module, tensors: Mapping[str, LazyTensor]) -> None:
-    """Read a module's parameters before it runs, and drop them afterwards."""
-
     def load(*_: Any) -> None:
         state = {}
         for part, parameter in module.named_parameters():

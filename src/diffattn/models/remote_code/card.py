@@ -102,7 +102,6 @@ def model_card(config: Any) -> str:
 
 
 def _lambda_facts(config: Any) -> str:
-    """How much of the second map is subtracted."""
     facts = config.attention
     if facts.lambda_vectors:
         depths = range(config.num_hidden_layers)

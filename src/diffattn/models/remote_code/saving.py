@@ -70,7 +70,6 @@ class SavesItsCode:
 
 @contextmanager
 def _naming_code(config: Any, named: bool) -> Iterator[None]:
-    """Set or remove ``auto_map`` while a configuration is written."""
     before = config.__dict__.pop("auto_map", None)
     if named:
         config.auto_map = dict(AUTO_MAP)
