@@ -206,6 +206,8 @@ def test_what_follows_is_changed_before_the_twin(kind):
         ("model.vocab_size=500", "RunConfig: model.vocab_size must be at least data.vocab_size"),
         ("data.vocab_size=100", "DataConfig: vocab_size must be at least 257"),
         ("data.source=", "--set: data.source must not be empty"),
+        ("data.source=null", "--set: data.source must be text, got None"),
+        ("train.max_grad_norm=1e-320", "must be 0 or at least 1.18e-38 in size, got 1e-320"),
         ("train.precision=float16", "--set: train.precision must be 'float32' or 'bfloat16'"),
         ("guard.limit=0", "GuardConfig: limit must be at least 1, got 0"),
     ],

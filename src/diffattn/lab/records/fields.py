@@ -30,6 +30,8 @@ _DEEPEST = 64
 _LARGEST = 1e305
 """Size of a number. Perplexities reach e^700; percentages and sums of larger ones would overflow
 a float."""
+_SMALLEST = 2.0**-126
+"""The smallest normal number of float32."""
 _WORDS: dict[Any, str] = {
     str: "text",
     float: "a number",
@@ -101,6 +103,8 @@ def checked(kind: type[Record], value: Any, where: str) -> Record:
 def checked_setting(kind: Any, value: Any, name: str) -> Any:
     """A setting, if it is what ``kind`` says; lists become tuples where ``kind`` is a tuple.
 
+    Numbers so small that float32, in which models compute, rounds them to 0 are refused.
+
     Args:
         kind: An annotation, as for :func:`checked`.
         value: From a user or a caller.
@@ -110,7 +114,10 @@ def checked_setting(kind: Any, value: Any, name: str) -> Any:
         ConfigError: The value is something else.
     """
     try:
-        return _made(kind, value, 0)
+        made = _made(kind, value, 0)
+        if isinstance(made, float) and 0 < abs(made) < _SMALLEST:
+            raise _Fault(f"must be 0 or at least {_SMALLEST:.3g} in size, got {made}")
+        return made
     except _Fault as fault:
         raise ConfigError(f"{name}{fault.place} {fault}.") from None
 

@@ -75,11 +75,10 @@ def require_counts(key: str, name: str, value: Any) -> None:
 def _value(where: str, kind: Any, text: str) -> Any:
     value = _parse(where, text)
     choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    if str in choices:
+    if str in choices and value is not None:
         if not text:
             raise ConfigError(f"{where} must not be empty.")
-        is_null = value is None and type(None) in choices
-        return value if is_null or isinstance(value, str) else text
+        return value if isinstance(value, str) else text
     spelling = {"True": "true", "False": "false", "None": "null"}.get(text)
     try:
         value = checked_setting(kind, value, where)
