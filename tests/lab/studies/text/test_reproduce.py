@@ -118,11 +118,8 @@ def test_maps_stay_where_the_weights_of_their_run_are_gone(copied, settings):
     reproduce("smoke", out=copied, settings=settings, on_message=[].append)
     assert (copied / "maps.json").read_bytes() == maps
     change_record(copied / "maps.json", tokens=["another text"])
-    page = reproduce("smoke", out=copied, settings=settings, on_message=[].append)
+    reproduce("smoke", out=copied, settings=settings, on_message=[].append)
     assert read_json(copied / "maps.json")["layers"] == {}
-    assert "No maps were recorded for Transformer (softmax), DIFF V1" in page.read_text(
-        encoding="utf-8"
-    )
 
 
 def test_record_of_the_study(study, settings):
