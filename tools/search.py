@@ -77,7 +77,9 @@ def best(results: Mapping[str, OptionResult], seed: str | None) -> str | None:
     Returns:
         Its name; ``None`` if every option was refused.
     """
-    seconds = {name: of.seconds for name, of in results.items() if of.seconds is not None}
+    seconds = {
+        name: result.seconds for name, result in results.items() if result.seconds is not None
+    }
     if not seconds:
         return None
     fastest = min(seconds, key=lambda name: seconds[name].median)

@@ -144,10 +144,10 @@ def tune(
         "searches": [], "lines": lines,
     }  # fmt: skip
 
-    def keep(subject: _Subject, found: dict[str, Any]) -> None:
-        record["searches"].append(subject.facts() | found)
+    def keep(subject: _Subject, tiles: dict[str, Any]) -> None:
+        record["searches"].append(subject.facts() | tiles)
         _write(record, out)
-        on_message(f"{subject}: {found['of']}: {found['best'] or 'none runs'}")
+        on_message(f"{subject}: {tiles['of']}: {tiles['best'] or 'none runs'}")
 
     _write(record, out)
     checkers = Checkers(functools.partial(_check, config, row), config.processes, 90.0)
@@ -257,13 +257,13 @@ def _shipped_forms(
         mode,
         {x: tile for x, tile in tiles.items() if tile},
         try_options,
-        of="shipped forms",
+        tuned="shipped forms",
     )
 
 
 def _against_each_other(
     subject: _Subject, mode: str, tiles: Mapping[str, LaunchConfig],
-    try_options: Callable[..., dict[str, OptionResult]], *, of: str,
+    try_options: Callable[..., dict[str, OptionResult]], *, tuned: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Every form of a pass whose launches all have tiles, and the best: of all, and in order."""
     forms = forms_of(subject, mode)
@@ -276,7 +276,7 @@ def _against_each_other(
         seeds.append(" + ".join(subject.op + launch for launch in seeded))
         allowed = {n: t for n, t in results.items() if not (in_order and forms[whole[n]])}
         chosen.append(best(allowed, seeds[-1]))
-    return _search_record(mode, of, seeds[0], chosen[0], results) | {"in_order": chosen[1]}
+    return _search_record(mode, tuned, seeds[0], chosen[0], results) | {"in_order": chosen[1]}
 
 
 def _tune_pass(
@@ -286,12 +286,12 @@ def _tune_pass(
     """The tiles of every launch of a pass; empty, so that the seeds stay, where none would run."""
     forms = forms_of(subject, mode)
     no_tiles: dict[str, LaunchConfig | None] = dict.fromkeys(chain(*forms))
-    found: dict[str, LaunchConfig] = {}
+    tiles: dict[str, LaunchConfig] = {}
     for form in forms:
         for launch in form:
-            if launch in found:
+            if launch in tiles:
                 continue
-            others = {x: found.get(x) or subject.seed(x) or configs.CANDIDATES[x][0] for x in form}
+            others = {x: tiles.get(x) or subject.seed(x) or configs.CANDIDATES[x][0] for x in form}
             by_name = {_name(c): c for c in configs.CANDIDATES[launch]}
             rows = {name: no_tiles | others | {launch: c} for name, c in by_name.items()}
             tile = subject.seed(launch)
@@ -301,16 +301,16 @@ def _tune_pass(
             keep(subject, _search_record(mode, launch, seed, name, results))
             if name is None:
                 break
-            found[launch] = by_name[name]
+            tiles[launch] = by_name[name]
     # Each was checked when the last of its launches was found, beside the others as they are here.
     unchecked = functools.partial(try_options, check=dict.fromkeys)
-    whole = _against_each_other(subject, mode, found, unchecked, of="forms")
+    whole = _against_each_other(subject, mode, tiles, unchecked, tuned="forms")
     keep(subject, whole)
     chosen = (whole["best"], whole["in_order"])
     if None in chosen:
         return {}
     kept = {launch for name in chosen for launch in name.split(" + ")}
-    return {launch: found[launch] if launch in kept else None for launch in no_tiles}
+    return {launch: tiles[launch] if launch in kept else None for launch in no_tiles}
 
 
 def _name(config: LaunchConfig) -> str:
@@ -320,10 +320,10 @@ def _name(config: LaunchConfig) -> str:
 
 
 def _search_record(
-    mode: str, of: str, seed: str | None, name: str | None, results: Mapping[str, OptionResult]
+    mode: str, tuned: str, seed: str | None, name: str | None, results: Mapping[str, OptionResult]
 ) -> dict[str, Any]:
     options = {option: asdict(result) for option, result in results.items()}
-    return {"mode": mode, "of": of, "seed": seed, "best": name, "options": options}
+    return {"mode": mode, "of": tuned, "seed": seed, "best": name, "options": options}
 
 
 def _refusal(subject: _Subject, mode: str, rows: Rows) -> str | None:

@@ -46,7 +46,7 @@ def test_counts_are_exact_however_the_stream_is_cut(n, piece):
     counts = NgramCounts(keys, n, 9)
     counts.add(train[i : i + piece].astype(np.uint16) for i in range(0, 1000, piece))
     seen = Counter(grams(train, n))
-    assert counts.of(keys).tolist() == [seen[gram] for gram in grams(text, n)]
+    assert counts.counts_of(keys).tolist() == [seen[gram] for gram in grams(text, n)]
 
 
 def test_too_many_ids_are_refused():

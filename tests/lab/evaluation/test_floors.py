@@ -21,7 +21,7 @@ def answers(label, rows, protocol):
         protocol=protocol, version=1, source="", variant="part", model=model, parameters={},
         choices={}, metrics=[], tables={}, num_items=len(rows), num_failed=0, items={},
     )  # fmt: skip
-    return Answers.of(label, result, rows)
+    return Answers.from_result(label, result, rows)
 
 
 def whole(sides, protocol="needle", over="items"):

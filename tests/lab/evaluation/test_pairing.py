@@ -23,7 +23,7 @@ def answers(label, rows, *, vocabulary="v", **more):
         "model": facts | {"max_length": 8}, "parameters": {}, "choices": {}, "metrics": [],
         "tables": {}, "num_items": len(rows), "num_failed": 0, "items": {},
     } | more  # fmt: skip
-    return Answers.of(label, EvalResult(**values), rows)
+    return Answers.from_result(label, EvalResult(**values), rows)
 
 
 def rows(right, text="same", **more):

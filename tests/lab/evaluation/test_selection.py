@@ -26,10 +26,10 @@ def items(count, size=1):
 @pytest.mark.parametrize("shares", [1, 2, 3, 7])
 def test_shares_are_every_batch_once(shares):
     batches = [items(3), items(2), items(1), items(4)]
-    parts = [Selection(shard=(i + 1, shares)).of(batches) for i in range(shares)]
+    parts = [Selection(shard=(i + 1, shares)).select(batches) for i in range(shares)]
     together = [batch for of in parts for batch in of]
     assert sorted(map(len, together)) == [1, 2, 3, 4]
-    assert Selection().of(batches) == batches
+    assert Selection().select(batches) == batches
 
 
 @pytest.mark.parametrize("limit", [1, 4, 5, 30, 99])

@@ -5,19 +5,21 @@ from diffattn.ops.inputs import backends
 T, TC, DIFF = "T", "TC", "DIFF"
 """Roles: PyTorch's softmax attention, softmax attention by our technique, and differential."""
 SDPA = "sdpa"
-OURS, THEIRS = "diffattn", "transformers"
+DIFFATTN, TRANSFORMERS = "diffattn", "transformers"
 MODEL_CONTENDERS = {
     # name: role, technique, attention type, whose model, attention implementation
-    "softmax_sdpa": (T, "sdpa", "softmax", OURS, "sdpa"),
-    "softmax": (TC, OURS, "softmax", OURS, "diffattn"),
-    "diff": (DIFF, OURS, "diff", OURS, "diffattn"),
-    "diff_v2": (DIFF, OURS, "diff_v2", OURS, "diffattn"),
-    "shared_diff": (DIFF, OURS, "shared_diff", OURS, "diffattn"),
-    "llama": (TC, THEIRS, "softmax", THEIRS, "sdpa"),
-    "diffllama": (DIFF, THEIRS, "diff", THEIRS, "sdpa"),
+    "softmax_sdpa": (T, "sdpa", "softmax", DIFFATTN, "sdpa"),
+    "softmax": (TC, DIFFATTN, "softmax", DIFFATTN, "diffattn"),
+    "diff": (DIFF, DIFFATTN, "diff", DIFFATTN, "diffattn"),
+    "diff_v2": (DIFF, DIFFATTN, "diff_v2", DIFFATTN, "diffattn"),
+    "shared_diff": (DIFF, DIFFATTN, "shared_diff", DIFFATTN, "diffattn"),
+    "llama": (TC, TRANSFORMERS, "softmax", TRANSFORMERS, "sdpa"),
+    "diffllama": (DIFF, TRANSFORMERS, "diff", TRANSFORMERS, "sdpa"),
 }
 FOLDED = "shared_diff_folded"
-GENERATION_CONTENDERS = MODEL_CONTENDERS | {FOLDED: (DIFF, OURS, "shared_diff", OURS, "diffattn")}
+GENERATION_CONTENDERS = MODEL_CONTENDERS | {
+    FOLDED: (DIFF, DIFFATTN, "shared_diff", DIFFATTN, "diffattn")
+}
 """In training a folded model would be another one; in generation it is the same."""
 
 

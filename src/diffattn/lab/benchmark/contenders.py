@@ -71,7 +71,7 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
     inputs = make_diff_attention_inputs(
         op_case(case), dtype=case.torch_dtype, device=case.device, seed=0, drawn_on=case.device
     )
-    softmax = SoftmaxInputs.of(inputs)
+    softmax = SoftmaxInputs.from_differential(inputs)
     if case.mode == "decode":  # keys and values lie as a model's cache holds them
         inputs = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
         softmax = replace(softmax, k=cached(softmax.k), v=cached(softmax.v))
@@ -124,7 +124,7 @@ class SoftmaxInputs:
     v: Tensor
 
     @classmethod
-    def of(cls, inputs: DiffAttentionInputs) -> "SoftmaxInputs":
+    def from_differential(cls, inputs: DiffAttentionInputs) -> "SoftmaxInputs":
         """V1: 2H heads, one per map, each with half of V. V2: H heads with map 1's queries."""
         q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
         if k.ndim == 5:

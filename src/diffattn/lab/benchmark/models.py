@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.lab.benchmark.config import BenchConfig, Case
-from diffattn.lab.benchmark.contender_names import MODEL_CONTENDERS, OURS, T
+from diffattn.lab.benchmark.contender_names import DIFFATTN, MODEL_CONTENDERS, T
 from diffattn.lab.benchmark.contenders import Contender
 from diffattn.lab.benchmark.model_check import CHECKED_LAYERS, check_model
 from diffattn.models import presets
@@ -251,7 +251,7 @@ def build(
         attention_type: ``"softmax"`` or ``"diff"`` for transformers' models.
     """
     torch.manual_seed(0)
-    if whose == OURS:
+    if whose == DIFFATTN:
         config._attn_implementation = implementation
         return DiffTransformerForCausalLM(config).train()
     from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, LlamaConfig, LlamaForCausalLM

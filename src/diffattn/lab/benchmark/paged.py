@@ -55,9 +55,9 @@ def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
         k=_in_pages(inputs.k, table, case.shape["page"]),
         v=_in_pages(inputs.v, table, case.shape["page"]),
     )
-    twin, exact = SoftmaxInputs.of(inputs), Exact.diff(inputs)
+    twin, exact = SoftmaxInputs.from_differential(inputs), Exact.diff(inputs)
     exact_twin = Exact.softmax(twin.leaves())
-    pool = SoftmaxInputs.of(in_pages)
+    pool = SoftmaxInputs.from_differential(in_pages)
     paged = {backend.name: backend for backend in backends.table("paged_decode")}
     run = partial(_gathered_softmax, twin, pool, table, case.shape["S"])
     contenders = [

@@ -121,7 +121,7 @@ def _write_harness_files(
     by_label = {
         label: [result for result in results if result.model["label"] == label] for label in labels
     }
-    paths = {label: out / label / "results.json" for label, found in by_label.items() if found}
+    paths = {label: out / label / "results.json" for label, results in by_label.items() if results}
     for path in paths.values():
         require_outside(path, folders)
         _require_table(path, "lm-eval")

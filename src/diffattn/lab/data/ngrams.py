@@ -79,7 +79,7 @@ class NgramCounts:
             self._add(ngram_keys(tokens, self.n, self.vocab_size))
             tail = tokens[max(0, len(tokens) - self.n + 1) :]
 
-    def of(self, keys: np.ndarray) -> np.ndarray:
+    def counts_of(self, keys: np.ndarray) -> np.ndarray:
         """Counts int64 of chosen keys, in their order."""
         return self.counts[np.searchsorted(self.keys, keys)]
 

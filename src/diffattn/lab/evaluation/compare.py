@@ -52,7 +52,7 @@ class Answers:
     """Rows with scores, by id."""
 
     @classmethod
-    def of(cls, label: str, result: EvalResult, rows: Sequence[Row]) -> "Answers":
+    def from_result(cls, label: str, result: EvalResult, rows: Sequence[Row]) -> "Answers":
         """From all rows of a result; those that failed are left out."""
         return cls(label, result, {str(row["id"]): row for row in rows if "error" not in row})
 
@@ -105,7 +105,7 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
             except CheckpointError as error:  # a damaged record stops no other comparison
                 missing[label, variant] = str(error).rstrip(".")
             else:
-                answers.setdefault(variant, {})[label] = Answers.of(label, result, rows)
+                answers.setdefault(variant, {})[label] = Answers.from_result(label, result, rows)
     comparison = compare_answers(answers, labels, variants, missing)
     comparison.write(folder)
     return comparison
@@ -138,8 +138,8 @@ def compare_answers(
                 continue
             model, base = sides[label], sides[baseline]
             pairing = pair_items(model, base)
-            found, left_out = _comparable(model, base, pairing)
-            of_variant += found
+            paired, left_out = _comparable(model, base, pairing)
+            of_variant += paired
             skipped += [f"{variant}: {sentence}" for sentence in left_out]
             notes += [f"{variant}: {sentence}" for sentence in _notes(model, base, pairing)]
         compared += [*of_variant, *over_seeds(of_variant)]
@@ -168,22 +168,22 @@ def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[Pai
     names = sorted({name for row in model.rows.values() for name in row["scores"]})
     result = baseline.result
     primary, is_better = primary_score(result.protocol, result.parameters, names) or (None, None)
-    found: list[PairedDifference] = []
+    paired: list[PairedDifference] = []
     for name in names:
         whole = _difference(model, baseline, pairing, name, pairing.same)
         if whole is None or name != primary:
-            found += [] if whole is None else [whole]
+            paired += [] if whole is None else [whole]
             continue
         floors = _floors(model, baseline, pairing.same, name, names)
         whole = replace(whole, primary=True, higher_is_better=is_better, floors=floors)
-        found.append(_with_guess(whole, model, baseline, pairing.same))
+        paired.append(_with_guess(whole, model, baseline, pairing.same))
         for where, ids in _split(baseline.rows, pairing.same, _PARTS):
             score = part_score(name, where, names)
             part = score and _difference(model, baseline, pairing, score, ids)
             if part:
                 part = replace(part, where=where, higher_is_better=is_better)
-                found.append(_with_guess(part, model, baseline, ids))
-    return found
+                paired.append(_with_guess(part, model, baseline, ids))
+    return paired
 
 
 def _difference(
@@ -229,11 +229,11 @@ def _difference(
 def _with_guess(
     item: PairedDifference, model: Answers, baseline: Answers, ids: Sequence[str]
 ) -> PairedDifference:
-    ours, theirs = model.guess(ids, item.score), baseline.guess(ids, item.score)
-    if ours.ceiling is None or theirs.ceiling is None:
+    model_guess, base_guess = model.guess(ids, item.score), baseline.guess(ids, item.score)
+    if model_guess.ceiling is None or base_guess.ceiling is None:
         return item
-    ceiling = max(ours.ceiling, theirs.ceiling)
-    return replace(item, chance=theirs.chance, guess_ceiling=ceiling, guess=theirs.how)
+    ceiling = max(model_guess.ceiling, base_guess.ceiling)
+    return replace(item, chance=base_guess.chance, guess_ceiling=ceiling, guess=base_guess.how)
 
 
 def _floors(
@@ -244,17 +244,17 @@ def _floors(
     floors = []
     for where, kind in [({}, ids), *_split(baseline.rows, scored, _KINDS)]:
         score = part_score(name, where, names) or name if where else name
-        ours, theirs = model.guess(kind, score), baseline.guess(kind, score)
-        if ours.ceiling is None or theirs.ceiling is None:
+        model_guess, base_guess = model.guess(kind, score), baseline.guess(kind, score)
+        if model_guess.ceiling is None or base_guess.ceiling is None:
             continue
         floors.append(
             Floor(
                 where=where,
-                n=len(set(row_clusters(theirs.rows))),
-                value=_mean(ours.rows, score),
-                guess=ours.ceiling,
-                baseline_value=_mean(theirs.rows, score),
-                baseline_guess=theirs.ceiling,
+                n=len(set(row_clusters(base_guess.rows))),
+                value=_mean(model_guess.rows, score),
+                guess=model_guess.ceiling,
+                baseline_value=_mean(base_guess.rows, score),
+                baseline_guess=base_guess.ceiling,
             )
         )
     return floors
@@ -289,15 +289,15 @@ def _comparable(
             f"{model.label} was not compared: all {len(pairing.other_text)} items hold another "
             f"text than {base.label}'s, {_reason(model, base)}."
         ]
-    found = differences(model, base, pairing)
+    paired = differences(model, base, pairing)
     if not _other_vocabulary(model, base):
-        return found, []
-    unlike = dict.fromkeys(item.score for item in found if _PER_TOKEN.search(item.score))
+        return paired, []
+    unlike = dict.fromkeys(item.score for item in paired if _PER_TOKEN.search(item.score))
     sentence = (
         f"{', '.join(unlike)} of {model.label} was not compared: its tokenizer has another "
         "vocabulary, and these count per token."
     )
-    return [item for item in found if item.score not in unlike], [sentence] if unlike else []
+    return [item for item in paired if item.score not in unlike], [sentence] if unlike else []
 
 
 def _notes(model: Answers, base: Answers, pairing: Pairing) -> list[str]:

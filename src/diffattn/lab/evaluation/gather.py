@@ -66,7 +66,7 @@ class Gathered:
         if name in self.answers.setdefault(variant, {}):
             self.gaps.append(f"{name} has {variant} twice: that in {folder} is left out.")
             return
-        self.answers[variant][name] = Answers.of(name, result, rows)
+        self.answers[variant][name] = Answers.from_result(name, result, rows)
         self.rows[name, variant] = rows
 
     def add_shares(self, name: str, variant: str, parts: Sequence[tuple[Path, EvalResult]]) -> None:

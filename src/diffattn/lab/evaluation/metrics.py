@@ -45,8 +45,8 @@ def primary_score(
         end = f", {min(bits)} bits" if bits else ""
         inner = [name.removesuffix(end) for name in names if name.endswith(end)]
         wrapped = wrapped_protocol(protocol, parameters)
-        found = primary_score(wrapped, parameters.get("settings") or {}, inner)
-        return None if found is None else (found[0] + end, found[1])
+        primary = primary_score(wrapped, parameters.get("settings") or {}, inner)
+        return None if primary is None else (primary[0] + end, primary[1])
     for pattern in PRIMARY.get(protocol, ()):
         for name in _filled(pattern, parameters):
             if name in names:

@@ -246,7 +246,7 @@ def _ask_all(
         # In the file they stay until all is done: later lines of an item count.
         log.rows = {name: row for name, row in log.rows.items() if not _may_pass(row)}
     taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
-    batches = selection.of(every)
+    batches = selection.select(every)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     for row in taken:

@@ -47,7 +47,7 @@ class Selection:
         limit = {} if self.limit is None else {"limit": self.limit}
         return limit | ({} if self.shard is None else {"shard": list(self.shard)})
 
-    def of(self, batches: Sequence[Sequence[Item]]) -> list[list[Item]]:
+    def select(self, batches: Sequence[Sequence[Item]]) -> list[list[Item]]:
         """The batches that are asked. A batch is never divided between shares.
 
         So every item is asked beside the same others as in a whole run, and its answer is the same

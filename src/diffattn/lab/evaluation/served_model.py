@@ -52,14 +52,14 @@ def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> Served
     """Settings of one served model, by ``LABEL.KEY=VALUE`` of all served models."""
     known = [f.name for f in fields(ServedSettings) if f.name not in _NOT_ASKED]
     kinds = {f"{label}.{key}": str if key in ("model", "tokenizer") else Any for key in known}
-    ours = []
+    replies = []
     for change in changes:
         name, separator, _ = change.partition("=")
         if not separator or "." not in name:
             raise ConfigError(f"--served: must be LABEL.KEY=VALUE, got {name!r}.")
         if name.rpartition(".")[0] == label:
-            ours.append(change)
-    read = read_settings(ours, kinds, option="--served", form="LABEL.KEY=VALUE")
+            replies.append(change)
+    read = read_settings(replies, kinds, option="--served", form="LABEL.KEY=VALUE")
     values = {key.rpartition(".")[2]: value for key, value in read.items()}
     for key in ("model", "tokenizer", "max_length"):
         if key not in values:

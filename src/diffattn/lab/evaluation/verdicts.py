@@ -55,14 +55,14 @@ def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
         a, b = seed_of(item.model), seed_of(item.baseline)
         if item.primary and a is not None and b is not None and a[1] == b[1]:
             groups.setdefault((item.variant, item.score, a[0], b[0]), []).append(item)
-    found = []
+    verdicts = []
     for (_, _, model, baseline), group in groups.items():
         values = [item.difference for item in group]
         interval = paired_difference(values, [0.0] * len(values))
         if interval.low == interval.high:  # equal seeds do not tell their spread
             none = "none: no seed differs from another"
             interval = replace(interval, low=None, high=None, method=none)
-        found.append(
+        verdicts.append(
             replace(
                 group[0],
                 model=model,
@@ -84,7 +84,7 @@ def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
                 floors=[],
             )
         )
-    return found
+    return verdicts
 
 
 def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDifference]:

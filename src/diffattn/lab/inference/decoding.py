@@ -50,7 +50,7 @@ def generate(
     go to the smallest token id.
 
     Args:
-        model: The model.
+        model: Model that generates.
         prompts: Token ids, one or more each.
         max_new_tokens: Per prompt.
         stop: Strings that end a row.

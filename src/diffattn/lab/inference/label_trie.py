@@ -143,7 +143,7 @@ def read_labels(
     """Which label follows each prompt; several prompts and all labels in one pass.
 
     Args:
-        model: The model.
+        model: Model that reads the labels.
         trie: The labels.
         prompts: Tokens, one or more each, after :meth:`LabelTrie.cut`.
         before: Tokens already read that all prompts continue. Default: none.

@@ -83,7 +83,7 @@ def complete(
     read once as well; shorter ones run side by side, once to be completed and once to be scored.
 
     Args:
-        model: The model.
+        model: Model that completes the prompts.
         prompts: Text without spaces at the end.
         answers: One per prompt, without a leading space; ``None``: no scores. Of an answer too
             long for the model the tokens that fit count.
@@ -95,7 +95,7 @@ def complete(
         ItemError: A prompt does not fit the model with ``max_new_tokens`` more.
     """
     pairs = zip(prompts, [None] * len(prompts) if answers is None else answers, strict=True)
-    asked = [_Asked.of(model, *pair, special=chat) for pair in pairs]
+    asked = [_Asked.encode(model, *pair, special=chat) for pair in pairs]
     for item in asked:
         require_room(model, len(item.prompt), max_new_tokens)
     write = partial(generate, model, max_new_tokens=max_new_tokens, stop=stop)
@@ -129,7 +129,7 @@ class _Asked:
     text: str
 
     @classmethod
-    def of(
+    def encode(
         cls, model: NetworkReader, prompt: str, answer: str | None, *, special: bool
     ) -> "_Asked":
         """Encode a prompt and its answer."""

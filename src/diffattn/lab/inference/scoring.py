@@ -48,7 +48,7 @@ def score(
     """Score continuations; contexts that begin alike are read once.
 
     Args:
-        model: The model.
+        model: Model that scores.
         continuations: Any number, in any order.
         share: ``False`` reads every context from scratch: the definition, for comparison.
         before: Tokens already read that all contexts continue. Default: none.

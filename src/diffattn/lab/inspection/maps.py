@@ -119,8 +119,8 @@ def _num_maps(network: Any) -> int:
 
 def _lambda_differs(network: Any) -> bool:
     """Whether each token and head has its own λ; else a layer has one."""
-    ours = isinstance(network, DiffTransformerForCausalLM)
-    return bool(ours and network.config.attention.lambda_projection)
+    is_diffattn = isinstance(network, DiffTransformerForCausalLM)
+    return bool(is_diffattn and network.config.attention.lambda_projection)
 
 
 def _lambdas(label: str, rows: LayerRows, per_token: bool, tolerance: float) -> np.ndarray | None:

@@ -9,7 +9,7 @@ from diffattn.files.io import is_empty_folder
 from diffattn.lab.records.run import RunRecord
 
 
-def is_claimed(folder: Path, marker: str, what: str, *, besides: str | None = None) -> bool:
+def is_claimed(folder: Path, marker: str, subject: str, *, besides: str | None = None) -> bool:
     """Whether ``folder`` holds work of a kind; if not, it is free.
 
     Args:
@@ -26,7 +26,7 @@ def is_claimed(folder: Path, marker: str, what: str, *, besides: str | None = No
         return True
     if folder.exists() and not is_empty_folder(folder, besides=besides):
         raise CheckpointError(
-            f"{folder}: must be empty or hold {what} ({marker}), got "
+            f"{folder}: must be empty or hold {subject} ({marker}), got "
             f"{'other files' if folder.is_dir() else 'a file'}. Choose another --out."
         )
     return False
@@ -35,7 +35,7 @@ def is_claimed(folder: Path, marker: str, what: str, *, besides: str | None = No
 def claim_run(
     folder: Path,
     record: RunRecord,
-    what: str,
+    subject: str,
     *,
     besides: str | None = None,
     free: Collection[str] = (),
@@ -58,7 +58,7 @@ def claim_run(
         CheckpointError: The folder holds another run, whose first other setting is named, or other
             files.
     """
-    if not is_claimed(folder, "run.json", what, besides=besides):
+    if not is_claimed(folder, "run.json", subject, besides=besides):
         record.write(folder)
         return []
     recorded = RunRecord.read(folder)
@@ -70,8 +70,8 @@ def claim_run(
     ):
         if fault := difference(name, before, now, {*free, *missing}):
             raise CheckpointError(
-                f"{folder}: must hold {what} with the same settings to be continued, got {fault} "
-                f"({recorded.name!r}). Choose another --out."
+                f"{folder}: must hold {subject} with the same settings to be continued, got "
+                f"{fault} ({recorded.name!r}). Choose another --out."
             )
     return missing
 

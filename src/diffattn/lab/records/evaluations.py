@@ -105,7 +105,7 @@ class EvalResult:
                 f"{first.protocol}, version {first.version}"
             )
         if first.selection != self.selection:
-            limits = [of.selection.get("limit", "all") for of in (self, first)]
+            limits = [result.selection.get("limit", "all") for result in (self, first)]
             return f"it was asked {limits[0]} items (--limit), {name} {limits[1]}"
         keys = {**first.parameters, **self.parameters}
         unequal = [key for key in keys if first.parameters.get(key) != self.parameters.get(key)]

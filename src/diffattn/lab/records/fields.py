@@ -236,9 +236,9 @@ def _any_of(kinds: tuple[Any, ...], value: Any, depth: int) -> Any:
 def _limited(value: Any, limits: tuple[Any, ...]) -> Any:
     for limit in limits:
         if isinstance(limit, AtLeast):
-            size, of = (len(value), " entries") if isinstance(value, list) else (value, "")
+            size, unit = (len(value), " entries") if isinstance(value, list) else (value, "")
             if size < limit.least:
-                raise _Fault(f"must be at least {limit.least}{of}, got {short(size)}")
+                raise _Fault(f"must be at least {limit.least}{unit}, got {short(size)}")
         if isinstance(limit, AtMost) and value > limit.most:
             raise _Fault(f"must be at most {limit.most}, got {short(value)}")
     return value

@@ -88,7 +88,7 @@ def published_tables() -> dict[str, PublishedTable]:
 
     Source: arXiv:2410.05258v2; figures read from its vector graphics.
     """
-    return {name: PublishedTable(**of) for name, of in _published("tables.json").items()}
+    return {name: PublishedTable(**values) for name, values in _published("tables.json").items()}
 
 
 class StatedClaim(NamedTuple):

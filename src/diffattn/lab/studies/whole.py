@@ -107,7 +107,7 @@ def finished_stages(folder: Path, scale: str) -> tuple[str, ...]:
 
     Args:
         folder: Of the whole reproduction.
-        scale: Its scale.
+        scale: Key of :data:`STUDIES_OF`.
     """
     return tuple(name for name in stages_of(scale) if _has_results(folder, name))
 
@@ -191,7 +191,7 @@ def finish(folder: Path, scale: str) -> Path:
 
     Args:
         folder: Of the whole reproduction.
-        scale: Its scale.
+        scale: Key of :data:`STUDIES_OF`.
 
     Returns:
         The path of ``report.html``.
@@ -244,7 +244,9 @@ def _digest(stage: Path) -> str:
     """SHA-256 of the contents that are the same in two runs of one seed."""
     if stage.name != ANALYSIS:
         return hashlib.sha256((stage / _RESULTS).read_bytes()).hexdigest()
-    models: list[dict[str, Any]] = [asdict(of) for of in AnalysisResult.read(stage).models]
+    models: list[dict[str, Any]] = [
+        asdict(analysed) for analysed in AnalysisResult.read(stage).models
+    ]
     for model in models:
         facts = model["model"]
         model["model"] = {key: facts[key] for key in facts if key in ("label", "weights")}

@@ -86,7 +86,7 @@ def _attention(
     return names | {role: name for role, name in inner.items() if role in roles}
 
 
-_OURS = tuple(f".{ending}" for ending in OUR_ENDINGS.values())
+_SAVED_ENDINGS = tuple(f".{ending}" for ending in OUR_ENDINGS.values())
 _OUTER = ("model.", "lm_head.")
 _SELF, _BARE = "model.layers.{}.self_attn.", "layers.{}.attention."
 _ORIGINAL = tuple(
@@ -155,7 +155,7 @@ def layouts_of(names: Collection[str]) -> list[tuple[Layout, Mapping[str, str]]]
     outside = {name for name in names if not any(part.isdecimal() for part in name.split("."))}
     present = first | outside
     matching: list[tuple[Layout, Mapping[str, str]]] = []
-    if all(f".{name}".endswith(_OURS) and name.startswith(_OUTER) for name in present):
+    if all(f".{name}".endswith(_SAVED_ENDINGS) and name.startswith(_OUTER) for name in present):
         matching.append((LAYOUTS["diffattn"], {}))
     for layout in LAYOUTS.values():
         for table in layout.names:

@@ -152,7 +152,7 @@ def test_one_fact_more_of_ten_shows_nothing(build, haystack, tmp_path):
         part, out = Part(variant="hidden_needle", protocol=protocol), tmp_path / label
         result = evaluate(model, part, out)
         result.model["label"] = label
-        sides[label] = Answers.of(label, result, result.read_items(out))
+        sides[label] = Answers.from_result(label, result, result.read_items(out))
     found = compare_answers({"hidden_needle": sides}, list(sides), ["hidden_needle"], {})
     (whole,) = [one for one in found.differences if one.primary and not one.where]
     assert (whole.difference, whole.num_items, whole.n) == (pytest.approx(0.1), 80, 10)

@@ -114,7 +114,7 @@ def _example(
 ) -> Example:
     if named:  # the layout's own names for what was not renamed
         layout = task.columns[0]
-        known = {getattr(layout, ours): theirs for ours, theirs in named.items()}
+        known = {getattr(layout, field): column for field, column in named.items()}
         known.pop(None, None)  # summaries have no question
         row = files.with_known_names(row, known, where)
     columns = _columns(task, row, where)

@@ -57,8 +57,8 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
     training = _only(folder, task, rf"{task}_train(_\d+)?\.jsonl")
     paths = tuple(path for path in (evaluated, training) if path is not None)
     of_task = {
-        name.rpartition(".")[2]: theirs
-        for name, theirs in columns.items()
+        name.rpartition(".")[2]: column
+        for name, column in columns.items()
         if name.rpartition(".")[0] in ("", task) and name.rpartition(".")[2] in FIELDS[task]
     }
     read = [_read(path, task, of_task) for path in paths]

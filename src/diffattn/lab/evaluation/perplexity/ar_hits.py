@@ -124,12 +124,12 @@ def token_splits(
     if folder is None:
         return _encoded(model, data, text_field, validation_fraction)
     train, validation = (PackedTokens(folder, split) for split in ("train", "validation"))
-    packed_by, ours = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
-    if packed_by != ours:
+    packed_by, model_hash = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
+    if packed_by != model_hash:
         raise ConfigError(
             f"{protocol}: the tokens in {folder} must come from the tokenizer of {model.label} "
-            f"({ours[:12]}), got those of another ({packed_by[:12]}). Name the corpus instead, or "
-            "pack it with this tokenizer."
+            f"({model_hash[:12]}), got those of another ({packed_by[:12]}). Name the corpus "
+            "instead, or pack it with this tokenizer."
         )
     return TokenSplits(
         train=train.tokens,
@@ -333,7 +333,7 @@ class ArHits(Protocol):
         for n, counts in sequence.counts.items():
             keys = ngram_keys(sequence.tokens, n, counts.vocab_size)
             gap, seen = np.zeros(self.length, np.int64), np.zeros(self.length, np.int64)
-            gap[n - 1 :], seen[n - 1 :] = gaps(keys), counts.of(keys)
+            gap[n - 1 :], seen[n - 1 :] = gaps(keys), counts.counts_of(keys)
             gap, seen = gap[start:], seen[start:]
             hit = (gap > 0) & (seen <= sequence.threshold)
             slices.add(f"ar_hit_{n}", hit)

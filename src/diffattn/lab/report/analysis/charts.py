@@ -273,7 +273,7 @@ def _by_distance(analysis: ModelAnalysis, kinds: Sequence[str]) -> list[float | 
             if kind in layer["by_distance"]
         ]
         if layers:
-            columns = zip(*([of["first"], *of["ranges"]] for of in layers), strict=True)
+            columns = zip(*([layer["first"], *layer["ranges"]] for layer in layers), strict=True)
             known = [[x for x in column if x is not None] for column in columns]
             return [fmean(column) if column else None for column in known]
     return []

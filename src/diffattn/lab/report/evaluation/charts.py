@@ -65,7 +65,7 @@ def _facets(results: Sequence[EvalResult], prefix: str) -> list[_Facet]:
                 by_model[label_of(result)].append(metric)
     facets = []
     for index, metrics in enumerate(groups.values()):
-        first = next(of[0] for of in metrics.values() if of)
+        first = next(values[0] for values in metrics.values() if values)
         words = [f"{key} {value}" for key, value in first.where.items() if not is_number(value)]
         facet = _Facet(f"{prefix}{index}", ", ".join([first.name, *words]), first.unit, [], metrics)
         numbers = [key for key, value in first.where.items() if is_number(value)]

@@ -66,15 +66,15 @@ def evaluation_document(
     ]
     sections: list[Section] = []
     if folder.comparison is not None:
-        protocols = {variant: of[0].protocol for variant, of in folder.results.items()}
+        protocols = {variant: entries[0].protocol for variant, entries in folder.results.items()}
         sections += verdict_section(differences, protocols, published or {})
     if claims is not None:
         sections.append(Section("claims", "The papers' claims", [Text(_CLAIMS), claims]))
     note = [Text(_COMPARED)] if folder.comparison is not None else []
     sections.append(Section("overview", "Results", [_overview(folder, labels), *note]))
-    for index, (variant, of) in enumerate(folder.results.items()):
+    for index, (variant, entries) in enumerate(folder.results.items()):
         own_differences = [pair for pair in differences if pair.variant == variant]
-        sections.append(_protocol_section(f"protocol-{index}", of, own_differences))
+        sections.append(_protocol_section(f"protocol-{index}", entries, own_differences))
     provenance: list[Element] = [_models_table(results), Fold("Runs", [_runs_table(folder)])]
     sections.append(Section("provenance", "Provenance", provenance))
     names = listing(labels) if len(labels) <= _MANY else plural(len(labels), "model")

@@ -43,7 +43,7 @@ def attention_maps(study: Study, prefix: str) -> list[Element]:
     """One head of every attention type in ``maps.json``, in the study's order; empty without.
 
     Args:
-        study: The study.
+        study: Study whose ``maps.json`` is shown.
         prefix: Start of the element ids, unique in the page.
 
     Raises:

@@ -59,7 +59,7 @@ def study_document(
     """Assemble the page of a study: verdict, lead, gaps, sections, costs, provenance.
 
     Args:
-        study: The study.
+        study: Study that the page is of.
         kind: Of the study, for the title.
         verdict: Elements that stand first.
         lead: A sentence that names the comparison.

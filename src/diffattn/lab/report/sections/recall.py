@@ -250,8 +250,8 @@ def accuracy_chart(study: Study, task: str, names: list[str], element_id: str) -
     """Draw validation accuracy over training, one line per run, with the guessing ceilings.
 
     Args:
-        study: The study.
-        task: Its task.
+        study: Study whose runs are drawn.
+        task: Name of the task, a key of ``study.json``.
         names: The runs to draw.
         element_id: Id of the element, unique in the page.
 

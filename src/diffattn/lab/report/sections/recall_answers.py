@@ -40,10 +40,10 @@ def answer_sentence(study: Study, task: str) -> str:
         f"{_median(softmax)} ({of_seeds})."
     )
     if "attention" in v1:
-        ours, base = (_net(member) for member in (v1, softmax))
+        differential, base = (_net(member) for member in (v1, softmax))
         words += (
-            f" At the end V1's net weight is {ours['answer']} on the answer and {ours['noise']} on "
-            f"noise, the Transformer's {base['answer']} and {base['noise']}."
+            f" At the end V1's net weight is {differential['answer']} on the answer and "
+            f"{differential['noise']} on noise, the Transformer's {base['answer']} and {base['noise']}."
         )
     if UNIFORM in members:
         words += (

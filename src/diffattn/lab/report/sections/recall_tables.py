@@ -166,13 +166,13 @@ def _tests(tests: list[dict[str, Any]], caption: str) -> Table:
 def controls_table(study: Study, task: str) -> Table:
     """What every control changes and what it came to."""
     rows = []
-    own = swept_models(study.info)
+    swept = swept_models(study.info)
     for name, summary in _entry(study, task)["controls"].items():
         values = [*_solved(summary), _range(summary["test_accuracy"])]
         rows.append(
             [
                 type_cell(name),
-                word_cell("its own" if name in own else type_name(summary["like"])),
+                word_cell("its own" if name in swept else type_name(summary["like"])),
                 number_cell(count(summary["parameter_difference"], signed=True), summary["runs"]),
                 *(number_cell(value, summary["runs"]) for value in values),
             ]

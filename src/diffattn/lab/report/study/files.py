@@ -168,7 +168,7 @@ def _missing(study: TextStudy) -> list[tuple[str, str, list[int]]]:
     common one where the runs show that it is another."""
     here = {run.name for run in study.all_runs}
     common = _learning_rate(study, BASELINE)
-    found = []
+    absent = []
     for variant in study.variants:
         every: list[int] = study.info["seeds"]
         wanted = (
@@ -177,14 +177,14 @@ def _missing(study: TextStudy) -> list[tuple[str, str, list[int]]]:
             else every[: study.info.get("fewer_seeds", len(every))]
         )
         stems = [variant]
-        own = _learning_rate(study, variant)
-        if variant in (*TYPES, FLOOR) and None not in (own, common) and own != common:
+        chosen = _learning_rate(study, variant)
+        if variant in (*TYPES, FLOOR) and None not in (chosen, common) and chosen != common:
             stems.append(f"{variant}-common")
         for stem in stems:
             seeds = [seed for seed in wanted if f"{stem}-seed{seed}" not in here]
             if seeds:
-                found.append((variant, stem, seeds))
-    return found
+                absent.append((variant, stem, seeds))
+    return absent
 
 
 def _learning_rate(study: TextStudy, variant: str) -> float | None:

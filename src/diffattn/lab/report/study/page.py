@@ -122,7 +122,7 @@ def text_document(study: TextStudy, kind: str, claims: Table | None = None) -> D
     """Assemble the page.
 
     Args:
-        study: The study.
+        study: Study that the page is of.
         kind: Its kind in words, for the title.
         claims: What committed records say of the papers' claims.
     """

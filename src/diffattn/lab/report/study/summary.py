@@ -91,7 +91,7 @@ def variants_of(study: TextStudy) -> dict[str, Variant]:
 def shown_in_charts(study: TextStudy) -> list[str]:
     """The variants whose curves are drawn: the baseline, the types and no attention."""
     every = variants_of(study)
-    return [name for name, of in every.items() if of.role in COMPARED or name == FLOOR]
+    return [name for name, variant in every.items() if variant.role in COMPARED or name == FLOOR]
 
 
 def bits_per_byte(run: StudyRun) -> float | None:
@@ -166,8 +166,8 @@ def in_words(study: TextStudy, entry: Difference) -> str:
             return f"{side} by {number(abs(entry.interval.mean))}"
         if test["p_holm"] is not None:
             return "no reliable difference after Holm"
-    said = verdict(entry.interval)
-    return f"{said} (not among the tests)" if said and tests_of(study) else said
+    words = verdict(entry.interval)
+    return f"{words} (not among the tests)" if words and tests_of(study) else words
 
 
 def runs_in(groups: Iterable[Group | None]) -> list[str]:

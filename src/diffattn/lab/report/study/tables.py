@@ -99,7 +99,7 @@ def holm_table(study: TextStudy) -> Table | None:
         baseline, at = test["baseline"], test["at"]
         entry = difference(study, variant.name, baseline, at)
         reason = explain_divergence(diverged, variant.name, baseline)
-        said = in_words(study, entry) if entry else f"{NOT_COMPARED}: {reason}" if reason else ""
+        words = in_words(study, entry) if entry else f"{NOT_COMPARED}: {reason}" if reason else ""
         row = [type_cell(variant.name, variant.summary if rows else "")]
         if rows:
             row += [size_cell(variant, every), _attention_cell(variant, every.get("diff"))]
@@ -110,7 +110,7 @@ def holm_table(study: TextStudy) -> Table | None:
         row.append(number_cell(p_value(test["p_holm"]), note=f"{p_value(test['p'])} alone"))
         if printed:
             row.append(number_cell(number(_printed(variant.name, baseline), 3, signed=True)))
-        cells.append([*row, word_cell(said or MISSING)])
+        cells.append([*row, word_cell(words or MISSING)])
     headers = ["Model", "Compared with", "Difference", "p after Holm"]
     if rows:
         headers[1:1] = ["Parameters, FLOPs per token", "Attention's parameters", "Loss"]
@@ -221,7 +221,7 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
     for variant in shown:
         baseline = baseline_of(study, variant.name)
         entry = None if baseline is None else difference(study, variant.name, baseline)
-        said = in_words(study, entry) if entry else "no finished pair"
+        words = in_words(study, entry) if entry else "no finished pair"
         rows.append(
             [
                 type_cell(variant.name, variant.summary),
@@ -230,7 +230,7 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
                 loss_cell(variant.best),
                 word_cell(type_name(baseline) if baseline else MISSING),
                 *(difference_cell(study, variant, baseline, at) for at in rates),
-                word_cell(said),
+                word_cell(words),
             ]
         )
     headers = ["Model", "Parameters, FLOPs per token", "Rate", "Loss", "Compared with"]

@@ -35,7 +35,10 @@ def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults
     """
     tasks = _measured_tasks(config, results)
     tests = pair_tests(
-        {name: (of["types"], of["controls"], of["num_steps"]) for name, of in tasks.items()}
+        {
+            name: (entry["types"], entry["controls"], entry["num_steps"])
+            for name, entry in tasks.items()
+        }
     )
     for name, task in tasks.items():
         task |= tests[name]
@@ -43,7 +46,7 @@ def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults
         sequences = results[first_run]["test_sequences"]
         task["leak"] = leak(task["controls"], task["ceilings"], sequences)
         members = task["types"] | task["controls"]
-        at_edge = [member for member, of in members.items() if of.get("inside") is False]
+        at_edge = [member for member, entry in members.items() if entry.get("inside") is False]
         task |= claims(task["types"], tests[name], task["leak"], at_edge)
     return {
         "schema": 1,
@@ -140,9 +143,9 @@ def _attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str,
 def statement(config: RecallStudyConfig, tasks: Mapping[str, Any]) -> str:
     """State the claims of every task, and the limits of the study."""
     findings = " ".join(
-        f"{task_name(task)}. Can it be learned? {of['can']['sentence']} Is it learned sooner? "
-        f"{of['sooner']['sentence']}"
-        for task, of in tasks.items()
+        f"{task_name(task)}. Can it be learned? {entry['can']['sentence']} Is it learned sooner? "
+        f"{entry['sooner']['sentence']}"
+        for task, entry in tasks.items()
     )
     size = heads_below(
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types

@@ -35,7 +35,7 @@ def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
         axes: Of the results.
     """
     verdicts = {name: _axis_verdict(name, axis) for name, axis in axes.items()}
-    sentences = [_headline(axes, verdicts), *(of["sentence"] for of in verdicts.values())]
+    sentences = [_headline(axes, verdicts), *(entry["sentence"] for entry in verdicts.values())]
     return {"sentence": " ".join(sentences), "axes": verdicts}
 
 
@@ -47,7 +47,11 @@ def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, AxisVerdic
     savings = [
         f"fewer {_NEEDS[name]} are needed by {listing(types)}"
         for name in informative
-        if (types := [type_name(of) for of in axes[name]["types"] if _saves(axes[name], of)])
+        if (
+            types := [
+                type_name(entry) for entry in axes[name]["types"] if _saves(axes[name], entry)
+            ]
+        )
     ]
     against = "the Transformer and a control whose second map sees nothing"
     if savings:

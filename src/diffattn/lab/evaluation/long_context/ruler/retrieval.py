@@ -17,7 +17,7 @@ from diffattn.lab.evaluation.long_context.ruler.samples import (
 from diffattn.lab.evaluation.long_context.ruler.words import ADJECTIVES, NOUNS
 
 _NEEDLE = "One of the special magic {kind} for {key} is: {value}."
-_ONE = (
+_SINGLE = (
     "A special magic {kind} is hidden within the following text. Make sure to memorize it. "
     "I will quiz you about the {kind} afterwards.\n{context}\n"
     "What is the special magic {kind} for {query} mentioned in the provided text?"
@@ -122,7 +122,7 @@ class NeedleTask(RulerTask):
         single = len(references) == 1
         kind = self.value_kind[:-1] if single else self.value_kind
         return Sample(
-            question=(_ONE if single else _MANY).format(kind=kind, context=context, query=query),
+            question=(_SINGLE if single else _MANY).format(kind=kind, context=context, query=query),
             answer_prefix=(_ONE_PREFIX if single else _MANY_PREFIX).format(kind=kind, query=query),
             references=references,
             answer=", ".join(references),
@@ -204,10 +204,10 @@ class VariableTask(RulerTask):
             lambda d: "".join(d.choices(_LETTERS, k=letters)), draw, self.num_hops + 1
         )
         value = _other(lambda d: str(d.randint(10_000, 99_999)), draw, {taken})
-        said = [f"VAR {names[0]} = {value}"]
-        said += [f"VAR {names[i + 1]} = VAR {names[i]}" for i in range(self.num_hops)]
-        places = sorted(streams(f"{purpose}-places").sample(range(units), len(said)))
-        lines = insert_sentences([NOISE] * units, list(zip(places, said, strict=True)))
+        statements = [f"VAR {names[0]} = {value}"]
+        statements += [f"VAR {names[i + 1]} = VAR {names[i]}" for i in range(self.num_hops)]
+        places = sorted(streams(f"{purpose}-places").sample(range(units), len(statements)))
+        lines = insert_sentences([NOISE] * units, list(zip(places, statements, strict=True)))
         question = _TRACK.format(context="\n".join(lines), query=value)
         return question, _TRACK_PREFIX.format(number=len(names), query=value), names, value
 
