@@ -43,7 +43,8 @@ def answer_sentence(study: Study, task: str) -> str:
         differential, base = (_net(member) for member in (v1, softmax))
         words += (
             f" At the end V1's net weight is {differential['answer']} on the answer and "
-            f"{differential['noise']} on noise, the Transformer's {base['answer']} and {base['noise']}."
+            f"{differential['noise']} on noise, the Transformer's "
+            f"{base['answer']} and {base['noise']}."
         )
     if UNIFORM in members:
         words += (
