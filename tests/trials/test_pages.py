@@ -38,6 +38,10 @@ LOADING = {"src", "href", "srcset", "srcdoc", "action", "formaction", "data", "s
 """Attributes that load, navigate or run what they hold."""
 
 
+INERT = {"application/json", "application/octet-stream", "text/plain"}
+"""Types of script elements that hold data."""
+
+
 class Suspicious(HTMLParser):
     """What a browser would take from a record for more than text."""
 
@@ -48,7 +52,7 @@ class Suspicious(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         names = {name for name, _ in attrs}
-        if tag == "script" and ("type", "application/json") not in attrs:
+        if tag == "script" and dict(attrs).get("type") not in INERT:
             self.scripts += 1
         if MARK in tag or any(MARK in name or name.startswith("on") for name in names):
             self.faults.append(f"<{tag} {names}>")

@@ -7,6 +7,7 @@ import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.page.render import source_hash
+from lab.report.page_reader import unpack
 from trials.browser import Opened, open_page
 from trials.hostile_values import CANARY, MARK, MARKUP, at, places, replaced, write_record
 from trials.made_up_folders import FOLDERS, Folder, read
@@ -141,7 +142,7 @@ def test_the_policy_alone_stops_what_would_run(tmp_path):
 
 
 def test_the_policy_names_the_script_of_the_page(tmp_path, stub):
-    """One hash, of the one script as it stands in the page."""
+    """Two hashes: of the one script that stands in the page, and of the code that it unpacks."""
     page = FOLDERS["evaluation"](Path(tmp_path) / "folder").build()
     policy = POLICY.findall(page)[0]
     assert "unsafe-inline'; img-src" in policy
@@ -155,5 +156,6 @@ def test_the_policy_names_the_script_of_the_page(tmp_path, stub):
         assert rule in policy
     scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
     assert len(scripts) == 1
-    assert f"script-src '{source_hash(scripts[0])}';" in policy
+    code = unpack(page, "code")
+    assert f"script-src '{source_hash(scripts[0])}' '{source_hash(code)}';" in policy
     assert source_hash("") == "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
