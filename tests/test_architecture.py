@@ -64,6 +64,7 @@ OF_THE_ROOT = {"lab.evaluation": {"protocol", "metrics"}, "lab.report": {"page",
 TORCH_ONLY = {"ops", "layers"}
 WITHOUT_TORCH = {"lab.records", "lab.report", "lab.stats", "files"}
 KERNELS = ("ops/triton/", "ops/hopper/")
+LINES_OF_SOURCE = 66_000
 BACKENDS = {"reference", "chunked", "composed", "flex", "decode"}
 OPERATORS = {"custom_op", "decode_op", "hopper_op"}  # the doors to the kernels
 
@@ -256,6 +257,24 @@ def test_files_are_short():
         if num_lines > (500 if any(folder in name for folder in KERNELS) else 400):
             long[name] = num_lines
     assert not long
+
+
+def test_functions_are_short():
+    """60 lines, with the docstring; the tests too."""
+    long = {
+        f"{path.relative_to(ROOT).as_posix()}: {node.name}": size
+        for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py"), *TOOLS.rglob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (size := node.end_lineno - node.lineno + 1) > 60
+    }
+    assert not long
+
+
+def test_the_source_only_shrinks():
+    """A change that must add lines raises the number, and says why in its commit."""
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py"))
+    assert lines <= LINES_OF_SOURCE
 
 
 def test_folders_are_small():

@@ -15,6 +15,26 @@ def test_no_import_circles():
     assert not circles_of(import_graph(sources))
 
 
+def test_no_circles_of_folders():
+    """Within a folder, the folders and files beside one another import in one direction."""
+    files = sorted(SOURCE.rglob("*.py"))
+    sources = {p.relative_to(SOURCE).as_posix(): p.read_text(encoding="utf-8") for p in files}
+    graph = import_graph(sources)
+    folders = {name.rsplit(".", level)[0] for name in graph for level in range(1, name.count("."))}
+    for folder in folders:
+        depth = folder.count(".") + 2
+        children: dict[str, set[str]] = {}
+        for name, imported in graph.items():
+            inside = {other for other in imported if other.startswith(f"{folder}.")}
+            if not name.startswith(f"{folder}."):
+                continue
+            child, *others = (".".join(one.split(".")[:depth]) for one in (name, *inside))
+            children.setdefault(child, set()).update(set(others) - {child})
+        for other in set().union(*children.values()) - children.keys():
+            children[other] = set()
+        assert not circles_of(children), folder
+
+
 @pytest.mark.parametrize(
     ("source", "circle"),
     [
