@@ -17,7 +17,7 @@ from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 KINDS = (*ATTENTION_TYPES, "llama", "diffllama")

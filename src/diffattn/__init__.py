@@ -24,7 +24,7 @@ _PUBLIC = {
     "DiffAttentionV2": "diffattn.layers.diff_attention_v2",
     "SharedDiffAttention": "diffattn.layers.shared_diff_attention",
     "SoftmaxAttention": "diffattn.layers.softmax_attention",
-    "DiffTransformerConfig": "diffattn.models.config.configuration_diff_transformer",
+    "DiffTransformerConfig": "diffattn.models.configuration_diff_transformer",
     "DiffTransformerModel": "diffattn.models.modeling_diff_transformer",
     "DiffTransformerForCausalLM": "diffattn.models.modeling_diff_transformer",
     "DiffTransformerForSequenceClassification": "diffattn.models.modeling_diff_transformer",

@@ -14,7 +14,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.nudging import measured_errors
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 # Four heads everywhere, over two key/value heads under GQA: fewer would hide a wrong head order.

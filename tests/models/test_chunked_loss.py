@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from diffattn.models import chunked_loss
 from diffattn.models.chunked_loss import chunked_token_losses, next_token_losses
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.window_losses import window_losses
 

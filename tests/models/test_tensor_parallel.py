@@ -7,7 +7,7 @@ from transformers.distributed import DistributedConfig
 from children import launched, values
 from diffattn.lab.training.distributed import joined
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "initializer_range": 0.3}

@@ -165,7 +165,7 @@ def model_folder(folder: Path, kind: str) -> Path:
 
     from diffattn.lab.data.corpora import Document
     from diffattn.lab.data.tokenizer import train_tokenizer
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
     from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
     rng = random.Random(0)

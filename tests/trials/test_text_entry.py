@@ -20,7 +20,7 @@ from diffattn.lab.evaluation.long_context.haystack import corpus_text
 from diffattn.lab.evaluation.perplexity.documents import open_texts
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import prepare_data
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from language_models import prose
 from tally import trial

@@ -10,7 +10,7 @@ from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models.attention import cached_attention
 from diffattn.models.attention.kernels import AttentionMapRecorder, KernelCall
 from diffattn.models.config.attention_types import ATTENTION
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from diffattn.errors import CheckpointError, short
 from diffattn.models.accounting import parameter_count
-from diffattn.models.config.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.config.numbers import LARGEST_COUNT
+from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
 from diffattn.models.weight_files import Find, Weights, weights_of
 

@@ -36,9 +36,9 @@ from diffattn.models.attention.kernels import AttentionMapRecorder
 from diffattn.models.attention.masks import kernel_mask, key_mask, padded_to_cache, positions
 from diffattn.models.attention.paged_cache import paged_batch
 from diffattn.models.chunked_loss import IGNORED, next_token_losses
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.input_checks import check_embeds, check_ids, check_positions
 from diffattn.models.config.known_names import check_known
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.remote_code.saving import SavesItsCode
 

@@ -10,7 +10,7 @@ from diffattn.models.config.settings import ModelSettings
 from diffattn.models.twins import twin
 
 if TYPE_CHECKING:
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 _PRINTED = (
@@ -80,7 +80,7 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
     Raises:
         ConfigError: Unknown name or attention type.
     """
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     return DiffTransformerConfig(**preset_settings(name, attention_type).settings())
 

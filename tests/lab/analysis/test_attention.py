@@ -9,7 +9,7 @@ from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, LlamaConfig, Lla
 
 from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
 from diffattn.lab.analysis.redundancy import HeadCka
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers
 from tensor_sizes import Sizes

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from diffattn.lab.cli.app import app
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

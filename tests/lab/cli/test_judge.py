@@ -13,7 +13,7 @@ from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.lab.evaluation.hallucination.data import generated_rows
 from diffattn.lab.evaluation.hallucination.tasks import TASKS
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

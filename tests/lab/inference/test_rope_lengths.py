@@ -9,8 +9,8 @@ from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.rope_settings import steady_positions
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from scripted_model import LoggedModel, with_limits
 

@@ -10,7 +10,7 @@ from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from small_corpus import random_text
 
 

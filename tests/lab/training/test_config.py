@@ -11,7 +11,7 @@ from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.lab.training.settings import apply_settings
 from diffattn.models.accounting import parameter_count
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from diffattn.lab.training.recall import held_out, recall_score, solved_step, tr
 from diffattn.lab.training.recall_attention import GROUPS, attention_shares, key_groups
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 

@@ -12,7 +12,7 @@ from diffattn.lab.training.planning.plan import device_phases
 from diffattn.lab.training.planning.step_memory import largest, step_memory
 from diffattn.models import memory as machine
 from diffattn.models.accounting import parameter_count
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 MODEL = DiffTransformerConfig(
     attention_type="diff",

@@ -13,7 +13,7 @@ from diffattn.lab.training.loop.schedule import (
     parameter_groups,
 )
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 # Last parts of parameter names that must not decay; all others are matrices and must.

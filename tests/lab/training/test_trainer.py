@@ -24,7 +24,7 @@ from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.run import train
 from diffattn.models.accounting import parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 SAME_EVERY_TIME = ("metrics.jsonl", "results.json", "model/model.safetensors")

@@ -15,8 +15,8 @@ from diffattn.models.config.attention_types import (
     CONTROL_TYPES,
     attention_facts,
 )
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import ModelSettings
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import build_attention
 
 WIDTHS = {"hidden_size": 24, "num_heads": 4, "num_kv_heads": 2, "head_dim": 6}

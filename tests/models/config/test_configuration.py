@@ -6,8 +6,8 @@ import pytest
 from transformers import AutoConfig
 
 from diffattn.errors import ConfigError
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import OPTIONS
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.inputs.lambda_param import lambda_init
 from model_folders import edit_config
 

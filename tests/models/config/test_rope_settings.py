@@ -3,8 +3,8 @@
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.rope_settings import check_rope_parameters
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 RIGHT = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.folding import fold_shared
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 

@@ -9,7 +9,7 @@ from diffattn.errors import CheckpointError
 from diffattn.files.manifest import verify_manifest, write_manifest
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.convert import convert
 from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 PYTHON = os.environ.get("DIFFATTN_VLLM_PYTHON")

@@ -15,7 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.models.attention.kernels import KernelCall
 from diffattn.models.config.attention_types import AttentionType
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.serving import vllm_plugin
 
 ENGINE = "engine_of_test_vllm_interface"

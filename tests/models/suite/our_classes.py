@@ -2,7 +2,7 @@
 
 from transformers.models.auto import modeling_auto
 
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import (
     DiffTransformerForCausalLM,
     DiffTransformerForSequenceClassification,

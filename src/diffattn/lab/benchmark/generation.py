@@ -17,7 +17,7 @@ from diffattn.lab.benchmark.contenders import Contender
 from diffattn.lab.benchmark.model_check import check_model
 from diffattn.lab.benchmark.models import SIZES, build
 from diffattn.models.accounting import flops_per_token
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicCache
 
 from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.nudging import measured_errors
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 CHECKED_LAYERS = 2
 """Layers that are checked of a model that has more."""

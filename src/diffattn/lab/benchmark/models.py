@@ -16,7 +16,7 @@ from diffattn.models import presets
 from diffattn.models.accounting import flops_per_token
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.config.attention_types import ATTENTION
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

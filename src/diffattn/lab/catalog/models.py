@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from diffattn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
     from diffattn.models.twins import Twin
 
 BASELINE = "softmax"

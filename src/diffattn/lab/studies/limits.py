@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 # The papers' models have 8 DIFF heads or more.
 SMALLEST_TESTED_HEADS = 8

@@ -15,8 +15,8 @@ from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.settings import apply_settings
 from diffattn.lab.training.stability import StabilityRun
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.known_names import check_known
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.twins import MATCHES, Twin
 
 Results = Mapping[str, Mapping[str, Any]]

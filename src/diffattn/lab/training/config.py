@@ -9,7 +9,7 @@ from diffattn.lab.records.fields import AtLeast, AtMost, check_settings
 from diffattn.lab.training.engine import Count, EngineConfig
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 Seed = Annotated[int, AtLeast(0), AtMost(2**32 - 1)]
 _UPSAMPLE_FACTOR = 10.0

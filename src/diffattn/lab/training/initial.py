@@ -15,8 +15,8 @@ from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash
 from diffattn.lab.training.config import InitConfig
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.checkpoint_folder import checkpoint_folder
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import OPTIONS
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.folder_check import check_folder, read_object
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.weight_files import weight_files

@@ -14,7 +14,7 @@ from diffattn.lab.training.config import TrainConfig
 from diffattn.models.config.known_names import check_known
 
 if TYPE_CHECKING:
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 TASKS: dict[str, type[TaskConfig]] = {
     "mqar": MqarConfig,
@@ -77,7 +77,7 @@ class RecallConfig:
         Raises:
             ConfigError: An unknown task, or settings that contradict each other.
         """
-        from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+        from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
         task = dict(settings["task"])
         kind = task.pop("name")

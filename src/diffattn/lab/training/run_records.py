@@ -15,7 +15,7 @@ from diffattn.lab.training.distributed import is_first, launch, micro_batch, run
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.attention.cached_attention import chosen_backend
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 def record_launch(

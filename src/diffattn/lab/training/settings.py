@@ -59,7 +59,7 @@ def apply_settings(
     Raises:
         ConfigError: No ``=``, an unknown key, a value of the wrong kind, or no such twin.
     """
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     changed = read_changes(settings)
     model = config.model.settings()

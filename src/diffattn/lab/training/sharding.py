@@ -29,7 +29,7 @@ from diffattn.lab.training.distributed import (
 )
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.initial import initial_model
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 _SHARDS = "optimizer-*-of-*.safetensors"

@@ -37,7 +37,7 @@ from diffattn.models.attention.kernels import (
 )
 from diffattn.models.attention.masks import KeyMask
 from diffattn.models.attention.paged_cache import PagedBatch
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs import backends, kernel_support
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps

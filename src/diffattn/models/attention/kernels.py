@@ -9,7 +9,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from diffattn.models.attention.cache_layout import in_kernel_layout
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.inputs.masking import repeat_heads
 
 

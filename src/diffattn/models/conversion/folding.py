@@ -6,7 +6,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 

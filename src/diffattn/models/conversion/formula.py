@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, Layout
 
 Read = Callable[[str, int | None], Tensor | None]

@@ -11,7 +11,7 @@ from torch import Tensor
 from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
 from diffattn.layers.shared_diff_attention import folded_weight, for_both_maps
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout, Pairs, Rope
 from diffattn.models.conversion.lazy import LazyTensor, Weights, derive
 from diffattn.models.conversion.settings_of import settings_of

@@ -32,8 +32,8 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.layers.lambda_vectors import LAMBDA_STD
 from diffattn.layers.shared_diff_attention import for_both_maps
 from diffattn.models.config.attention_types import ATTENTION
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import kept_backend
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.lazy import LazyTensor, Weights, create, derive
 from diffattn.models.conversion.our_model import OurModel, configure_like, multiply

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import DiffLlamaConfig
 
 from diffattn.errors import ConfigError
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.config.settings import OPTIONS
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, LAYOUTS, Layout
 from diffattn.models.conversion.lazy import LazyTensor, derive
 from diffattn.models.conversion.our_model import OurModel, fold, from_ours, multiply, our_names

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.formula import formula_logits
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.conversion.source import Source

@@ -53,7 +53,7 @@ def run_config(case, *, steps=2, tiny=False):
     """The run of a case; ``tiny`` loads the same code and takes no memory."""
     from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
     from diffattn.lab.training.engine import EngineConfig
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     size = SIZES[case["size"]]
     hidden = 32 if tiny else size["hidden_size"]

@@ -13,7 +13,7 @@ from diffattn.lab.training.planning.plan import device_phases, kv_cache_bytes_pe
 from diffattn.lab.training.planning.step_memory import StepMemory, largest
 from diffattn.lab.training.planning.table import plan_rows
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.presets import preset
 from diffattn.models.twins import twin
 from diffattn.ops.inputs import kernel_support

@@ -13,7 +13,7 @@ from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
 from diffattn.lab.training.planning.live_bytes import LiveBytes
 from diffattn.lab.training.planning.step_memory import OPTIMIZER, step_memory
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs import kernel_support
 from diffattn.ops.inputs.packed_rows import window_inputs

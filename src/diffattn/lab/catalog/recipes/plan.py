@@ -20,7 +20,7 @@ class RunPlan:
 
     def config(self) -> RunConfig:
         """The full configuration."""
-        from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+        from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
         return RunConfig(
             name=self.name,

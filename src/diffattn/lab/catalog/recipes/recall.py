@@ -109,7 +109,7 @@ def _run(
     **train: Any,
 ) -> RecallConfig:
     """The softmax run of a task: sequences per step, and to validate and again to test on."""
-    from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     return RecallConfig(
         name="base",

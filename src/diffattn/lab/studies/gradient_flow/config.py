@@ -10,7 +10,7 @@ from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.lab.report.sections.gradient_flow_tables import BASE
 from diffattn.lab.studies.study import FixedStudy, Member, require
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 LARGE_VALUES = "large-values"
 """The arm whose values have size 1 at the start, as 0.02 gives them at a width of 2,500."""

@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.lab.catalog.models import VARIANTS
 from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
 from diffattn.lab.studies.study import FixedStudy, Member, require
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True)

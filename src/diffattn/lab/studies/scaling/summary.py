@@ -12,7 +12,7 @@ from diffattn.lab.studies.means import recorded_interval
 from diffattn.lab.studies.scaling.config import ScalingStudyConfig
 from diffattn.lab.studies.scaling.verdict import verdict
 from diffattn.models.accounting import parameter_count
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 AXES = ("parameters", "tokens")
 FORM = "offset"

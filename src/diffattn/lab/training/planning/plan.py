@@ -17,7 +17,7 @@ from diffattn.lab.training.planning.step_memory import (
     step_memory,
 )
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.memory import available_bytes
 from diffattn.ops.inputs import kernel_support
 

@@ -12,7 +12,7 @@ from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.planning.live_bytes import LiveBytes
 from diffattn.lab.training.sharding import checkpoint_activations
 from diffattn.models.attention.cached_attention import chosen_backend
-from diffattn.models.config.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.backends import custom_op
 from diffattn.ops.backends.chunk_layout import GROUP_BYTES
