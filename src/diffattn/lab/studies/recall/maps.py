@@ -10,6 +10,7 @@ from diffattn.lab.studies.example_maps import maps_of
 from diffattn.lab.studies.recall.config import RecallStudyConfig
 from diffattn.lab.training.recall import TEST, held_out
 from diffattn.lab.training.recall_attention import GROUPS, key_groups
+from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows
 
@@ -34,7 +35,8 @@ def recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None:
         run = f"{task.task_name}-{name}-seed{config.seeds[0]}"
         if not (runs / run / "model").exists():
             continue
-        model = DiffTransformerForCausalLM.from_pretrained(runs / run / "model").eval()
+        with without_bars():
+            model = DiffTransformerForCausalLM.from_pretrained(runs / run / "model").eval()
         rows = attention_rows(model, ids[None])
         on_answers = (rows[-1].signed[:, queries].cpu() * is_answer).sum((-2, -1))
         layer, head = len(rows) - 1, int(on_answers.argmax())
