@@ -1,7 +1,7 @@
 """Controls: attention layers with one change.
 
-Each differs from a layer of the papers by the change that its docstring names alone. A lead that a
-control has too is no effect of the part that the control lacks.
+Each changes one part of a layer of the papers, which its docstring names. If a control without a
+part has the same gain, the part is not the cause of the gain.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ SUBTRACTED_MEAN = 0.7
 class NoAttention(nn.Module):
     """Nothing at all: the output is zero, and tokens never meet.
 
-    It has no parameters. Caches hold zeros, by which decoding counts tokens.
+    It has no parameters. Its cache holds zeros, so that decoding can count the tokens read.
 
     Args:
         hidden_size: Unused; the interface is that of the other layers.
@@ -70,7 +70,7 @@ class NoAttention(nn.Module):
 
 
 class HalvedAttention(SoftmaxAttention):
-    """Softmax attention times ½: the output's scale of V2 at the start, without a second map."""
+    """Softmax attention times ½: V2's output has this size at the start of training."""
 
     def forward(self, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
         """As :meth:`SoftmaxAttention.forward`, times ½."""
@@ -148,8 +148,8 @@ class AcrossGroupsAttention(_AfterAttention):
 
     Query head j reads key/value head ``j // (2H / Hkv)`` as in V2, so the two of a pair read other
     keys and other values (unless there is one key/value head), and the second output cancels
-    nothing of the first. The V2 note calls this pairing unstable. Its attention maps are 2H, one
-    per query head: no map of their difference acts on one V.
+    nothing of the first. The V2 note calls this pairing unstable. It returns 2H attention maps, one
+    per query head, as the two maps of a pair act on different values.
     """
 
     def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCAB_SIZE = 257  # every byte, and END_OF_TEXT
 _MAX_WORD_CHARS = 1_024
-# A word, as the tokenizer's pattern cuts it, is white space or has none but at its start.
+# The tokenizer cuts a text into runs of white space, and words with at most one leading space.
 _MAY_BE_LONG = re.compile(rf"(?<!\S)\S{{{_MAX_WORD_CHARS}}}|(?<!\s)\s{{{_MAX_WORD_CHARS}}}")
 LARGEST_VOCAB_SIZE = 2**22
-"""The library reserves memory for all ids, and aborts without it."""
+"""The tokenizers library reserves memory for all ids. If there is too little, it aborts."""
 
 
 def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTrainedTokenizerFast":
@@ -58,7 +58,7 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
 
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = words  # ``texts`` uses ``words``: training locks the tokenizer
+    backend.pre_tokenizer = words  # while it trains, only ``words`` can be used
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

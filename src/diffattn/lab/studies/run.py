@@ -73,7 +73,7 @@ def run_study(
     results: dict[str, dict[str, Any]] = {}
     with sole_writer(folder):
         data = _claim(study, folder, on_message)
-        for wave in study.waves(results):
+        for wave in study.waves(results):  # a later wave reads the results of those before it
             _train(study, wave, folder / "runs", data, reuse, workers, on_message, on_progress)
             for name in (member.config.name for member in wave.members):
                 results[name] = read_json(folder / "runs" / name / RESULTS)
@@ -87,14 +87,14 @@ def run_study(
 def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | None:
     """Write ``study.json``, or check that the folder holds this study and the same tokens.
 
-    A folder of another configuration or text is refused before any work. Packed data holds the hash
-    of its text, which is checked when the data is opened.
+    A folder of another configuration or text is refused before any work. Where the text is packed,
+    the hash of the text is checked when the packed data is opened.
     """
     resolved: dict[str, Any] = study.resolved()
     facts: dict[str, Any] = {"kind": study.kind}
     if isinstance(study, FixedStudy):
         facts["runs"] = [member.config.name for member in study.members()]
-    if study.base is None:
+    if study.base is None:  # runs make their own data
         if recorded_study(folder, resolved) is None:
             begin_study(folder, resolved, facts)
         return None

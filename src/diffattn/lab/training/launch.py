@@ -56,7 +56,7 @@ def data_notes(config: RunConfig, data: PreparedData, request: TrainRequest) -> 
         if vocab == data.config.vocab_size != of_recipe:
             lines.append(f"model.vocab_size is the data's {vocab:,}, the recipe's is {of_recipe:,}")
     read, held = config.train.num_steps * config.train.batch_tokens, data.train.num_tokens
-    # Up-sampled documents are drawn, and the run says how often.
+    # With up-sampling the run itself reports how often documents are read.
     if read > held and config.windows.upsample_longer_than is None:
         lines.append(f"{held:,} training tokens are read {read / held:,.1f} times")
     return lines
@@ -85,17 +85,19 @@ def launch_run(
     def claim_and_pack() -> None:
         if request.resume and not ((request.out / "run.json").exists() or folder.exists()):
             raise ConfigError(f"train: --resume needs a run in {request.out}, got none.")
-        is_claimed(request.out, "run.json", "a run", besides="data")  # before data is packed there
+        is_claimed(
+            request.out, "run.json", "a run", besides="data"
+        )  # refuses a foreign folder before it packs
         if packed is None:
             require = partial(require_enough, config)
             prepare_data(config.data, folder, require=require, on_message=on_message)
 
     with joined():
-        with together():  # to hash much takes longer than processes wait to be joined
+        with together():  # a large hash takes longer than the timeout of the process group
             if request.data is not None and request.verify and is_first_of_node():
                 open_data(request.data)
         from_first(claim_and_pack)
-        data = packed or open_data(folder, verify=False)  # just written, or checked
+        data = packed or open_data(folder, verify=False)  # written by this call, or verified above
         for line in data_notes(config, data, request) if is_first() else []:
             on_message(line)
         return train(config, data, request.out, on_progress=on_progress, on_message=on_message)

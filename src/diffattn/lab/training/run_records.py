@@ -39,7 +39,8 @@ def record_launch(
         threads=threads,
         engine=asdict(engine) | launch(engine),
     )
-    earlier = threads if checkpoint is None or before is None else before.get("threads", threads)
+    continues = checkpoint is not None and before is not None
+    earlier = before.get("threads", threads) if continues else threads
     if run_device() == "cpu" and earlier != threads:
         on_message(
             f"the run had OMP_NUM_THREADS={earlier} and goes on with {threads}: the last bits of "
@@ -86,12 +87,12 @@ def record(
 def chosen_backends(
     model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
 ) -> dict[str, str]:
-    """The operator's name to the name of its backend, for the shapes of this run.
+    """Choose the operator's backend for the shapes of this run: operator name to backend name.
 
     Args:
         model: The model's configuration.
         config: Tokens per sequence, micro batch, precision.
-        apart: Whether documents are kept apart, so that a micro batch is one packed row.
+        apart: Whether attention stops at document borders. Then a micro batch is one packed row.
 
     Raises:
         BackendError: The configured backend cannot run here.

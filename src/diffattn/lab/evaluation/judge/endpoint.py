@@ -72,7 +72,7 @@ def exchange(
     }
 
     async def post() -> Answer:
-        # A limit of the client starts anew with every byte; this one does not.
+        # The client's own timeout restarts with every byte; this one covers the whole exchange.
         async with (
             asyncio.timeout(seconds),
             httpx2.AsyncClient(timeout=None, verify=tls, proxy=proxy, trust_env=False) as client,
@@ -90,7 +90,7 @@ def exchange(
     try:
         return loop.run_until_complete(post())
     finally:
-        # A connection that is cancelled during TLS stays open, and closing takes one more step.
+        # A cancelled TLS handshake leaves its connection open; one more step of the loop closes it.
         for transport in list(getattr(loop, "_transports", {}).values()):
             transport.abort()
         loop.run_until_complete(asyncio.sleep(0))
@@ -177,7 +177,7 @@ class EndpointJudge:
     def _post(self, messages: Any) -> bytes:
         """The content of an answer with status 2xx.
 
-        Failures are raised outside of ``except``, so that no exception holds the request.
+        Failures are raised outside of ``except``: a chained exception would keep the request.
         """
         body: dict[str, Any] = {"model": self.settings.model, **self.body(messages)}
         for name in ("temperature", "max_tokens"):
@@ -249,7 +249,7 @@ class EndpointJudge:
 
 
 def _readable(content: bytes) -> str:
-    """The beginning of an answer, of which messages show less."""
+    """The beginning of an answer, for messages."""
     return content[:8192].decode("utf-8", "replace")
 
 

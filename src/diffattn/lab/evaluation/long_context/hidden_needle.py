@@ -41,7 +41,7 @@ class HiddenNeedle:
     text: str
     """With ``{name}``."""
     literal: str
-    """Repeats words of the sentence: what remains of the score is not the fault of the hop."""
+    """Repeats words of the sentence, so it needs no fact: a control of finding the sentence."""
     one_hop: str
     """Needs one fact of the world between question and sentence."""
     two_hop: str
@@ -132,9 +132,9 @@ _QUESTION = (
 )
 _SCORE = {"one_hop": "contains", "two_hop": "contains", "literal": "contains_literal"}
 _LOGPROB = {kind: name.replace("contains", "logprob_per_token") for kind, name in _SCORE.items()}
-"""The control has scores of its own: models are compared on either."""
+"""The literal control has its own scores."""
 _SPARE = 8
-"""Tokens by which joining text and prompt may differ from their sum."""
+"""Joined, text and prompt may have this many tokens more than apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,7 +304,7 @@ class HiddenNeedleSearch(HaystackProtocol):
         """Text with its needle, the name in it, its tokens, and the needle's place in percent."""
         draw = Random(f"{self.seed}-{length}-{number}-{step}")
         first = draw.randrange(len(background.starts))
-        # Every word takes a token or more, so no fitted text goes beyond these.
+        # A word has at least one token, so a text of ``length`` tokens has at most that many words.
         around = " ".join(background.passage(first, min(length, len(background.words))))
         free = [name for name in draw.sample(NAMES, len(NAMES)) if not names(around, name)]
         if not free:

@@ -36,23 +36,23 @@ from diffattn.lab.report.page.wording import listing, plural
 _DEFINITIONS = {
     "A1, A2, A, |A|": "The softmax maps of a head, A = A1 − λ A2 (A1 alone for softmax attention), "
     "and its absolute values. The first query of a text sees itself alone and is left out.",
-    "Sink share": "Share of |A| on the first token. Rows of A sum to 1 − λ, so plain masses of "
-    "models differ by λ alone.",
-    "Sink, self, previous": "Mean mass of A on the first key, on the key of the query itself, and "
-    "on the key before it, where these are not the first. Absolute, map 1 and map 2: the same of "
-    "|A|, A1 and A2.",
+    "Sink share": "Share of |A| on the first token. It is a share because rows of A sum to 1 − λ, "
+    "which differs between models.",
+    "Sink, self, previous": "Mean weight of A on the first key, on the query itself, and on "
+    "the position before it. The last two leave out the first key. The columns absolute, map 1 and "
+    "map 2 give the same for |A|, A1 and A2.",
     "Entropy": "Of |A| divided by its sum, over the logarithm of the number of keys seen: 1 is a "
     "uniform map, 0 is one key.",
     "Negative": "Mean sum of the negative entries of A, without sign.",
-    "Cancelled": "Mean sum of min(A1, λ A2): the share of A1 that the second map takes away. By "
-    "uniform A2: the same if A2 gave every key the same weight, which takes no learning.",
-    "A1 ~ A2": "Correlation of both maps around their row means. Plain cosine, in the record, is "
-    "high for any two causal maps.",
+    "Cancelled": "Mean sum of min(A1, λ A2): the share of A1 that the second map takes away. The "
+    "column by uniform A2 puts in its place a map with equal weights, which needs no learning.",
+    "A1 ~ A2": "Correlation of the two maps, each row minus its mean. The record also has their "
+    "cosine, which is high for any two causal maps.",
     "Heads' maps, heads' CKA": "Redundancy: mean over pairs of heads of the correlation of their "
     "maps, and of the linear CKA (unbiased) of the outputs of attention.",
     "Context RMS": "Root mean square of the output of attention in a head, before head norm and "
     "projection.",
-    "Massive": "Activations above 100 and above 1,000 medians.",
+    "Massive": "Activations above 100 and above 1,000 times the median.",
     "Kurtosis": "3 for a normal distribution.",
 }
 

@@ -12,7 +12,7 @@ from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_t_test
 
 NO_CONTROL = "the record holds no control"
-"""Why a lead is uninformative that nothing explains away."""
+"""Reason why a better loss says nothing: no control could share it."""
 _LARGEST_EXPONENT = 700.0
 """Keeps powers finite."""
 
@@ -30,7 +30,8 @@ class Measured:
     seeds: int | None = None
     """Number of seeds where ``n`` counts something else."""
     p: float | None = None
-    """Two-sided, that the effect is the claim's bound; ``None`` where nothing was tested."""
+    """Two-sided p-value of the hypothesis that the effect equals the bound of the claim. ``None``
+    if nothing was tested."""
     is_range: bool = False
     """``low`` and ``high`` are the extremes of all cases, not a confidence interval."""
     uninformative: str = ""
@@ -67,7 +68,7 @@ class ClaimTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(ClaimTest):
-    """One claim of a paper: the words of :class:`diffattn.lab.report.paper.StatedClaim`."""
+    """One claim of a paper, in the words of its entry in ``papers.json``."""
 
     id: str
     source: str
@@ -96,7 +97,7 @@ def measure_differences(values: Sequence[float], bound: float, **more: Any) -> M
 
 
 def name_controls(controls: Iterable[str]) -> str:
-    """Say over which controls a lead could not be shown; empty without any."""
+    """Name the controls that the model does not beat; empty if it beats all."""
     names = [type_name(control) for control in controls]
     return f"not shown to do better than controls: {', '.join(names)}" if names else ""
 

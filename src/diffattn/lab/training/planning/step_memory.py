@@ -1,4 +1,8 @@
-"""Memory of one training step by part, measured by running it on tensors without values."""
+"""Memory of one training step by part, measured by running it on tensors without values.
+
+Two layers are run, and every tensor that lives is counted by part and phase. Each further layer
+adds what the second layer added.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +57,7 @@ class StepMemory:
     backend: str
     """The backend of attention."""
     backend_untested: str | None = None
-    """The backend while the kernels have not passed their tests. Default: not known."""
+    """The backend before the kernels have passed their tests on that GPU; ``None`` if not known."""
 
     @property
     def peak(self) -> dict[str, int]:
@@ -81,7 +85,7 @@ def step_memory(
     tested: bool = True,
     whole: bool = False,
 ) -> StepMemory:
-    """Run two layers of a step without values; count live tensors (:class:`LiveBytes`) of all.
+    """Run two layers of a step on tensors without values, and extrapolate to all layers.
 
     Args:
         config: The model.
@@ -92,7 +96,7 @@ def step_memory(
         checkpointing: Whether a block's activations are computed again.
         loss_chunk_tokens: Tokens whose logits exist at once. Default: all.
         apart: Whether documents are kept apart: the sequences are one packed row.
-        elsewhere: Whether another machine runs it, with every backend of that device.
+        elsewhere: Whether the run is on another machine: all backends of its device count.
         tested: See :func:`diffattn.models.attention.cached_attention.chosen_backend`.
         whole: Run all layers, which takes longer and gives the same.
 
@@ -121,7 +125,7 @@ def step_memory(
 
 
 def _packed_rows(sequences: int, seq_len: int, apart: bool) -> dict[str, Tensor]:
-    """The inputs of a pass, made outside of the fake mode: borders of documents are values."""
+    """The inputs of a pass. Document borders are real values, so the fake mode comes later."""
     ids = torch.zeros(sequences, seq_len, dtype=torch.int64)
     return window_inputs(ids, torch.arange(seq_len).expand_as(ids) if apart else None)
 
@@ -261,7 +265,7 @@ class _Step:
         if not more_layers:
             return phases
         before, after = self._around_last_block
-        # Logits: a block has none, but attention maps may be as many.
+        # A block has no logits, but attention maps of that size are counted among them.
         kept = {
             part: after.get(part, 0) - before.get(part, 0)
             for part in ("activations", "bfloat16 weights", "logits")
