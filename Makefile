@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help install reproduce smoke lint docs test fast-variant test-variants test-scheduled trials resolve wheel-smoke clean
 
 help:
-	@echo "make reproduce       install, train the four attention types on real text, write a report (7-10 minutes)"
+	@echo "make reproduce       install, train small models to retrieve among noise, write a page (5-7 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
 	@echo "make docs            the documentation site, in runs/docs"
 	@echo "make test-variants   the tests of every push with the kernels of other CPUs"
@@ -45,7 +45,7 @@ $(WITH_EXTRAS): $(INSTALLED)
 	touch $(WITH_EXTRAS)
 
 reproduce: $(INSTALLED)
-	$(BIN)/diffattn reproduce text --scale laptop --out runs/laptop
+	$(BIN)/diffattn reproduce recall --scale laptop --out runs/first
 
 smoke: $(INSTALLED)
 	rm -rf runs/smoke

@@ -10,12 +10,14 @@ from diffattn.lab.records.fields import checked
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.records.stored_runs import runs_folder
 from diffattn.lab.records.study_results import RESULTS
+from diffattn.lab.report.page.committed import RECALL, TEXT
 from diffattn.lab.report.sections.gradient_flow import read_gradient_flow_study
 from diffattn.lab.report.sections.recall import read_recall_study
+from diffattn.lab.report.sections.recall_answers import recall_summary
 from diffattn.lab.report.sections.scaling import read_scaling_study
 from diffattn.lab.report.sections.stability import read_stability_study
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.page import COMMITTED, committed_summary
+from diffattn.lab.report.study.page import committed_summary
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.reproduce import judge
@@ -146,9 +148,11 @@ def test_runs_of_two_studies_are_the_same(name):
         assert logs[0][run] == logs[1][run]
 
 
-def test_the_package_carries_a_summary_of_the_study_on_text():
-    """After a new study write ``committed_summary`` of ``published/text`` to ``COMMITTED``."""
-    assert read_json(COMMITTED) == committed_summary(read_study(ROOT / "published" / "text"))
+def test_the_package_carries_summaries_of_the_studies_on_text_and_recall():
+    """After a new study write its summary to ``TEXT`` or ``RECALL``."""
+    assert read_json(TEXT) == committed_summary(read_study(ROOT / "published" / "text"))
+    study = read_recall_study(ROOT / "published" / "recall")
+    assert read_json(RECALL) == recall_summary(study, "noisy_recall")
 
 
 def test_recall_is_learned_by_a_type_and_by_no_model_without_attention():

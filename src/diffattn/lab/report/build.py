@@ -52,7 +52,7 @@ def build_report(
         out: File to write. Default ``study / "report.html"``.
         benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
         claims: Folder whose ``published/`` and ``benchmarks/`` say what has been found of the
-            papers' claims; shown beside a study of models on text. Default: none.
+            papers' claims; shown beside a study on text or of recall. Default: none.
 
     Returns:
         The file written.
@@ -64,13 +64,14 @@ def build_report(
     study = Path(study)
     out = study / "report.html" if out is None else Path(out)
     measured, kind = bench_section(read_results(benchmarks)), study_kind(study)
-    if kind in _KINDS:
-        with showing(study):
-            document = _KINDS[kind].document(_KINDS[kind].read(study))
-            return write_document(out, document, measured)
     with showing(study):
         beside = None if claims is None else claims_table(claims)
-        document = text_document(read_study(study), ROW_KINDS.get(kind, "study"), beside)
+        if kind == "recall":
+            document = recall.recall_document(recall.read_recall_study(study), beside)
+        elif kind in _KINDS:
+            document = _KINDS[kind].document(_KINDS[kind].read(study))
+        else:
+            document = text_document(read_study(study), ROW_KINDS.get(kind, "study"), beside)
         return write_document(out, document, measured)
 
 

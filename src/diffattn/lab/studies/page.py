@@ -11,7 +11,7 @@ from diffattn.lab.report.page.runs import study_kind
 def build_study_page(
     study: Path, out: Path | None = None, *, benchmarks: Sequence[Path] | None = None
 ) -> Path:
-    """Write the page of a study; beside a study on text stand the papers' claims.
+    """Write the page of a study; beside a study on text or of recall stand the papers' claims.
 
     Args:
         study: Study folder.
@@ -22,14 +22,11 @@ def build_study_page(
     Returns:
         The file written.
     """
-    if study_kind(study) != "text":
-        return build_report(study, out, benchmarks=benchmarks or ())
-    return build_report(
-        study,
-        out,
-        benchmarks=committed_benchmarks() if benchmarks is None else benchmarks,
-        claims=committed_claims(),
-    )
+    kind = study_kind(study)
+    if benchmarks is None:
+        benchmarks = committed_benchmarks() if kind == "text" else ()
+    claims = committed_claims() if kind in ("text", "recall") else None
+    return build_report(study, out, benchmarks=benchmarks, claims=claims)
 
 
 def committed_benchmarks() -> list[Path]:

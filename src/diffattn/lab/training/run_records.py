@@ -39,8 +39,9 @@ def record_launch(
         threads=threads,
         engine=asdict(engine) | launch(engine),
     )
-    continues = checkpoint is not None and before is not None
-    earlier = before.get("threads", threads) if continues else threads
+    earlier = threads
+    if checkpoint is not None and before is not None:
+        earlier = before.get("threads", threads)
     if run_device() == "cpu" and earlier != threads:
         on_message(
             f"the run had OMP_NUM_THREADS={earlier} and goes on with {threads}: the last bits of "

@@ -8,6 +8,7 @@ from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.page.charts import Chart, layout, line, names_of
+from diffattn.lab.report.page.committed import claims_section, committed_text
 from diffattn.lab.report.page.elements import (
     Bullets,
     Document,
@@ -110,8 +111,14 @@ def _sweep_runs(
     return list(names)
 
 
-def recall_document(study: Study) -> Document:
-    """Assemble the page: one sentence, one figure, one table; then a section per question."""
+def recall_document(study: Study, claims: Table | None = None) -> Document:
+    """Assemble the page: one sentence, one figure, one table; then a section per question.
+
+    Args:
+        study: Study that the page is of.
+        claims: What committed records say of the papers' claims. The page then shows the committed
+            study on text, too.
+    """
     info, tasks, results = study.info, study.info["tasks"], study.results
     first = next(iter(tasks))
     chart = answers.learning_chart(study, first, "chart-learning")
@@ -129,6 +136,8 @@ def recall_document(study: Study) -> Document:
         Section("results", "Does it retrieve sooner?", sooner),
         Section("maps", "What does the second map do?", _maps(study, first)),
         Section("costs", "What does it cost?", _costs(study)),
+        Section("loss", "Is the loss lower?", [] if claims is None else committed_text()),
+        claims_section(claims),
         Section("provenance", "Where do the numbers come from?", provenance(study)),
     ]
     return Document(

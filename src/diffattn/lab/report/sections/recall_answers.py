@@ -5,6 +5,7 @@ from statistics import fmean, median
 from typing import Any
 
 from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
+from diffattn.lab.report.page.committed import committed_recall
 from diffattn.lab.report.page.runs import BASELINE, Study
 from diffattn.lab.report.page.tables import Cell, Table, number_cell, table, type_cell
 from diffattn.lab.report.page.wording import MISSING, count, number, span, type_color, type_name
@@ -59,6 +60,9 @@ def answer_table(study: Study, task: str) -> Table:
     every = members_of(study, task)
     members = {name: every[name] for name in (*study.types, UNIFORM) if name in every}
     with_attention = any("attention" in member for member in members.values())
+    committed = committed_recall()
+    is_other = study.info.get("config_hash") != committed["config_hash"]
+    beside = committed if is_other and task == committed["task"] else None
     rows = []
     for name, member in members.items():
         steps = sorted(math.inf if s is None else s for s in member["solved_steps"])
@@ -67,6 +71,8 @@ def answer_table(study: Study, task: str) -> Table:
         row.append(number_cell(number(fmean(member["test_accuracy"]), 3), member["runs"]))
         if with_attention:
             row += [share_cell(member, "net", group) for group in KEY_GROUPS]
+        if beside is not None:
+            row.append(number_cell(beside["steps"].get(name, MISSING)))
         rows.append(row)
     headers = ["Model", "Steps until learned", "Accuracy"]
     caption = "Median step and range over seeds; test accuracy."
@@ -76,7 +82,20 @@ def answer_table(study: Study, task: str) -> Table:
             "Median step and range over seeds; test accuracy; sum of the last layer's weights A or "
             "A₁ − λA₂ and its interval over seeds."
         )
+    if beside is not None:
+        headers.append(f"Steps, committed study ({beside['seeds']} seeds)")
     return table(caption, headers, rows)
+
+
+def recall_summary(study: Study, task: str) -> dict[str, Any]:
+    """Contents of :data:`diffattn.lab.report.page.committed.RECALL`."""
+    steps = {name: _median(member) for name, member in members_of(study, task).items()}
+    return {
+        "config_hash": study.info["config_hash"],
+        "task": task,
+        "seeds": len(study.info["seeds"]),
+        "steps": steps,
+    }
 
 
 def share_table(study: Study, task: str) -> Table:

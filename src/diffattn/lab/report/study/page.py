@@ -1,11 +1,10 @@
 """The page of a study of models on text: one section per question."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import TYPES
+from diffattn.lab.report.page.committed import claims_section, committed_text
 from diffattn.lab.report.page.elements import (
     Bullets,
     Document,
@@ -22,11 +21,7 @@ from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.tables import (
     Table,
-    number_cell,
-    table,
     table_markdown,
-    type_cell,
-    word_cell,
 )
 from diffattn.lab.report.page.wording import (
     MISSING,
@@ -75,8 +70,6 @@ from diffattn.lab.report.study.tables import (
     results_table,
 )
 
-COMMITTED = Path(__file__).parents[1] / "published" / "text.json"
-"""Differences of the committed study, which pages of other studies show beside their own."""
 _TYPE_SUMMARIES = {
     "softmax": "one attention map per head: the baseline.",
     "diff": "two maps per head and one learned λ per layer; the head's output is normalised "
@@ -111,11 +104,6 @@ _METHOD = (
     "Where the Transformer has one attention map per head, differential attention has two and "
     "subtracts the second, weighted by λ, from the first:"
 )
-_CLAIMS = (
-    "From the committed records, not from the study above. docs/findings/claims.md says how each "
-    "is tested and when a verdict is given: at least three seeds, and a p-value of at most 0.05 "
-    "after Holm's adjustment over all claims. None is about models of the papers' sizes."
-)
 
 
 def text_document(study: TextStudy, kind: str, claims: Table | None = None) -> Document:
@@ -132,11 +120,7 @@ def text_document(study: TextStudy, kind: str, claims: Table | None = None) -> D
         Section("maps", "What do the maps do?", _maps(study)),
         Section("costs", "What does it cost?", _costs(study)),
         Section("committed", "What does the committed study say?", _committed(study)),
-        Section(
-            "claims",
-            "What do the papers claim?",
-            [] if claims is None else [claims, Text(_CLAIMS)],
-        ),
+        claims_section(claims),
         Section(
             "provenance",
             "Where do the numbers come from?",
@@ -165,7 +149,7 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
     """What other pages show of a study: each type's difference to the Transformer.
 
     Returns:
-        Contents of :data:`COMMITTED`.
+        Contents of :data:`diffattn.lab.report.page.committed.TEXT`.
     """
     every, info = variants_of(study), study.info
     compared = [entry for entry in differences(study) if _is_compared(study, entry)]
@@ -295,30 +279,9 @@ def _costs(study: TextStudy) -> list[Element]:
 
 
 def _committed(study: TextStudy) -> list[Element]:
-    """The differences of the committed study; none beside itself or beside ablations."""
-    committed = read_json(COMMITTED)
-    is_same = study.info.get("config_hash") == committed["config_hash"]
-    if is_same or study.info.get("kind", "text") != "text":
-        return []
-    rows = [
-        [
-            type_cell(entry["variant"]),
-            number_cell(entry["mean"], note=entry["interval"]),
-            word_cell(entry["verdict"]),
-        ]
-        for entry in committed["differences"]
-    ]
-    caption = (
-        f"Validation loss minus the Transformer's, nats per token; mean of {committed['seeds']} "
-        f"seeds and {committed['level']} interval."
-    )
-    lead = (
-        f"The repository holds a larger study of {committed['created'][:10]}: "
-        f"{count(committed['parameters'])} parameters, {committed['train_tokens']}. Sizes and "
-        "texts differ, so only its differences may be read beside those above. Its records are in "
-        "published/text."
-    )
-    return [Text(lead), table(caption, ["Model", "Difference", "Verdict"], rows)]
+    """The committed study; nothing beside itself or beside ablations."""
+    is_text = study.info.get("kind", "text") == "text"
+    return committed_text(study.info.get("config_hash")) if is_text else []
 
 
 def _only(study: TextStudy, variants: list[str]) -> TextStudy:
