@@ -111,7 +111,7 @@ def _heatmap(
     }
     trace = {
         "type": "heatmap",
-        "z": weights.tolist(),
+        "z": np.round(weights, 3).tolist(),
         "x": places,
         "y": places,
         "zmin": -limit if signed else 0,

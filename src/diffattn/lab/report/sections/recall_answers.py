@@ -48,11 +48,21 @@ def answer_sentence(study: Study, task: str) -> str:
             f"{base['answer']} and {base['noise']}."
         )
     if UNIFORM in members:
+        words += f" V1 with a uniform second map, the control, needs {_median(members[UNIFORM])}."
+    if beside := committed_beside(study, task):
+        steps = [beside["steps"][name] for name in (V1, BASELINE, UNIFORM)]
         words += (
-            f" A control whose second map is uniform needs {_median(members[UNIFORM])} steps: "
-            "subtracting helps even where nothing is learned about noise."
+            f" With {beside['seeds']} seeds, in the committed study, the three need {steps[0]}, "
+            f"{steps[1]} and {steps[2]}: the lead may not come from what the second map learns."
         )
     return words
+
+
+def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
+    """The committed study of the same task; ``None`` beside itself or beside another task."""
+    committed = committed_recall()
+    is_same = study.info.get("config_hash") == committed["config_hash"]
+    return None if is_same or task != committed["task"] else committed
 
 
 def answer_table(study: Study, task: str) -> Table:
@@ -60,9 +70,7 @@ def answer_table(study: Study, task: str) -> Table:
     every = members_of(study, task)
     members = {name: every[name] for name in (*study.types, UNIFORM) if name in every}
     with_attention = any("attention" in member for member in members.values())
-    committed = committed_recall()
-    is_other = study.info.get("config_hash") != committed["config_hash"]
-    beside = committed if is_other and task == committed["task"] else None
+    beside = committed_beside(study, task)
     rows = []
     for name, member in members.items():
         steps = sorted(math.inf if s is None else s for s in member["solved_steps"])
@@ -74,16 +82,14 @@ def answer_table(study: Study, task: str) -> Table:
         if beside is not None:
             row.append(number_cell(beside["steps"].get(name, MISSING)))
         rows.append(row)
-    headers = ["Model", "Steps until learned", "Accuracy"]
-    caption = "Median step and range over seeds; test accuracy."
+    headers = ["Model", "Steps", "Accuracy"]
+    caption = "Median step at which it is learned, and range over seeds; test accuracy."
     if with_attention:
-        headers += [f"Net weight on {words}" for words in KEY_GROUPS.values()]
-        caption = (
-            "Median step and range over seeds; test accuracy; sum of the last layer's weights A or "
-            "A₁ − λA₂ and its interval over seeds."
-        )
+        headers += ["Net on answer", "Net on noise"]
+        caption += " Net: sum of the last layer's weights A or A₁ − λA₂, interval over seeds."
     if beside is not None:
-        headers.append(f"Steps, committed study ({beside['seeds']} seeds)")
+        headers.append(f"Steps, {beside['seeds']} seeds")
+        caption += f" Last: the committed study of {beside['seeds']} seeds."
     return table(caption, headers, rows)
 
 
