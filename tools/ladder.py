@@ -1,4 +1,4 @@
-"""Train the ladder: five models of 4.8M parameters on 16.4M tokens of Python, three seeds each.
+"""Train the ladder: five models of 5.3M parameters on 16.4M tokens of Python, three seeds each.
 
 ``PYTHONPATH=src python -m tools.ladder runs/ladder`` trains one run after the other, the seeds of
 all models before the next seed, and continues what was interrupted. A run takes about 80 minutes
@@ -11,6 +11,7 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 
+from diffattn.files.new_folder import new_folder
 from diffattn.lab.catalog.models import BASELINE, MORE_HEADS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.studies.reproduce import judge
@@ -26,15 +27,16 @@ PACKAGES = ("sympy", "scipy", "sklearn", "pandas", "numpy", "networkx")
 
 
 def copy_text(folder: Path) -> None:
-    """Copy the Python files of the packages into ``folder``, unless it exists."""
+    """Copy the Python files of the packages into ``folder``; one that exists is whole."""
     if folder.exists():
         return
-    for package in PACKAGES:
-        root = Path(str(files(package)))
-        for file in root.rglob("*.py"):
-            copy = folder / package / file.relative_to(root)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+    with new_folder(folder) as unfinished_copy:
+        for package in PACKAGES:
+            root = Path(str(files(package)))
+            for file in root.rglob("*.py"):
+                copy = unfinished_copy / package / file.relative_to(root)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
 
 
 def ladder(text: Path) -> ComparisonConfig:

@@ -155,6 +155,14 @@ def test_the_package_carries_summaries_of_the_studies_on_text_and_recall():
     assert read_json(RECALL) == recall_summary(study, "noisy_recall")
 
 
+def test_the_laptop_recalls_at_the_rates_that_the_study_chose():
+    laptop, task = recall_study("laptop"), committed("recall")["tasks"]["noisy_recall"]
+    rates = laptop.choices({})
+    for name, member in {**task["types"], **task["controls"]}.items():
+        if ("noisy_recall", name) in rates:
+            assert rates["noisy_recall", name].rate == member["learning_rate"], name
+
+
 def test_recall_is_learned_by_a_type_and_by_no_model_without_attention():
     """On a test set that no training or choice has seen, beyond what guessing reaches."""
     results = list(runs_of("recall").results.values())

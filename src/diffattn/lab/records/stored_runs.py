@@ -4,9 +4,9 @@
 name and one column per file of its folder. Columns of ``.jsonl`` files hold lists of rows.
 """
 
+import argparse
 import gzip
 import json
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -88,5 +88,9 @@ def _format(name: str, content: Any) -> str:
 
 
 if __name__ == "__main__":
-    command, source, target = sys.argv[1:]
-    {"pack": pack_runs, "unpack": unpack_runs}[command](Path(source), Path(target))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("pack", "unpack"))
+    parser.add_argument("source", type=Path, help="run folders, or of unpack the table")
+    parser.add_argument("target", type=Path, help="the table, or of unpack the run folders")
+    given = parser.parse_args()
+    (pack_runs if given.command == "pack" else unpack_runs)(given.source, given.target)

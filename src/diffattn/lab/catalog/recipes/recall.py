@@ -45,7 +45,7 @@ def laptop() -> dict[str, Any]:
     That control is V1 whose second map is uniform: it subtracts, but not what it has learned.
 
     Command: ``diffattn reproduce recall``. Hardware: 2 CPU cores. Duration: five minutes.
-    Expected: every run learns the task, V1 and its control in fewer steps than the Transformer.
+    Expected: every run that attends learns the task, those of V1 in the fewest steps.
     """
     return {
         "tasks": (_noisy_recall(num_steps=800),),

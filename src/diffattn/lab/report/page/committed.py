@@ -50,7 +50,7 @@ def committed_text(config_hash: str | None = None) -> list[Element]:
 
 @cache
 def committed_recall() -> dict[str, Any]:
-    """The committed recall study: its seeds, and the median step of every model, in words."""
+    """The committed recall study: see :func:`recall_summary` of its section."""
     recorded: dict[str, Any] = read_json(RECALL)
     return recorded
 

@@ -2,13 +2,11 @@
 
 import base64
 import gzip
-from functools import cache
 
 # These would mean something to an HTML parser; the characters beside them are not in the alphabet.
 _SAFE = str.maketrans({"<": ",", "&": ".", ">": ":"})
 
 
-@cache
 def pack_text(text: str) -> str:
     """Compress a text for an inert script element; ``unpack`` of ``loader.js`` is the inverse.
 

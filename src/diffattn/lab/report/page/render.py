@@ -46,7 +46,7 @@ def write_document(out: Path, document: Document, more: Sequence[Section] = ()) 
         sections=sections,
         script=template_text("loader.js"),
         code_hash=source_hash(code),
-        packed_code=pack_text(code),
+        packed_code=_packed_once(code),
         packed_figures=pack_text(json.dumps(figures, allow_nan=False, separators=(",", ":"))),
     )
 
@@ -105,6 +105,12 @@ def render(
         raise LookupError(str(error)) from error
     # JSON can hold half of a surrogate pair, which no UTF-8 file can.
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+@cache
+def _packed_once(code: str) -> str:
+    """The code is the same in every page, and packing it takes half a second."""
+    return pack_text(code)
 
 
 def _chart_script() -> str:

@@ -1,14 +1,23 @@
-"""The answers of a recall study: who learns it sooner, and what the second map does."""
+"""The answers of a recall study: which model learns it sooner, and where attention goes."""
 
 import math
 from statistics import fmean, median
 from typing import Any
 
+from diffattn.lab.catalog.models import NEVER_ATTEND
 from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
 from diffattn.lab.report.page.committed import committed_recall
 from diffattn.lab.report.page.runs import BASELINE, Study
 from diffattn.lab.report.page.tables import Cell, Table, number_cell, table, type_cell
-from diffattn.lab.report.page.wording import MISSING, count, number, span, type_color, type_name
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    count,
+    listing,
+    number,
+    span,
+    type_color,
+    type_name,
+)
 
 V1, UNIFORM = "diff", "diff_uniform"
 MAPS = {
@@ -29,32 +38,27 @@ def members_of(study: Study, task: str) -> dict[str, dict[str, Any]]:
 
 
 def answer_sentence(study: Study, task: str) -> str:
-    """Who learns the task sooner and where its attention goes, in one or two sentences."""
+    """Steps and attention of V1, of the control that decides and of the Transformer, in words."""
     members = members_of(study, task)
-    if V1 not in members or BASELINE not in members:
+    names = {V1: "V1", UNIFORM: "V1 with a uniform second map", BASELINE: "the Transformer"}
+    shown = [name for name in names if name in members]
+    if V1 not in shown or BASELINE not in shown:
         return ""
-    v1, softmax = members[V1], members[BASELINE]
-    seeds = len(v1["runs"])
-    of_seeds = f"medians of {seeds} seeds" if seeds > 1 else "one seed"
-    words = (
-        f"To find a value among noise DIFF V1 needs {_median(v1)} training steps, the Transformer "
-        f"{_median(softmax)} ({of_seeds})."
-    )
-    if "attention" in v1:
-        differential, base = (_net(member) for member in (v1, softmax))
-        words += (
-            f" At the end V1's net weight is {differential['answer']} on the answer and "
-            f"{differential['noise']} on noise, the Transformer's "
-            f"{base['answer']} and {base['noise']}."
-        )
-    if UNIFORM in members:
-        words += f" V1 with a uniform second map, the control, needs {_median(members[UNIFORM])}."
+    seeds = len(members[V1]["runs"])
+    spread = f"medians of {seeds} seeds" if seeds > 1 else "one seed"
+    first, *others = (f"in {_median(members[name])}" for name in shown)
+    rest = listing(f"{names[name]} {steps}" for name, steps in zip(shown[1:], others, strict=True))
+    words = f"DIFF V1 learns to find a value among noise {first} training steps, {rest} ({spread})."
     if beside := committed_beside(study, task):
-        steps = [beside["steps"][name] for name in (V1, BASELINE, UNIFORM)]
-        words += (
-            f" With {beside['seeds']} seeds, in the committed study, the three need {steps[0]}, "
-            f"{steps[1]} and {steps[2]}: the lead may not come from what the second map learns."
+        steps = listing(beside["steps"][name] for name in shown)
+        words += f" In the committed study of {beside['seeds']} seeds they need {steps}"
+        words += ": V1 is not shown to be sooner than this control." if beside["shared"] else "."
+    if all("attention" in members[name] for name in shown):
+        noise, answer = (
+            listing(number(members[name]["attention"]["net"][group]["mean"], 2) for name in shown)
+            for group in ("noise", "answer")
         )
+        words += f" At the end their net weight on noise is {noise}, on the answer {answer}."
     return words
 
 
@@ -94,19 +98,33 @@ def answer_table(study: Study, task: str) -> Table:
 
 
 def recall_summary(study: Study, task: str) -> dict[str, Any]:
-    """Contents of :data:`diffattn.lab.report.page.committed.RECALL`."""
+    """Contents of :data:`diffattn.lab.report.page.committed.RECALL`.
+
+    ``shared`` says whether the control with a uniform second map may have V1's lead, too.
+    """
     steps = {name: _median(member) for name, member in members_of(study, task).items()}
+    assert study.results is not None
+    pairs = study.results["tasks"][task]["sooner"]["pairs"]
+    shared = any(
+        (pair["first"], pair["later"]) == (V1, BASELINE) and UNIFORM in pair["explained_by"]
+        for pair in pairs
+    )
     return {
         "config_hash": study.info["config_hash"],
         "task": task,
         "seeds": len(study.info["seeds"]),
         "steps": steps,
+        "shared": shared,
     }
 
 
 def share_table(study: Study, task: str) -> Table:
-    """Shares of attention of every map on every group of keys."""
-    members = {n: m for n, m in members_of(study, task).items() if "attention" in m}
+    """Weights of every map on every group of keys, of the models that attend."""
+    members = {
+        name: member
+        for name, member in members_of(study, task).items()
+        if "attention" in member and name not in NEVER_ATTEND
+    }
     groups = next(iter(members.values()))["attention"]["map_1"]
     rows = []
     for name, member in members.items():
@@ -123,7 +141,7 @@ def share_table(study: Study, task: str) -> Table:
 
 
 def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
-    """Shares on the answer and on noise of the Transformer's map and of V1's maps."""
+    """Weights on the answer and on noise: the Transformer's, V1's and the control's."""
     members = members_of(study, task)
     bars = [
         (f"{type_name(name)}: {MAPS[key].lower()}", name, members[name], key)
@@ -132,6 +150,8 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
             (V1, "map_1"),
             (V1, "map_2"),
             (V1, "net"),
+            (UNIFORM, "map_2"),
+            (UNIFORM, "net"),
         )
         if "attention" in members.get(name, {})
     ]
@@ -160,10 +180,10 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
         element_id=element_id,
         traces=traces,
         look=layout("sum of weights", "", yaxis=axis, barmode="group"),
-        caption="Weights on the answer and on noise: mean over seeds and its interval. The second "
-        "map lies on noise; in the difference noise cancels, and the answer is left.",
+        caption="Weights on the answer and on noise: mean over seeds and its interval. The uniform "
+        "map of the control shows the weight that noise gets by chance.",
         runs=names_of(dict.fromkeys(runs)),
-        height=330,
+        height=430,
         label="Sum of weights on the answer and on noise; the table gives the numbers",
     )
 
@@ -172,7 +192,6 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
     """Accuracy over steps: the mean over seeds with the band from the lowest to the highest."""
     traces: list[dict[str, Any]] = []
     used: list[str] = []
-    last = max((run.metrics[-1]["step"] for run in study.runs if run.metrics), default=0)
     for name in (*study.types, UNIFORM):
         trials = {f"{task}-{name}-seed{seed}" for seed in study.info["seeds"]}
         runs = [run for run in study.runs if run.name in trials and run.series("accuracy")]
@@ -180,7 +199,7 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
             continue
         used += [run.name for run in runs]
         curves = [dict(run.series("accuracy")) for run in runs]
-        steps = sorted({step for curve in curves for step in curve if step <= last})
+        steps = sorted({step for curve in curves for step in curve})
         # A run that is solved stops: its last accuracy stands for the rest.
         filled = [[curve[max(s for s in curve if s <= at)] for curve in curves] for at in steps]
         color = type_color(name)
@@ -220,13 +239,9 @@ def share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
     return number_cell(number(share["mean"], 2), member["runs"], note=note)
 
 
-def _net(member: dict[str, Any]) -> dict[str, str]:
-    return {group: number(net["mean"], 2) for group, net in member["attention"]["net"].items()}
-
-
 def _median(member: dict[str, Any]) -> str:
     return _step(median(math.inf if s is None else s for s in member["solved_steps"]), member)
 
 
 def _step(step: float, member: dict[str, Any]) -> str:
-    return count(step) if math.isfinite(step) else f"over {count(max(member['steps']))}"
+    return f"{step:,g}" if math.isfinite(step) else f"over {count(max(member['steps']))}"

@@ -1,6 +1,6 @@
 """The numbers of a comparison, as ``results.json`` records them. Nothing is computed again."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -168,11 +168,6 @@ def in_words(study: TextStudy, entry: Difference) -> str:
             return "no reliable difference after Holm"
     words = verdict(entry.interval)
     return f"{words} (not among the tests)" if words and tests_of(study) else words
-
-
-def runs_in(groups: Iterable[Group | None]) -> list[str]:
-    """Names of the runs of groups, each once."""
-    return list(dict.fromkeys(run for group in groups if group for run in group.runs))
 
 
 def _variant(name: str, entry: dict[str, Any] | None) -> Variant:
