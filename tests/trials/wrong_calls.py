@@ -154,7 +154,7 @@ def _usage() -> list[Call]:
         ("train", "smoke"), ("train", "--out", "out"), ("train", "smoke", "--out"),
         ("train", "smoke", "more", "--out", "out"), ("train", "smoke", "--ouy", "x"),
         ("train", "smoke", "--out", "out", "--resume=yes"), ("pack", "--out", "out"),
-        ("evaluate", "needle"), ("evaluate", "--model", "m"), ("generate", "m"), ("list",),
+        ("evaluate", "needle"), ("evaluate", "--model", "m"), ("generate", "m"), ("list", "--nope"),
         ("check", "--jsn"), ("reproduce", "a", "b"), ("list", "recipes", "x"),
     ]  # fmt: skip
     return [Call(arguments) for arguments in wrong]

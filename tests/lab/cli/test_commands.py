@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import diffattn
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.catalog.recipes.catalog import RECIPES
+from diffattn.lab.cli.list_ import KINDS
 from diffattn.lab.cli.screen import tables
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.loading import load_model
@@ -308,6 +310,23 @@ def test_no_gradient_at_all_is_said_once(cli):
     rows = {row["backend"]: row for row in json.loads(cli("list", "backends", "--json").out)}
     assert rows["triton_decode"]["gradient"] == "none"
     assert rows["flex"]["gradient"] == "first order, none on cpu"
+
+
+def test_recipes_are_a_line_each_on_a_narrow_screen(cli, monkeypatch):
+    screen = Screen(monkeypatch, 79)
+    assert cli("list", "recipes").code == 0
+    lines = screen.text().splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert listed == list(RECIPES)
+    assert len(lines) < 1.5 * len(RECIPES)
+    what = Counter(row["what"] for row in json.loads(cli("list", "recipes", "--json").out))
+    assert max(what.values()) < 10
+
+
+def test_list_alone_lists_its_kinds(cli):
+    lines = cli("list").out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(KINDS)
+    assert [row["kind"] for row in json.loads(cli("list", "--json").out)] == list(KINDS)
 
 
 @pytest.mark.parametrize("kind", ["recipes", "presets", "types", "backends"])

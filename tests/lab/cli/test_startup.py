@@ -33,6 +33,7 @@ def run(*arguments):
     [
         ["--help"],
         ["--version"],
+        ["list"],
         ["train", "--help"],
         ["plan", "--help"],
         ["fit", "--help"],

@@ -5,82 +5,136 @@ from typing import Annotated, Any
 
 import typer
 
-KINDS = ("recipes", "presets", "types", "backends", "protocols")
+KINDS = {
+    "recipes": "training runs, for 'diffattn train' and 'plan'",
+    "presets": "sizes of the papers' models, for 'diffattn plan'",
+    "types": "attention types and controls, for --attention",
+    "backends": "implementations of differential attention",
+    "protocols": "questions and tests, for 'diffattn evaluate'",
+}
+_Kind = Annotated[
+    str | None,
+    typer.Argument(help=f"{', '.join(list(KINDS)[:-1])} or protocols [shows these kinds]"),
+]
 
 
 def list_(
-    kind: Annotated[str, typer.Argument(help="recipes, presets, types, backends or protocols")],
-    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    kind: _Kind = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="print JSON, which has more about each")
+    ] = False,
 ) -> None:
     """Show what there is, by name."""
+    from diffattn.lab.cli.screen.tables import print_groups
     from diffattn.models.config.known_names import check_known
 
-    check_known("list", "kind", kind, KINDS)
-    rows = {
-        "recipes": _recipes,
-        "presets": _presets,
-        "types": _types,
-        "backends": _backends,
-        "protocols": _protocols,
-    }[kind]()
+    if kind is None:
+        kinds = [{"kind": name, "what": what} for name, what in KINDS.items()]
+        rows, groups = kinds, {"diffattn list KIND, where KIND is:": list(KINDS.items())}
+    else:
+        check_known("list", "kind", kind, KINDS)
+        rows, groups = {
+            "recipes": _recipes,
+            "presets": _presets,
+            "types": _types,
+            "backends": _backends,
+            "protocols": _protocols,
+        }[kind]()
     if json_:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-        return
-    from diffattn.lab.cli.screen.tables import print_table
-
-    print_table(rows)
+    else:
+        print_groups(groups)
 
 
-def _recipes() -> list[dict[str, Any]]:
-    from diffattn.lab.catalog.recipes.catalog import GROUPS
+_Listed = tuple[list[dict[str, Any]], dict[str, Any]]
+"""Rows for JSON, and for the screen titles and the lines below them."""
+
+
+def _recipes() -> _Listed:
+    from diffattn.lab.catalog.recipes.catalog import GROUPS, TITLES
+    from diffattn.models.accounting import parameter_count
 
     rows = []
     named = ((group, name, make) for group in GROUPS for name, make in GROUPS[group].items())
     for group, name, make in named:
-        config = make()
-        documentation = getattr(make, "func", make).__doc__ or ""
+        plan = make()
         rows.append(
             {
                 "recipe": name,
                 "experiment": group,
-                "type": config.model.attention_type,
-                "steps": config.train.num_steps,
-                "tokens": config.train.num_steps * config.train.batch_tokens,
-                "what": documentation.strip().splitlines()[0],
+                "type": plan.model.attention_type,
+                "parameters": parameter_count(plan.model),
+                "steps": plan.train.num_steps,
+                "tokens": plan.train.num_steps * plan.train.batch_tokens,
+                "what": plan.summary,
             }
         )
-    return rows
+    titles = [TITLES.get(row["experiment"], TITLES["laptop"]) for row in rows]
+    groups = {}
+    for title in dict.fromkeys(titles):
+        members = [row for row, its in zip(rows, titles, strict=True) if its == title]
+        groups |= _group(title, members)
+    return rows, groups
 
 
-def _presets() -> list[dict[str, Any]]:
+def _group(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One line per recipe; a count that all of them share stands in the title."""
+    lines = [[row["recipe"]] for row in rows]
+    for key, unit in (("parameters", ""), ("tokens", " tokens")):
+        if len({_count(row[key]) for row in rows}) == 1:
+            title += f", {_count(rows[0][key])} {key}"
+        else:
+            for line, row in zip(lines, rows, strict=True):
+                line.append(_count(row[key]) + unit)
+    return {title: [(*line, row["what"]) for line, row in zip(lines, rows, strict=True)]}
+
+
+def _presets() -> _Listed:
     """Sizes as DIFF V1, and how many parameters each matched twin has more or fewer."""
-    from diffattn.models.presets import preset_table
+    from diffattn.models.presets import preset_settings, preset_table
 
-    return [
-        {
-            "preset": row.name,
-            "paper": row.paper_name,
-            "parameters": row.total,
-            "without embeddings": row.non_embedding,
-            **{f"{twin} twin": residual for twin, residual in row.twin_residuals.items()},
-        }
-        for row in preset_table()
-    ]
+    rows, lines, largest = [], [], 0.0
+    for row in preset_table():
+        rows.append(
+            {
+                "preset": row.name,
+                "paper": row.paper_name,
+                "parameters": row.total,
+                "without embeddings": row.non_embedding,
+                **{f"{twin} twin": residual for twin, residual in row.twin_residuals.items()},
+            }
+        )
+        largest = max(largest, *(abs(n) / row.total for n in row.twin_residuals.values()))
+        model = preset_settings(row.name)
+        shape = (
+            f"{model.num_hidden_layers} layers of {model.hidden_size:,}, {model.num_heads} heads"
+        )
+        lines.append((row.name, _count(row.total), f"{_count(row.non_embedding)} without", shape))
+    title = "Models with DIFF V1: parameters, those without embeddings, and shape"
+    return rows, {f"{title}. Their twins of other types have as many, to {largest:.1%}": lines}
 
 
-def _types() -> list[dict[str, Any]]:
+def _types() -> _Listed:
     from diffattn.models.config.attention_types import ATTENTION
 
-    return [
+    rows = [
         {"type": row.name, "layer": row.layer[1], "source": row.source, "control": row.control}
         for row in ATTENTION.values()
     ]
+    return rows, {
+        "Types of the papers": [
+            (row["type"], row["layer"], row["source"]) for row in rows if not row["control"]
+        ],
+        "Controls, and types with one part changed": [
+            (row["type"], row["control"]) for row in rows if row["control"]
+        ],
+    }
 
 
-def _backends() -> list[dict[str, Any]]:
+def _backends() -> _Listed:
     from diffattn.ops.inputs import backends
 
-    return [
+    rows = [
         {
             "backend": backend.name,
             "what": backend.summary,
@@ -91,6 +145,8 @@ def _backends() -> list[dict[str, Any]]:
         }
         for backend in backends.table("diff_attention")
     ]
+    lines = [(row["backend"], row["devices"], row["what"]) for row in rows]
+    return rows, {"Name, devices, method; 'diffattn check' says which run here": lines}
 
 
 def _gradient(backend: Any) -> str:
@@ -99,11 +155,11 @@ def _gradient(backend: Any) -> str:
     return ", none on ".join([backend.gradient, *(() if nowhere else backend.no_gradient_on)])
 
 
-def _protocols() -> list[dict[str, Any]]:
+def _protocols() -> _Listed:
     """Protocols, then the presets made of them."""
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
 
-    protocols = [
+    rows = [
         {"protocol": name, "version": row.version, "what": row.summary, "source": row.source}
         for name, row in PROTOCOLS.items()
     ]
@@ -111,4 +167,13 @@ def _protocols() -> list[dict[str, Any]]:
         {"protocol": name, "version": "", "what": f"preset: {', '.join(parts)}", "source": ""}
         for name, parts in PRESETS.items()
     ]
-    return [*protocols, *presets]
+    return [*rows, *presets], {
+        "Protocols": [(row["protocol"], row["what"]) for row in rows],
+        "The papers' tables and figures": [(n, ", ".join(parts)) for n, parts in PRESETS.items()],
+    }
+
+
+def _count(number: float) -> str:
+    """For example ``"1.41B"`` or ``"0.886M"``."""
+    unit, size = ("B", 1e9) if number >= 1e9 else ("M", 1e6) if number >= 1e5 else ("K", 1e3)
+    return f"{number / size:.3g}{unit}"

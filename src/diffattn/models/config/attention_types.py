@@ -178,13 +178,13 @@ _ROWS = (
     ),
     AttentionType(
         name="diff_v2_across", layer=(_CONTROLS, "AcrossGroupsAttention"),
-        control="V2 with pairs of heads that read other keys and values",
+        control="V2, pairs share no keys or values",
         source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
         attention_units=4, head_norm=False, lambda_projection=True, subtracts_outputs=True,
     ),
     AttentionType(
         name="shared_diff_map_norm", layer=(_CONTROLS, "MapNormAttention"),
-        control="Shared DIFF with its norm on the map, not on the head's output",
+        control="Shared DIFF, norm on the map",
         source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
         head_norm=False, lambda_vectors=True, low_rank_maps=True, map_norm=True,
     ),

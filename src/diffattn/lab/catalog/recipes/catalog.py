@@ -47,6 +47,18 @@ GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
     },
 }
 """Recipes by experiment; every large one has a small sibling."""
+TITLES = {
+    "comparison": "Softmax models, whose twins 'diffattn reproduce text --scale NAME' compares",
+    "main pair": "The DIFF paper's main models (Table 8)",
+    "sizes": "Loss over the size of the model (Figure 3a)",
+    "tokens": "Loss over training tokens (Figure 3b)",
+    "long context": "Then a context of 65,536 (Figures 4 and 5)",
+    "ablations": "Ablations of Table 6 and of the V2 note",
+    "Shared DIFF": "Shared DIFF: rank, λ_init and norm",
+    "mathematics": "Then mathematics, in two stages (Figure 9)",
+    "laptop": "Small siblings of the above, minutes on 2 CPU cores",
+}
+"""Titles of the experiments in lists; the siblings of all have one."""
 RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
 SCALES = ("smoke", "laptop", "study", "workstation")
 """Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""

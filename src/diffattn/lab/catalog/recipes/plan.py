@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from diffattn.lab.catalog.models import type_name
 from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig, WindowConfig
 from diffattn.models.config.settings import ModelSettings
 
@@ -17,6 +18,24 @@ class RunPlan:
     train: TrainConfig
     data: DataConfig
     windows: WindowConfig = field(default_factory=WindowConfig)
+
+    @property
+    def summary(self) -> str:
+        """The model in a few words: its attention, and what is special about it."""
+        model, facts = self.model, self.model.attention
+        if facts.control:
+            return facts.control
+        title, _, _ = type_name(facts.name).partition(" (")
+        norm = {None: "", True: "head norm", False: "no head norm"}[model.head_norm]
+        changes = [
+            f"rank {model.shared_rank}" if facts.low_rank_maps else "",
+            norm,
+            "" if model.lambda_init is None else f"λ_init {model.lambda_init}",
+        ]
+        changes = [change for change in changes if change]
+        if model.attention_type == "softmax" or not changes:
+            changes.insert(0, f"{model.num_heads} heads")
+        return ", ".join([title, *changes])
 
     def config(self) -> RunConfig:
         """The full configuration."""

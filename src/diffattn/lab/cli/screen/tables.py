@@ -1,5 +1,7 @@
 """Tables on the screen."""
 
+import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ from rich.text import Text
 
 # Away from a terminal, a long row is better than a broken one.
 _WIDTH_ELSEWHERE = 160
+_WIDEST_TEXT = 100
 _GAP = 3
 """Between two columns."""
 
@@ -22,7 +25,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         return
     console = Console()
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=_WIDTH_ELSEWHERE)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     name, *others = (key.replace("_", " ") for key in rows[0])
@@ -44,6 +47,23 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     for line in lines:
         table.add_row(*map(Text, line))
     console.print(table)
+
+
+def print_groups(groups: Mapping[str, Sequence[tuple[str, ...]]]) -> None:
+    """Print titles and the rows below them; the last cell of a row wraps under itself."""
+    console = Console()
+    width = min(console.width, _WIDEST_TEXT)
+    for number, (title, rows) in enumerate(groups.items()):
+        *columns, _ = zip(*rows, strict=True)
+        widths = [max(map(len, column)) + 2 for column in columns]
+        lines = [""] * (number > 0) + textwrap.wrap(title, width)
+        for *cells, text in rows:
+            begin = "  " + "".join(f"{cell:<{n}}" for cell, n in zip(cells, widths, strict=True))
+            indent = " " * min(len(begin), width // 2)
+            lines += textwrap.wrap(
+                begin + text, width, subsequent_indent=indent, break_on_hyphens=False
+            )
+        console.print("\n".join(lines), markup=False, highlight=False)
 
 
 def _cell(value: Any) -> str:
