@@ -54,7 +54,7 @@ def _recipes() -> _Listed:
     from diffattn.lab.catalog.recipes.catalog import GROUPS, TITLES
     from diffattn.models.accounting import parameter_count
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     named = ((group, name, make) for group in GROUPS for name, make in GROUPS[group].items())
     for group, name, make in named:
         plan = make()
@@ -70,7 +70,7 @@ def _recipes() -> _Listed:
             }
         )
     titles = [TITLES.get(row["experiment"], TITLES["laptop"]) for row in rows]
-    groups = {}
+    groups: dict[str, Any] = {}
     for title in dict.fromkeys(titles):
         members = [row for row, its in zip(rows, titles, strict=True) if its == title]
         groups |= _group(title, members)
