@@ -1,10 +1,9 @@
-"""Memory that shows when it is read unwritten, and attention written out in loops."""
+"""Memory that shows when it is read unwritten, and what of the backends runs at every push."""
 
-import math
 import zlib
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,77 +73,14 @@ def _no_gradient_where_there_is_none(request):
 
 
 @pytest.fixture
-def naive_attention():
-    """Eq. (1) in Python floats: ``(q, k, v, lam, **options)`` to output, A1, A2."""
-    return _naive_attention
+def launches(monkeypatch):
+    """Name, grid and options of every kernel that the interpreter runs from here on."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    run, launches = interpreter.GridExecutor.__call__, []
 
+    def record(self, *args, **options):
+        launches.append(SimpleNamespace(name=self.fn.__name__, grid=self.grid, options=options))
+        return run(self, *args, **options)
 
-def _naive_attention(q, k, v, lam, **options):
-    num_queries, num_keys = q.shape[1], k.shape[1]
-    batch, _, num_heads, _, head_dim = q.shape
-    group = num_heads // k.shape[2]
-    scale = options.pop("scale", 1 / math.sqrt(head_dim))
-    shared_keys = k.ndim == 4
-    lam = lam.expand(batch, num_queries, num_heads).tolist()
-    q, k, v = q.tolist(), k.tolist(), v.tolist()
-    maps = torch.zeros(2, batch, num_heads, num_queries, num_keys, dtype=torch.float64)
-    out = torch.zeros(batch, num_queries, num_heads, len(v[0][0][0]), dtype=torch.float64)
-    for b in range(batch):
-        for i in range(num_queries):
-            seen = [j for j in range(num_keys) if _sees(b, i, j, num_queries, num_keys, **options)]
-            if not seen:
-                continue
-            for h in range(num_heads):
-                kv_head = h // group  # pair first, then repeat
-                for m in range(2):
-                    keys = [k[b][j][kv_head] if shared_keys else k[b][j][kv_head][m] for j in seen]
-                    scores = [scale * _dot(q[b][i][h][m], key) for key in keys]
-                    for j, weight in zip(seen, _softmax(scores), strict=True):
-                        maps[m, b, h, i, j] = weight
-                for c in range(out.shape[-1]):
-                    out[b, i, h, c] = math.fsum(
-                        (maps[0, b, h, i, j].item() - lam[b][i][h] * maps[1, b, h, i, j].item())
-                        * v[b][j][kv_head][c]
-                        for j in seen
-                    )
-    return out, maps[0], maps[1]
-
-
-def _sees(
-    row,
-    query,
-    key,
-    num_queries,
-    num_keys,
-    *,
-    causal=True,
-    window=None,
-    key_padding_mask=None,
-    kv_lengths=None,
-    cu_seqlens=None,
-):
-    length = num_keys if kv_lengths is None else int(kv_lengths[row])
-    position = query + length - num_queries
-    if key >= length:
-        return False
-    if causal and key > position:
-        return False
-    if window is not None and not 0 <= position - key < window:
-        return False
-    if key_padding_mask is not None and not key_padding_mask[row, key]:
-        return False
-    if cu_seqlens is not None:
-        documents = [range(start, end) for start, end in pairwise(cu_seqlens.tolist())]
-        return any(query in document and key in document for document in documents)
-    return True
-
-
-def _dot(x, y):
-    return math.fsum(a * b for a, b in zip(x, y, strict=True))
-
-
-def _softmax(scores):
-    largest = max(scores)
-    exponentials = [math.exp(score - largest) for score in scores]
-    total = math.fsum(exponentials)
-    return [x / total for x in exponentials]
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", record)
+    return launches

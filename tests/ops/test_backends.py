@@ -63,9 +63,11 @@ def test_a_name_makes_its_number_of_attention_calls(name, num_calls, monkeypatch
         return attention(*args, **options)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
-    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=3))
+    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=3, num_kv_heads=2))
     diff_attention(*inputs.tensors().values(), backend=name)
     assert len(calls) == num_calls
+    if name == "composed":  # keys of both maps side by side, not repeated
+        assert calls[0][1].shape == (2, 2, 3, 16)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The baseline operator: against loops, its own maps, and PyTorch's causal form."""
+"""The baseline operator: against a second oracle, its own maps, and PyTorch's causal form."""
 
 import re
 
@@ -11,6 +11,7 @@ from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
+from ops.plain_attention import plain_attention, plain_maps
 
 _SMALL = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 3, "value_dim": 2, "shared_keys": True}
 CASES = [
@@ -42,10 +43,15 @@ def assert_same(actual, expected, inputs):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_equals_softmax_in_loops(case, naive_attention, device):
+def test_equals_the_definition(case, device):
     inputs, (q, k, v) = softmax_inputs(case, dtype=torch.float64, device=device)
-    zero = torch.zeros_like(inputs.lam)
-    out, expected, _ = naive_attention(inputs.q, k, v, zero, **inputs.options)
+    tensors = (inputs.q, k, v, torch.zeros_like(inputs.lam))
+    tensors = [x.detach().cpu() for x in tensors]
+    options = {
+        name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in inputs.options.items()
+    }
+    out = plain_attention(*tensors, **options)
+    expected = plain_maps(tensors[0], tensors[1], tensors[3], **options)[0][0]
     assert_same(softmax_attention(q, k, v, **inputs.options).cpu(), out, inputs)
     maps = softmax_attention_maps(q, k, **inputs.options).cpu()
     assert_same(maps, expected, inputs)

@@ -12,10 +12,9 @@ from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
+from ops.plain_attention import plain_attention, visible
 from tally import trial
 from tools import fuzz
-
-from .plain_attention import plain_attention, visible
 
 SAMPLE = 83
 """Every push takes each 83rd case: a prime, so that no axis of a product is left out."""

@@ -7,9 +7,11 @@ from diffattn import diff_attention
 from diffattn.errors import BackendError
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import decode_op, reference
+from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs.masking import AttentionMask
 from ops.paged_inputs import pages_of
+
+from .kernel_calls import decode as run
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -40,18 +42,11 @@ CASES = [
 ]  # fmt: skip
 
 
-@torch.no_grad()
-def run(q, k, v, lam, *, backend, scale=None, **options):
-    """The shape of ``diff_attention``, for two backends that need not be registered."""
-    forward = decode_op.forward if backend == "decode" else reference.forward
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return forward(q, k, v, lam, scale=scale, mask=AttentionMask(**options))
-
-
-@pytest.mark.sampled(one_of=2)
+@pytest.mark.sampled(one_of=3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_decode_matches_reference(case, kernel_device):
-    inputs = make_diff_attention_inputs(case, device=kernel_device)
+def test_decode_matches_reference(case, dtype, kernel_device):
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=kernel_device)
     assert_close_to_reference(run, inputs, backend="decode", gradients=False)
 
 
@@ -62,17 +57,6 @@ def test_the_widest_window_of_a_short_row_does_not_wrap_around(paged, kernel_dev
     inputs = make_diff_attention_inputs(case, device=kernel_device)
     function, backend = (pages_of(16), "triton") if paged else (run, "decode")
     assert_close_to_reference(function, inputs, backend=backend, gradients=False)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
-@pytest.mark.parametrize(
-    "case",
-    [CASES[0], *(pytest.param(case, marks=pytest.mark.scheduled) for case in CASES[1:])],
-    ids=str,
-)
-def test_decode_matches_reference_in_16_bits(case, dtype, kernel_device):
-    inputs = make_diff_attention_inputs(case, dtype=dtype, device=kernel_device)
-    assert_close_to_reference(run, inputs, backend="decode", gradients=False)
 
 
 @pytest.mark.parametrize("num_splits", [1, 2, 5, 19])

@@ -7,17 +7,11 @@ import torch
 
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import custom_op, reference
-from diffattn.ops.inputs.masking import AttentionMask
+from ops.test_diff_attention import expanded, surrounded, transposed
+
+from .kernel_calls import differential as op
 
 pytest.importorskip("triton")
-
-
-def op(*tensors, backend, scale=None, **options):
-    """The kernels or the reference, without the public function's checks."""
-    scale = tensors[0].shape[-1] ** -0.5 if scale is None else scale
-    forward = custom_op.diff_attention if backend == "triton" else reference.forward
-    return forward(*tensors, scale=scale, mask=AttentionMask(**options))
 
 
 def in_kernel_widths(case):
@@ -89,13 +83,6 @@ def test_any_lambda(value, axes, kernel_device):
     assert_close_to_reference(op, inputs, backend="triton")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
-@pytest.mark.parametrize("base", [V1, V2], ids=str)
-def test_16_bits(base, dtype, kernel_device):
-    inputs = make_diff_attention_inputs(base, dtype=dtype, device=kernel_device)
-    assert_close_to_reference(op, inputs, backend="triton")
-
-
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
 def test_logits_of_ten_thousand(base, kernel_device):
     inputs = make_diff_attention_inputs(base, device=kernel_device)
@@ -138,22 +125,8 @@ def test_one_map_after_the_other(base, dtype, kernel_device):
         assert_close_to_reference(op, inputs, backend="triton")
 
 
-def transposed(x):
-    return x.transpose(0, -1).contiguous().transpose(0, -1)
-
-
 def heads_first(x):
     return x.transpose(1, 2).contiguous().transpose(1, 2) if x.ndim > 3 else x
-
-
-def surrounded(x):
-    """A window into a larger tensor, with NaN all around it."""
-    larger = x.new_full([size + 2 for size in x.shape], float("nan"))
-    return larger[tuple(slice(1, size + 1) for size in x.shape)].copy_(x)
-
-
-def expanded(x):
-    return x[:1].expand_as(x)
 
 
 @pytest.mark.parametrize("layout", [transposed, heads_first, surrounded, expanded])

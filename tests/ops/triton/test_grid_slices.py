@@ -30,20 +30,6 @@ LEAST = 2
 """Programs on an axis: both the batch of 3 and the 4 heads are cut into 2."""
 
 
-@pytest.fixture
-def grids(monkeypatch):
-    """Grids of all launches."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
-    launch, seen = interpreter.GridExecutor.__call__, []
-
-    def record(self, *args, **options):
-        seen.append(self.grid)
-        return launch(self, *args, **options)
-
-    monkeypatch.setattr(interpreter.GridExecutor, "__call__", record)
-    return seen
-
-
 def results(op, inputs):
     """Output and gradients of ``op`` on ``inputs``."""
     leaves = inputs.tensors()
@@ -68,16 +54,16 @@ def results(op, inputs):
         ("softmax", "lengths, padding, λ of all"),
     ],
 )
-def test_slices_give_what_the_whole_gives(op, name, grids, monkeypatch):
+def test_slices_give_what_the_whole_gives(op, name, launches, monkeypatch):
     inputs = make_diff_attention_inputs(CASES[name])
     assert grid_slices.MAX_PROGRAMS == 65_535
     whole = results(op, inputs)
-    assert len(grids) == 4
-    assert max(axis for grid in grids for axis in grid[1:]) > LEAST
-    grids.clear()
+    assert len(launches) == 4
+    assert max(axis for made in launches for axis in made.grid[1:]) > LEAST
+    launches.clear()
     monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
     sliced = results(op, inputs)
-    assert max(axis for grid in grids for axis in grid[1:]) <= LEAST
+    assert max(axis for made in launches for axis in made.grid[1:]) <= LEAST
     for got, want in zip(sliced[:4], whole[:4], strict=True):
         assert torch.equal(got, want)
         assert got.is_contiguous()
@@ -85,12 +71,12 @@ def test_slices_give_what_the_whole_gives(op, name, grids, monkeypatch):
         torch.testing.assert_close(sliced[4], whole[4], rtol=1e-5, atol=1e-6)
 
 
-def test_decode_has_batch_and_heads_on_the_first_axis(grids):
+def test_decode_has_batch_and_heads_on_the_first_axis(launches):
     """Which takes 2³¹ − 1; the others are blocks of at most 16 queries, and parts of the keys."""
     case = replace(CASE, num_queries=1, num_keys=2, num_kv_heads=4)
     with torch.no_grad():
         decode_op.forward(**make_diff_attention_inputs(case).tensors(), scale=0.2)
-    (attend, combine) = grids
+    attend, combine = (made.grid for made in launches)
     assert attend == (3 * 4, 1, 1)
     assert combine[1:] in ((), (1, 1))
 

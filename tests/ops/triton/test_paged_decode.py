@@ -37,18 +37,11 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(one_of=2)
+@pytest.mark.sampled(one_of=4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("case", "page_size"), CASES, ids=[str(case) for case, _ in CASES])
-def test_pages_give_what_the_keys_in_a_row_give(case, page_size, device):
+def test_pages_give_what_the_keys_in_a_row_give(case, page_size, dtype, kernel_device):
     """Against the eager definition in float64 on keys that were never paged."""
-    inputs = make_diff_attention_inputs(case, device=device)
-    assert_close_to_reference(pages_of(page_size), inputs, backend="triton", gradients=False)
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
-@pytest.mark.parametrize(("case", "page_size"), CASES, ids=[str(case) for case, _ in CASES])
-def test_pages_in_16_bits(case, page_size, dtype, kernel_device):
     inputs = make_diff_attention_inputs(case, dtype=dtype, device=kernel_device)
     assert_close_to_reference(pages_of(page_size), inputs, backend="triton", gradients=False)
 

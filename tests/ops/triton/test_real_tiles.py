@@ -197,38 +197,31 @@ def test_a_push_meets_every_launch_of_every_chip_and_every_mask():
     assert {dtype for _, _, dtype, *_ in pushed} == {torch.bfloat16, torch.float16}
 
 
-@pytest.fixture
-def launched(monkeypatch):
-    """Queries and keys per tile of every launch from here on that has tiles of both."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
-    tiles, run = [], interpreter.GridExecutor.__call__
-
-    def record(self, *args, **options):
-        if options.get("BLOCK_N"):
-            tiles.append((options["BLOCK_M"], options["BLOCK_N"]))
-        run(self, *args, **options)
-
-    monkeypatch.setattr(interpreter.GridExecutor, "__call__", record)
-    return tiles
+def tiles_of(launches):
+    """Queries and keys per tile of every launch that has tiles of both."""
+    options = [made.options for made in launches if made.options.get("BLOCK_N")]
+    return [(each["BLOCK_M"], each["BLOCK_N"]) for each in options]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("form", ["v1", "softmax"])
 @pytest.mark.parametrize("chip", configs.CAPABILITIES)
-def test_the_tiles_launched_are_those_of_the_chip(chip, form, order, adds, launched):
+def test_the_tiles_launched_are_those_of_the_chip(chip, form, order, adds, launches):
     adds(order)
     op = softmax if form == "softmax" else differential
     case = OpCase(name="", num_queries=2, **shapes(form, 128))
     inputs = inputs_of(op, case, dtype=torch.bfloat16)
     with launched_as_on(chip):
         op(*inputs.tensors().values(), backend="triton").sum().backward()
-    assert launched == [tuple(tile) for _, *tile in launches_of(form, 128, chip).of(order)]
+    assert tiles_of(launches) == [
+        tuple(tile) for _, *tile in launches_of(form, 128, chip).of(order)
+    ]
 
 
 @pytest.mark.parametrize("head_dim", [96, 128])
 @pytest.mark.parametrize("chip", configs.SMALL_SHARED)
 def test_padded_rows_have_tiles_of_their_own_where_registers_are_short(
-    chip, head_dim, adds, launched
+    chip, head_dim, adds, launches
 ):
     adds("one-kernel")
     options = lengths_and_masks(32, 64)["padded"]
@@ -236,7 +229,7 @@ def test_padded_rows_have_tiles_of_their_own_where_registers_are_short(
     with launched_as_on(chip):
         inputs = inputs_of(differential, case, dtype=torch.bfloat16)
         assert_close_to_reference(differential, inputs, backend="triton")
-    assert launched[-1] == (32, 16)
+    assert tiles_of(launches)[-1] == (32, 16)
 
 
 DECODE_MASKS = {

@@ -47,23 +47,11 @@ def run(q, k, v, lam, *, backend, page_size=None, scale=None, **options):
     return decode_op.paged_softmax(q, k_pages, v_pages, table, scale=scale, mask=mask)
 
 
-by_page_size = pytest.mark.parametrize("page_size", [None, 16], ids=["dense", "paged"])
-
-
-@pytest.mark.sampled(one_of=2)
-@by_page_size
+@pytest.mark.sampled(one_of=4)
+@pytest.mark.parametrize("page_size", [None, 16], ids=["dense", "paged"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_one_map_is_softmax_attention(case, page_size, kernel_device):
-    inputs = inputs_of(softmax_decode, case, device=kernel_device)
-    one_map = partial(run, page_size=page_size)
-    assert_close_to_reference(one_map, inputs, backend="kernel", gradients=False)
-
-
-@pytest.mark.scheduled
-@by_page_size
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_one_map_in_16_bits(case, dtype, page_size, kernel_device):
+def test_one_map_is_softmax_attention(case, dtype, page_size, kernel_device):
     inputs = inputs_of(softmax_decode, case, dtype=dtype, device=kernel_device)
     one_map = partial(run, page_size=page_size)
     assert_close_to_reference(one_map, inputs, backend="kernel", gradients=False)

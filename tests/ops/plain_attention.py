@@ -3,9 +3,16 @@
 import torch
 
 
-def plain_attention(q, k, v, lam, *, scale=None, **options):
+def plain_attention(q, k, v, lam, **options):
     """Arguments and result of ``diff_attention``; every tensor float64."""
-    assert {x.dtype for x in (q, k, v, lam)} == {torch.float64}
+    maps, lam = plain_maps(q, k, lam, **options)
+    heads = torch.arange(q.shape[2]) // (q.shape[2] // k.shape[2])
+    return torch.einsum("bhts,bshc->bthc", maps[0] - lam * maps[1], v[:, :, heads])
+
+
+def plain_maps(q, k, lam, *, scale=None, **options):
+    """Both maps ``[2, B, H, T, S]`` and λ ``[B, H, T, 1]``; every tensor float64."""
+    assert {x.dtype for x in (q, k, lam)} == {torch.float64}
     batch, num_queries, num_heads, _, head_dim = q.shape
     heads = torch.arange(num_heads) // (num_heads // k.shape[2])  # pair first, then repeat
     keys = (k if k.ndim == 5 else torch.stack((k, k), 3))[:, :, heads]
@@ -18,8 +25,7 @@ def plain_attention(q, k, v, lam, *, scale=None, **options):
     total = weights.sum(-1, keepdim=True)
     maps = weights / torch.where(total > 0, total, 1.0)
     lam = lam.expand(batch, num_queries, num_heads).transpose(1, 2)[..., None]
-    signed = maps[:, :, 0] - lam * maps[:, :, 1]
-    return torch.einsum("bhts,bshc->bthc", signed, v[:, :, heads])
+    return maps.permute(2, 0, 1, 3, 4), lam
 
 
 def visible(
