@@ -27,20 +27,17 @@ _SMALL_SHAPES = ((2, 16, 4, 2, 64), (2, 64, 2, 2, 64), (2, 64, 2, 128), (4,))
 
 def list_gpus() -> list[dict[str, str]]:
     """Every GPU here, and whether ``auto`` chooses kernels on it."""
-    gpus = []
-    for index in range(torch.cuda.device_count()):
-        device = torch.device("cuda", index)
-        capability = kernel_support.compute_capability(device)
-        if capability is not None:
-            gpus.append(
-                {
-                    "device": str(device),
-                    "name": torch.cuda.get_device_name(device),
-                    "capability": kernel_support.dotted(capability),
-                    "auto": kernel_support.auto_says(capability),
-                }
-            )
-    return gpus
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    return [
+        {
+            "device": str(device),
+            "name": torch.cuda.get_device_name(device),
+            "capability": kernel_support.dotted(capability),
+            "auto": kernel_support.auto_says(capability),
+        }
+        for device in devices
+        if (capability := kernel_support.compute_capability(device)) is not None
+    ]
 
 
 def check_backends() -> list[dict[str, Any]]:

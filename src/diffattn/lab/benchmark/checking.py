@@ -114,11 +114,7 @@ class Exact:
         return cls(doubled, dict(zip("qkv", leaves, strict=True)), maps=1)
 
     def check(self, run: Callable[[], Tensor], gradients: bool) -> dict[str, Any]:
-        """Compare a contender.
-
-        Args:
-            run: The contender on the tensors.
-            gradients: Compare the gradients of every tensor too.
+        """Compare a contender on the tensors, and the gradients of every tensor if asked for.
 
         Returns:
             ``passed``; ``error`` and ``budget`` of the value nearest to its budget or furthest
@@ -127,14 +123,11 @@ class Exact:
         out = run() if gradients else torch.no_grad()(run)()
         values = output_and_gradients(out, self.leaves, self.weights if gradients else None)
         exact = self.output_and_gradients if gradients else self.output
-        return _worst(values, exact, self.maps) | {"compared": self._compared_in_words()}
-
-    def _compared_in_words(self) -> str:
         rows = sum(part.last - part.first for part in self.chosen)
-        if rows == math.prod(self.inputs.q.shape[:3]):
-            return "everything"
         heads = len({(part.batch, part.head) for part in self.chosen})
-        return f"{rows:,} rows of {heads} heads"
+        is_all = rows == math.prod(self.inputs.q.shape[:3])
+        compared = "everything" if is_all else f"{rows:,} rows of {heads} heads"
+        return _worst(values, exact, self.maps) | {"compared": compared}
 
 
 def check_diff(
@@ -239,10 +232,12 @@ def _expected(
         lam_place = rows if inputs.lam.ndim else ()
         for name in exact:
             place = places.get(name, lam_place)
-            pair = [_one_head(x[name]) for x in (exact, off)]
+            # Rows first, without the axes of batch and head; a scalar λ has none.
+            pair = [x[name][0, :, 0] if x[name].ndim else x[name] for x in (exact, off)]
             pair[1] = pair[1].square()  # roundings of several parts add as squares
-            if place == head:
-                pair = [_up_to(inputs.k.shape[1], x) for x in pair]
+            if place == head:  # rows of 0 for the keys that no row of the part sees
+                unseen = inputs.k.shape[1] - pair[0].shape[0]
+                pair = [torch.cat([x, x.new_zeros(unseen, *x.shape[1:])]) for x in pair]
             at = values.setdefault(name, {})
             if place in at:
                 pair = [a + b for a, b in zip(at[place], pair, strict=True)]
@@ -271,16 +266,6 @@ def _sub_inputs(
         tensors = (inputs.q[b, rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
         q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
         yield part, DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
-
-
-def _one_head(x: Tensor) -> Tensor:
-    """Rows first, without the axes of batch and head; a scalar λ has none."""
-    return x[0, :, 0] if x.ndim else x
-
-
-def _up_to(num_keys: int, x: Tensor) -> Tensor:
-    """Rows of 0 for the keys that no row of the part sees."""
-    return torch.cat([x, x.new_zeros(num_keys - x.shape[0], *x.shape[1:])])
 
 
 def _stack(items: list[Tensor]) -> Tensor:

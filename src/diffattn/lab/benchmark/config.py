@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.benchmark.contender_names import contender_names
+from diffattn.lab.records.results import case_key
 from diffattn.models.config.known_names import check_known
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
 ATTENTIONS = ("v1", "v2")
-_MOST_ROUNDS = 1_000_000
-_MOST_SECONDS = 10_000_000
+_LIMITS = {"rounds": (1, 1_000_000), "seconds": (0, 10_000_000)}
 
 
 def check_names(
@@ -29,11 +29,7 @@ def check_names(
     dtypes: Iterable[str],
     only: Iterable[str],
 ) -> None:
-    """Check the names of one call, without torch.
-
-    Raises:
-        ConfigError: One of them is unknown.
-    """
+    """Check the names of one call, without torch."""
     check_known("bench", "suite", suite, SUITES)
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
@@ -47,20 +43,8 @@ def check_names(
         check_known("bench", "contender", name, contender_names(suite))
 
 
-def torch_dtype(name: str) -> "torch.dtype":
-    """PyTorch's dtype of a name in :data:`DTYPES`."""
-    import torch
-
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
 def require_cuda() -> None:
-    """Raise where the device ``"cuda"`` is wanted and there is none.
-
-    Raises:
-        ConfigError: There is no CUDA device.
-    """
+    """Raise a ConfigError where there is no CUDA device."""
     import torch
 
     if not torch.cuda.is_available():
@@ -106,19 +90,16 @@ class BenchConfig:
     """Digest of the tuner's record by whose lines kernels are launched. Default: the package's."""
 
     def __post_init__(self) -> None:
-        check_known("bench", "suite", self.suite, SUITES)
         check_names(self.suite, self.scale, self.device, self.attention, self.dtypes, self.only)
         for length in self.lengths:
             if length < 1:
                 raise ConfigError(f"bench: length must be 1 or more, got {length}.")
-        if not 1 <= self.rounds <= _MOST_ROUNDS:
-            raise ConfigError(
-                f"bench: rounds must be 1 or more and at most {_MOST_ROUNDS}, got {self.rounds}."
-            )
-        if not 0 <= self.seconds <= _MOST_SECONDS:
-            raise ConfigError(
-                f"bench: seconds must be 0 or more and at most {_MOST_SECONDS}, got {self.seconds}."
-            )
+        for name, (least, most) in _LIMITS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ConfigError(
+                    f"bench: {name} must be {least} or more and at most {most}, got {value}."
+                )
         if self.device == "cuda":
             require_cuda()
         if self.device == "cpu" and "float16" in self.dtypes:
@@ -147,7 +128,15 @@ class Case:
     @property
     def torch_dtype(self) -> "torch.dtype":
         """PyTorch's own name of the dtype."""
-        return torch_dtype(self.dtype)
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """As of the record; see :attr:`BenchCase.key`."""
+        return case_key(self)
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""

@@ -36,6 +36,7 @@ _KERNELS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
+Qkv = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,40 +69,43 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
         case: Shape ``B``, ``H``, ``d``, ``N`` (and ``S``: cached keys), ``attention``.
         only: Names of backends besides T. Default: all.
     """
-    inputs = make_diff_attention_inputs(
-        op_case(case), dtype=case.torch_dtype, device=case.device, seed=0, drawn_on=case.device
-    )
-    softmax = SoftmaxInputs.from_differential(inputs)
+    inputs = draw_inputs(case)
+    q, k, v = softmax_twin(inputs)
     if case.mode == "decode":  # keys and values lie as a model's cache holds them
         inputs = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
-        softmax = replace(softmax, k=cached(softmax.k), v=cached(softmax.v))
+        k, v = cached(k), cached(v)
     # Exact values are the same for all that read the same memory.
-    exact = (Exact.softmax(softmax.leaves()), Exact.diff(inputs))
+    softmax, diff = Exact.softmax((q, k, v)), Exact.diff(inputs)
     contenders = [
-        softmax_contender(case, name, backend, run, softmax, exact[0], refusal=refusal)
-        for name, backend, run, refusal in _sdpa_kernels(case, softmax)
+        contender(case, softmax, name, backend, run, role=T, refusal=refusal)
+        for name, backend, run, refusal in _sdpa_kernels(case, (q, k, v))
     ]
-
-    def wanted(operator: str) -> list[backends.Backend]:
-        return [b for b in backends.table(operator) if not only or b.name in only]
-
     # "sdpa" is PyTorch's own call behind our checks: T without them.
-    others = [b for b in wanted("softmax_attention") if b.name != SDPA]
-    contenders += [_softmax_by(case, softmax, exact[0], backend) for backend in others]
-    contenders += [_diff(case, inputs, exact[1], backend) for backend in wanted("diff_attention")]
+    tables = (
+        (softmax, "softmax_attention", "softmax_", TC),
+        (diff, "diff_attention", "", DIFF),
+    )
+    for exact, table, prefix, role in tables:
+        for backend in backends.table(table):
+            name = backend.name
+            if (only and name not in only) or (name == SDPA and role == TC):
+                continue
+            leaves: tuple[Any, ...] = tuple(exact.leaves.values())
+            operator: Any = softmax_attention if role == TC else _operator(case, name)
+            run = partial(operator, *leaves, backend=name)
+            facts = facts_of(case, *leaves[:3])
+            refusal = refuses(case, backend, facts) or _too_large(case, name, facts)
+            contenders.append(
+                contender(case, exact, f"{prefix}{name}", name, run, role=role, refusal=refusal)
+            )
     return contenders
 
 
-def cached(x: Tensor) -> Tensor:
-    """As a model's cache lies: ``[B, S, heads, ...]`` as a view of ``[B, heads, S, ...]``."""
-    return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
-
-
-def op_case(case: Case) -> OpCase:
-    """The operator's shapes of one case."""
+def draw_inputs(case: Case) -> DiffAttentionInputs:
+    """Tensors of the operator in the shapes of one case."""
     shape = case.shape
     heads, dim, shared = shape["H"], shape["d"], shape.get("attention") == "v2"
-    return OpCase(
+    op_case = OpCase(
         name="benchmark",
         num_queries=shape["N"],
         num_keys=shape.get("S"),
@@ -113,57 +117,50 @@ def op_case(case: Case) -> OpCase:
         shared_keys=shared,
         lam_axes="bth" if shared else "",
     )
+    return make_diff_attention_inputs(
+        op_case, dtype=case.torch_dtype, device=case.device, seed=0, drawn_on=case.device
+    )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SoftmaxInputs:
-    """Inputs of the softmax twin: views of the differential ones wherever shapes allow it."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
-    @classmethod
-    def from_differential(cls, inputs: DiffAttentionInputs) -> "SoftmaxInputs":
-        """V1: 2H heads, one per map, each with half of V. V2: H heads with map 1's queries."""
-        q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
-        if k.ndim == 5:
-            q, k, v = q.flatten(2, 3), k.flatten(2, 3), v.unflatten(-1, (2, -1)).flatten(2, 3)
-        else:
-            q = q[:, :, :, 0].contiguous()
-        leaves = (x.detach().requires_grad_() for x in (q, k, v))
-        return cls(**dict(zip("qkv", leaves, strict=True)))
-
-    def leaves(self) -> tuple[Tensor, ...]:
-        """The tensors that get a gradient."""
-        return self.q, self.k, self.v
+def cached(x: Tensor) -> Tensor:
+    """As a model's cache lies: ``[B, S, heads, ...]`` as a view of ``[B, heads, S, ...]``."""
+    return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
 
 
-def sdpa_of(inputs: SoftmaxInputs, kernel: SDPBackend | None = None) -> Tensor:
+def softmax_twin(inputs: DiffAttentionInputs) -> Qkv:
+    """Inputs of the softmax twin: views of the differential ones wherever shapes allow it.
+
+    V1: 2H heads, one per map, each with half of V. V2: H heads with map 1's queries.
+    """
+    q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
+    if k.ndim == 5:
+        q, k, v = q.flatten(2, 3), k.flatten(2, 3), v.unflatten(-1, (2, -1)).flatten(2, 3)
+    else:
+        q = q[:, :, :, 0].contiguous()
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    return q, k, v
+
+
+def sdpa_of(inputs: Qkv, kernel: SDPBackend | None = None) -> Tensor:
     """PyTorch's softmax attention, by its own choice of a kernel or by the given one."""
-    q, k, v = (x.transpose(1, 2) for x in inputs.leaves())
+    q, k, v = (x.transpose(1, 2) for x in inputs)
+    attend = partial(F.scaled_dot_product_attention, q, k, v)
     causal = q.shape[2] > 1  # one query sees every key
     if kernel is None:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    else:
-        with sdpa_kernel(kernel):
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return out.transpose(1, 2)
+        return attend(is_causal=causal).transpose(1, 2)
+    with sdpa_kernel(kernel):
+        return attend(is_causal=causal).transpose(1, 2)
 
 
 def _sdpa_kernels(
-    case: Case, inputs: SoftmaxInputs
+    case: Case, inputs: Qkv
 ) -> list[tuple[str, str, Callable[[], Tensor], str | None]]:
     """T by each kernel of PyTorch; on a CPU there is one choice, which is named."""
     if case.device == "cpu":
         refusal = _refusal(partial(sdpa_of, inputs, SDPBackend.FLASH_ATTENTION))
-        name = "math" if refusal else "flash"
-        return [(SDPA, f"sdpa ({name})", partial(sdpa_of, inputs), None)]
-    kernels: list[tuple[str, str, Callable[[], Tensor], str | None]] = []
-    for name, kernel in _KERNELS.items():
-        run = partial(sdpa_of, inputs, kernel)
-        kernels.append((f"sdpa_{name}", f"sdpa ({name})", run, _refusal(run)))
-    return kernels
+        return [(SDPA, f"sdpa ({'math' if refusal else 'flash'})", partial(sdpa_of, inputs), None)]
+    runs = {name: partial(sdpa_of, inputs, kernel) for name, kernel in _KERNELS.items()}
+    return [(f"sdpa_{n}", f"sdpa ({n})", run, _refusal(run)) for n, run in runs.items()]
 
 
 @torch.no_grad()
@@ -179,84 +176,35 @@ def _refusal(run: Callable[[], Tensor]) -> str | None:
     return None
 
 
-def softmax_contender(
+def contender(
     case: Case,
+    exact: Exact,
     name: str,
     backend: str,
     run: Callable[[], Tensor],
-    inputs: SoftmaxInputs,
-    exact: Exact,
     *,
-    role: str = T,
+    role: str,
     technique: str | None = None,
     refusal: str | None = None,
 ) -> Contender:
-    """A contender on the softmax twin."""
-    leaves = inputs.leaves()
-    facts, num_heads = facts_of(case, *leaves), leaves[0].shape[2]
+    """A contender on the tensors of ``exact``: differential attention, or its softmax twin."""
+    leaves = tuple(exact.leaves.values())
+    facts = facts_of(case, *leaves[:3])
+    size: dict[str, Any] = {"batch": case.shape["B"], "mode": case.mode}
+    if exact.maps == 1:
+        flops = softmax_flops(facts, num_heads=leaves[0].shape[2], **size)
+    else:
+        flops = diff_flops(facts, backend, num_heads=case.shape["H"], **size)
     return Contender(
         name=name,
         role=role,
         backend=backend,
-        technique=technique or backend,
+        technique=technique or (name if role == DIFF else backend),
         forward=run,
         backward=Gradients(leaves),
         check=partial(exact.check, run),
-        flops=softmax_flops(facts, batch=case.shape["B"], num_heads=num_heads, mode=case.mode),
+        flops=flops,
         refusal=refusal,
-    )
-
-
-def diff_contender(
-    case: Case,
-    name: str,
-    backend: backends.Backend,
-    run: Callable[[], Tensor],
-    inputs: DiffAttentionInputs,
-    exact: Exact,
-    refusal: str | None,
-) -> Contender:
-    """A contender on differential attention."""
-    facts = facts_of(case, inputs.q, inputs.k, inputs.v)
-    batch, num_heads = case.shape["B"], case.shape["H"]
-    return Contender(
-        name=name,
-        role=DIFF,
-        backend=backend.name,
-        technique=name,
-        forward=run,
-        backward=Gradients(tuple(inputs.tensors().values())),
-        check=partial(exact.check, run),
-        flops=diff_flops(facts, backend.name, batch=batch, num_heads=num_heads, mode=case.mode),
-        refusal=refusal,
-    )
-
-
-def _softmax_by(
-    case: Case, inputs: SoftmaxInputs, exact: Exact, backend: backends.Backend
-) -> Contender:
-    leaves: tuple[Any, ...] = inputs.leaves()
-    operator: Any = softmax_attention
-    run = partial(operator, *leaves, backend=backend.name)
-    refusal = _refuses(case, backend, facts_of(case, *leaves))
-    name = f"softmax_{backend.name}"
-    return softmax_contender(case, name, backend.name, run, inputs, exact, role=TC, refusal=refusal)
-
-
-def _diff(
-    case: Case, inputs: DiffAttentionInputs, exact: Exact, backend: backends.Backend
-) -> Contender:
-    tensors = inputs.tensors().values()
-    run = partial(_operator(case, backend.name), *tensors, backend=backend.name)
-    refusal = _refuses(case, backend, facts_of(case, inputs.q, inputs.k, inputs.v))
-    return diff_contender(case, backend.name, backend, run, inputs, exact, refusal)
-
-
-def _refuses(case: Case, backend: backends.Backend, facts: backends.Inputs) -> str | None:
-    return (
-        backend.refuses(facts)
-        or interpreted(case, backend)
-        or _too_large(case, backend.name, facts)
     )
 
 
@@ -282,25 +230,23 @@ def facts_of(case: Case, q: Tensor, k: Tensor, v: Tensor) -> backends.Inputs:
         return backends.describe(q, k, v)
 
 
-def interpreted(case: Case, backend: backends.Backend) -> str | None:
-    """Why a kernel is not timed on a CPU."""
+def refuses(case: Case, backend: backends.Backend, facts: backends.Inputs) -> str | None:
+    """Why a backend cannot run, or a kernel is not timed on a CPU."""
+    refusal = backend.refuses(facts)
     kernel = backend.devices is not None and "cuda" in backend.devices
-    if case.device == "cpu" and kernel and backend.name != "flex":
+    if not refusal and case.device == "cpu" and kernel and backend.name != "flex":
         return "runs in an interpreter on cpu, whose time says nothing"
-    return None
+    return refusal
 
 
 def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
     fused = backend != "flex" or case.device == "cuda"
-    if backend not in _HOLD_MAPS and fused:
+    size = 4 * case.shape["B"] * case.shape["H"] * facts.num_queries * facts.num_keys
+    size *= _MAP_SIZED_TENSORS
+    if (backend not in _HOLD_MAPS and fused) or size <= MAP_BYTES_LIMIT:
         return None
-    maps = 4 * case.shape["B"] * case.shape["H"] * facts.num_queries * facts.num_keys
-    if maps * _MAP_SIZED_TENSORS <= MAP_BYTES_LIMIT:
-        return None
-    return (
-        f"its maps would take about {maps * _MAP_SIZED_TENSORS / 2**30:.1f} GiB, "
-        f"the limit is {MAP_BYTES_LIMIT / 2**30:.0f}"
-    )
+    limit = f"the limit is {MAP_BYTES_LIMIT / 2**30:.0f}"
+    return f"its maps would take about {size / 2**30:.1f} GiB, {limit}"
 
 
 class Gradients:

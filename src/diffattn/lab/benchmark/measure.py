@@ -49,15 +49,11 @@ def measure(
     the case: its row has the error and no number. Unmeasured memory leaves the row its times.
 
     Args:
-        case: What to measure.
-        config: Contenders wanted, rounds, seconds.
+        case, config: What to measure, how.
         run: Name of the run, for the record.
         timer: Clock of the case's device.
         matmul_rate: Best rate of a plain matrix product in this dtype.
         measure_memory: Replaced in tests.
-
-    Returns:
-        Every contender with its numbers, or with the reason for having none.
     """
     gradients = case.mode in WITH_BACKWARD
     entries = [_Entry(contender=c) for c in contenders(case, config.only)]
@@ -81,18 +77,17 @@ def measure(
         for key in samples:
             _measure_memory(running[key], partial(measure_memory, case))
     rows = _rows(entries, samples, case, matmul_rate)
-    shape = dict(case.shape)
     return BenchCase(
         suite=case.suite,
         run=run,
         device=case.device,
         dtype=case.dtype,
         mode=case.mode,
-        shape=shape,
+        shape=dict(case.shape),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         matmul_flops_per_second=matmul_rate,
         rows=rows,
-        verdicts=judge(case.suite, case.device, case.dtype, case.mode, shape, rows),
+        verdicts=judge(case, rows),
     )
 
 
@@ -146,12 +141,7 @@ def _timed(contender: Contender, mode: str) -> Timed:
         return Timed(prepare=contender.forward, run=contender.backward)
     if mode == "forward_backward":
         return Timed(run=lambda _: contender.backward(contender.forward()))
-    return Timed(run=partial(_without_gradient, contender))
-
-
-def _without_gradient(contender: Contender, _: object) -> object:
-    with torch.no_grad():
-        return contender.forward()
+    return Timed(run=lambda _: torch.no_grad()(contender.forward)())
 
 
 def _rows(
@@ -166,25 +156,21 @@ def _rows(
     baseline = min(of_t, key=lambda key: spread(samples[key]).median, default=None)
     two_calls = TWO_CALLS + DIFF if TWO_CALLS + DIFF in samples else None
 
-    def technique(contender: Contender) -> str | None:
-        if contender.role == T:
-            return None
-        same = (
-            key
-            for key in samples
-            if by_key[key].role == TC and by_key[key].technique == contender.technique
-        )
-        return next(same, None)
+    # The first TC of a technique.
+    of_tc = [key for key in samples if by_key[key].role == TC]
+    techniques = {by_key[key].technique: key for key in reversed(of_tc)}
 
     def over(key: str, other: str | None) -> Spread | None:
-        return None if other is None else ratios(samples[key], samples[other])
+        if key not in samples or other is None:
+            return None
+        return ratios(samples[key], samples[other])
 
     rows = []
     for key, entry in zip(by_key, entries, strict=True):
-        contender, peak = entry.contender, entry.peak
+        contender, peak, tokens = entry.contender, entry.peak, entry.contender.tokens
         seconds = spread(samples[key]) if key in samples else None
         rate = contender.flops / seconds.median if seconds and contender.flops else None
-        tokens = contender.tokens
+        technique = None if contender.role == T else techniques.get(contender.technique)
         rows.append(
             BenchRow(
                 contender=contender.name,
@@ -194,9 +180,9 @@ def _rows(
                 reason=entry.reason,
                 check=entry.check,
                 seconds=seconds,
-                ratio_t=over(key, baseline) if seconds else None,
-                ratio_tc=over(key, technique(contender)) if seconds else None,
-                ratio_two_calls=over(key, two_calls) if seconds else None,
+                ratio_t=over(key, baseline),
+                ratio_tc=over(key, technique),
+                ratio_two_calls=over(key, two_calls),
                 peak_bytes=peak.peak_bytes if peak else None,
                 held_bytes=peak.held_bytes if peak else None,
                 flops=contender.flops or None,

@@ -34,33 +34,23 @@ class Peak:
 
 
 def peak_memory(case: Case, contender: Contender) -> Peak | None:
-    """Measure one contender.
+    """Measure a contender on a shape whose mode has a backward pass.
 
-    Args:
-        case: A shape whose mode has a backward pass.
-        contender: It ran before without error.
-
-    Returns:
-        The peak; ``None`` if the process that measures ended early, for example out of memory.
+    ``None`` if the process that measures ended early, for example out of memory.
     """
     if case.device == "cuda":
         return _cuda_peak(contender)
+    package_root = str(Path(__file__).parents[3])
+    path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
     spec = json.dumps({"case": case.plain(), "name": contender.name, "role": contender.role})
     done = subprocess.run(
         [sys.executable, "-m", "diffattn.lab.benchmark.memory", spec],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | _ALLOCATOR | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _import_path()},
+        env=os.environ | _ALLOCATOR | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
     )
-    if done.returncode != 0:
-        return None
-    return Peak(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def _import_path() -> str:
-    package_root = str(Path(__file__).parents[3])
-    return os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+    return None if done.returncode else Peak(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def _cuda_peak(contender: Contender) -> Peak:

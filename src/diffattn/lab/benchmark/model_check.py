@@ -41,11 +41,9 @@ def check_model(
 
     Args:
         make: Builds the model from a configuration and ``implementation``.
-        config: Of the timed model, of which two layers are checked.
-        implementation: ``attn_implementation``.
+        config, implementation, dtype: Of the timed model, of which two layers are checked.
         whose: ``"diffattn"`` or ``"transformers"``.
         ids: int64 ``[1, N]``, the timed length.
-        dtype: Timed.
         gradients: Compare the gradient too.
         cached: Compare only the last token's logits, read with a cache of all before.
 
@@ -81,13 +79,9 @@ def check_model(
                 most, size = result.share, _norm(want)
                 worst = {"passed": result.problem is None, "worst": name}
                 worst |= {"error": result.error / size, "budget": result.budget / size}
-    return worst | {"compared": _compared_in_words(config.num_hidden_layers, ids, dtypes)}
-
-
-def _compared_in_words(num_layers: int, ids: Tensor, dtypes: list[torch.dtype]) -> str:
-    words = f"{num_layers} layers, {ids.shape[1]} tokens, in norm"
+    words = f"{config.num_hidden_layers} layers, {ids.shape[1]} tokens, in norm"
     names = " and ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-    return words + (f", in {names}" if len(dtypes) > 1 else "")
+    return worst | {"compared": words + (f", in {names}" if len(dtypes) > 1 else "")}
 
 
 def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:

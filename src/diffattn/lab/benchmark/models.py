@@ -1,4 +1,9 @@
-"""``bench models``: whole models, matched in parameters, forward and forward with backward."""
+"""``bench models`` and ``bench generation``: whole models, matched in parameters.
+
+``models`` runs them forward, and forward with backward. In ``generation`` each has the dynamic
+cache that ``generate`` gives it: ``prefill`` reads a context into an empty one, ``decode`` reads
+one further token per row against a full one.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,9 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache
 
 from diffattn.lab.benchmark.config import BenchConfig, Case
-from diffattn.lab.benchmark.contender_names import DIFFATTN, MODEL_CONTENDERS, T
+from diffattn.lab.benchmark.contender_names import (
+    DIFFATTN,
+    FOLDED,
+    GENERATION_CONTENDERS,
+    T,
+    contender_names,
+)
 from diffattn.lab.benchmark.contenders import Contender
 from diffattn.lab.benchmark.model_check import CHECKED_LAYERS, check_model
 from diffattn.models import presets
@@ -20,7 +32,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ModelSize:
     """A DIFF V1 model; the others are its twins. Small sizes are those of our recipes."""
 
@@ -47,45 +59,16 @@ class ModelSize:
 
 def _of_paper(name: str, num_layers: int) -> ModelSize:
     config = presets.preset_settings(name)
-    return ModelSize(
-        hidden_size=config.hidden_size,
-        num_layers=num_layers,
-        num_heads=config.num_heads,
-        head_dim=config.head_dim,
-        vocab_size=config.vocab_size,
-        batch=1,
-        lengths=(2_048, 4_096),
-    )
+    heads = (config.num_heads, config.head_dim)
+    lengths = (2_048, 4_096)
+    return ModelSize(config.hidden_size, num_layers, *heads, config.vocab_size, 1, lengths)
 
 
 SIZES = {
-    "laptop": ModelSize(
-        hidden_size=128,
-        num_layers=4,
-        num_heads=4,
-        head_dim=16,
-        vocab_size=1_024,
-        batch=4,
-        lengths=(256,),
-    ),
-    "study": ModelSize(  # of the first committed study, to which the records belong
-        hidden_size=256,
-        num_layers=4,
-        num_heads=8,
-        head_dim=16,
-        vocab_size=2_048,
-        batch=4,
-        lengths=(256,),
-    ),
-    "wide": ModelSize(
-        hidden_size=512,
-        num_layers=4,
-        num_heads=4,
-        head_dim=64,
-        vocab_size=2_048,
-        batch=1,
-        lengths=(1_024, 2_048),
-    ),
+    "laptop": ModelSize(128, 4, 4, 16, 1_024, 4, (256,)),
+    # Of the first committed study, to which the records belong.
+    "study": ModelSize(256, 4, 8, 16, 2_048, 4, (256,)),
+    "wide": ModelSize(512, 4, 4, 64, 2_048, 1, (1_024, 2_048)),
     # All contenders stay on the device together; 13B keeps a quarter of its 40 layers.
     "3b": _of_paper("3b", 28),
     "13.1b": _of_paper("13.1b", 10),
@@ -97,18 +80,7 @@ SIZES |= {
     for name, depths in CUT.items()
     for depth in depths
 }
-_SAME_FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "head_dim",
-    "max_position_embeddings",
-    "tie_word_embeddings",
-    "rms_norm_eps",
-)
-"""Fields that transformers' configurations and ours have in common."""
-_SCALES = {
+_SIZES_OF_SCALE = {
     ("cpu", "quick"): ("laptop",),
     ("cpu", "full"): ("laptop", "study", "wide"),
     ("cuda", "quick"): ("study", "wide"),
@@ -116,69 +88,97 @@ _SCALES = {
     ("cpu", "cut"): tuple(f"laptop-{depth}-layers" for depth in CUT["laptop"]),
     ("cuda", "cut"): tuple(f"{n}-{depth}-layers" for n in ("3b", "13.1b") for depth in CUT[n]),
 }
+_GENERATION = {
+    ("cpu", "quick"): ("laptop", ((1, 128),)),
+    ("cpu", "full"): ("wide", ((1, 512), (1, 2_048), (4, 512), (4, 2_048))),
+    ("cuda", "quick"): ("wide", ((1, 2_048),)),
+    # All contenders and their caches stay on the device together.
+    ("cuda", "full"): ("3b", ((1, 2_048), (1, 8_192), (4, 2_048), (16, 512))),
+}
+"""Size, and batches with their contexts."""
+_SAME_FIELDS = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim"),
+    *("max_position_embeddings", "tie_word_embeddings", "rms_norm_eps"),
+)
+"""Fields that transformers' configurations and ours have in common."""
 
 
-def plan(config: BenchConfig) -> list[Case]:
-    """The cases of one call."""
-    full, cuda = config.scale != "quick", config.device == "cuda"
-    dtypes: tuple[str, ...] = ("bfloat16",) if cuda else ("float32", "bfloat16")
+def shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
+    """The shapes of one call, by mode."""
+    scale, lengths = (config.device, config.scale), config.lengths
+    if config.suite == "models":
+        return [
+            dict.fromkeys(
+                ("forward", "forward_backward"),
+                {"size": name, "B": size.batch, "N": length}
+                | {"layers": size.num_layers, "H": size.num_heads, "d": size.head_dim},
+            )
+            for name, size in ((name, SIZES[name]) for name in _SIZES_OF_SCALE[scale])
+            for length in lengths or size.lengths
+        ]
+    name, pairs = _GENERATION[scale]
+    if lengths:
+        pairs = tuple((batch, n) for batch in dict.fromkeys(b for b, _ in pairs) for n in lengths)
+    size = SIZES[name]
+    shape = {"size": name, "layers": size.num_layers, "H": size.num_heads, "d": size.head_dim}
     return [
-        _case(config.device, name, SIZES[name], length, dtype, mode)
-        for name in _SCALES[config.device, config.scale]
-        for length in config.lengths or SIZES[name].lengths
-        for dtype in config.dtypes or (dtypes if full else dtypes[:1])
-        for mode in ("forward", "forward_backward")
+        {
+            "prefill": shape | {"B": batch, "N": context},
+            "decode": shape | {"B": batch, "N": 1, "S": context},
+        }
+        for batch, context in pairs
     ]
 
 
-def _case(device: str, name: str, size: ModelSize, length: int, dtype: str, mode: str) -> Case:
-    shape = {"size": name, "B": size.batch, "N": length, "layers": size.num_layers}
-    shape |= {"H": size.num_heads, "d": size.head_dim}
-    return Case(suite="models", device=device, dtype=dtype, mode=mode, shape=shape)
-
-
 def effort(case: Case) -> int:
-    """Rough share of the whole work, for the time left."""
-    config = SIZES[case.shape["size"]].config()
-    work = flops_per_token(config, case.shape["N"], training=case.mode != "forward")
-    return 20 + round(work * case.shape["B"] * case.shape["N"] / 2e9)
+    """Rough share of the whole work, for the time left: a decoded cache is filled first."""
+    tokens, training = _context(case), case.mode == "forward_backward"
+    work = flops_per_token(SIZES[case.shape["size"]].config(), tokens, training=training)
+    weight = {"prefill": 3e-9, "decode": 1e-9}.get(case.mode, 0.5e-9)
+    return 20 + round(work * case.shape["B"] * tokens * weight)
 
 
 def smallest_bytes(case: Case) -> int:
-    """Bytes of one model's logits, in the smallest dtype."""
-    return 2 * case.shape["B"] * case.shape["N"] * SIZES[case.shape["size"]].vocab_size
+    """Bytes of one model's logits, or of its cache, in the smallest dtype."""
+    size, tokens = SIZES[case.shape["size"]], case.shape["B"] * _context(case)
+    if case.suite == "models":
+        return int(2 * tokens * size.vocab_size)
+    # Keys and values of both maps.
+    return int(2 * tokens * size.num_layers * 4 * size.num_heads * size.head_dim)
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every model of one case, T first; all hold freshly drawn weights.
 
     Args:
-        case: Shape ``size``, ``B``, ``N``.
+        case: Shape ``size``, ``B`` and ``N``; to decode also ``S``, the cached tokens.
         only: Names of contenders besides T. Default: all.
     """
-    names = [n for n, (role, *_) in MODEL_CONTENDERS.items() if role == T or not only or n in only]
-    return [_contender(case, name) for name in names]
+    make = _trained if case.suite == "models" else _generating
+    return [
+        make(case, name)
+        for name in contender_names(case.suite)
+        if GENERATION_CONTENDERS[name][0] == T or not only or name in only
+    ]
 
 
 def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:
     """The matched configuration of one attention type."""
-    diff = SIZES[case.shape["size"]].config()
-    if attention_type == "diff":
-        return diff
-    return diff.twin(attention_type).config
+    size = SIZES[case.shape["size"]]
+    if case.suite == "generation":
+        size = replace(size, lengths=(max(*size.lengths, _context(case) + 1),))
+    diff = size.config()
+    return diff if attention_type == "diff" else diff.twin(attention_type).config
 
 
-def _contender(case: Case, name: str) -> Contender:
-    role, technique, attention_type, whose, implementation = MODEL_CONTENDERS[name]
+def _trained(case: Case, name: str) -> Contender:
+    role, technique, attention_type, whose, implementation = GENERATION_CONTENDERS[name]
     config = model_config(case, attention_type)
     make = partial(build, whose=whose, attention_type=attention_type)
     with torch.device(case.device):  # billions of weights are drawn there in no time
         model = make(config, implementation=implementation)
     model = model.to(case.device, case.torch_dtype)
-    tokens = case.shape["B"] * case.shape["N"]
-    generator = torch.Generator().manual_seed(2)
-    ids = torch.randint(config.vocab_size, (case.shape["B"], case.shape["N"]), generator=generator)
-    ids = ids.to(case.device)
+    ids = _draw_ids(case, config, case.shape["N"])
 
     def forward() -> Tensor:
         loss: Tensor = model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -188,6 +188,8 @@ def _contender(case: Case, name: str) -> Contender:
         loss.backward()
         model.zero_grad(set_to_none=True)
 
+    check = partial(check_model, make, config, implementation, whose)
+    training = case.mode != "forward"
     return Contender(
         name=name,
         role=role,
@@ -195,15 +197,9 @@ def _contender(case: Case, name: str) -> Contender:
         technique=technique,
         forward=forward,
         backward=backward,
-        check=_once_on_gpu(
-            case,
-            name,
-            config,
-            partial(check_model, make, config, implementation, whose),
-            ids[:1],
-        ),
-        flops=flops_per_token(config, case.shape["N"], training=case.mode != "forward") * tokens,
-        tokens=tokens,
+        check=_once_on_gpu(case, name, config, check, ids[:1]),
+        flops=flops_per_token(config, case.shape["N"], training=training) * ids.numel(),
+        tokens=ids.numel(),
     )
 
 
@@ -280,3 +276,67 @@ def _backend(case: Case, config: DiffTransformerConfig, implementation: str) -> 
         batch=case.shape["B"],
         num_tokens=case.shape["N"],
     )
+
+
+def build_generating(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
+    """A model of the contender ``name``, ready to generate; ``config`` is that before folding."""
+    _, _, attention_type, whose, _ = GENERATION_CONTENDERS[name]
+    model = build(config, implementation=implementation, whose=whose, attention_type=attention_type)
+    if name == FOLDED:
+        from diffattn.models.conversion.folding import fold_shared
+
+        model = fold_shared(model)  # type: ignore[arg-type]
+    return model.eval()
+
+
+def _generating(case: Case, name: str) -> Contender:
+    role, technique, attention_type, whose, implementation = GENERATION_CONTENDERS[name]
+    context, decodes = _context(case), case.mode == "decode"
+    config = model_config(case, attention_type)
+    make = partial(build_generating, name=name)
+    model = make(config, implementation=implementation).to(case.device, case.torch_dtype)
+    ids = _draw_ids(case, config, context + 1)
+
+    def read(tokens: Tensor, cache: DynamicCache) -> Tensor:
+        out = model(input_ids=tokens, past_key_values=cache, logits_to_keep=1)
+        logits: Tensor = out.logits
+        return logits
+
+    def prefill() -> Tensor:
+        return read(ids[:, :context], DynamicCache(config=model.config))
+
+    def decode() -> Tensor:
+        logits = read(ids[:, context:], cache)
+        cache.crop(-1)
+        return logits
+
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        read(ids[:, :context], cache)
+    tokens = case.shape["B"] * (1 if decodes else context)
+    check = (make, config, implementation, whose, ids[:1], case.torch_dtype)
+    return Contender(
+        name=name,
+        role=role,
+        backend=implementation,
+        technique=technique,
+        forward=decode if decodes else prefill,
+        backward=lambda _: None,
+        check=lambda _: check_model(*check, cached=True),
+        # A token meets half of a text on average, a decoded one all of its cache.
+        flops=flops_per_token(config, 2 * context if decodes else context) * tokens,
+        tokens=tokens,
+        cache_bytes=sum(
+            x.nbytes for layer in cache.layers for x in (layer.keys, layer.values) if x is not None
+        ),
+    )
+
+
+def _draw_ids(case: Case, config: DiffTransformerConfig, length: int) -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(config.vocab_size, (case.shape["B"], length), generator=generator)
+    return ids.to(case.device)
+
+
+def _context(case: Case) -> int:
+    return int(case.shape.get("S", case.shape["N"]))

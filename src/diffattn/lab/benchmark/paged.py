@@ -8,26 +8,24 @@ cache in pages costs a kernel that knows none. TC reads them where they lie, by 
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffattn.lab.benchmark.checking import Exact
 from diffattn.lab.benchmark.config import Case
-from diffattn.lab.benchmark.contender_names import DENSE, PAGED_SOFTMAX, SDPA, TC, T
+from diffattn.lab.benchmark.contender_names import DENSE, DIFF, PAGED_SOFTMAX, SDPA, TC, T
 from diffattn.lab.benchmark.contenders import (
     Contender,
-    SoftmaxInputs,
+    Qkv,
     cached,
-    diff_contender,
+    contender,
+    draw_inputs,
     facts_of,
-    interpreted,
-    op_case,
+    refuses,
     sdpa_of,
-    softmax_contender,
+    softmax_twin,
 )
-from diffattn.lab.testing.inputs import DiffAttentionInputs, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs import backends
@@ -46,54 +44,39 @@ def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
             ``attention``.
         only: Names besides T. Default: all.
     """
-    inputs = make_diff_attention_inputs(
-        op_case(case), dtype=case.torch_dtype, device=case.device, seed=0, drawn_on=case.device
-    )
-    table = _scattered(case)
-    in_pages = replace(
-        inputs,
-        k=_in_pages(inputs.k, table, case.shape["page"]),
-        v=_in_pages(inputs.v, table, case.shape["page"]),
-    )
-    twin, exact = SoftmaxInputs.from_differential(inputs), Exact.diff(inputs)
-    exact_twin = Exact.softmax(twin.leaves())
-    pool = SoftmaxInputs.from_differential(in_pages)
-    paged = {backend.name: backend for backend in backends.table("paged_decode")}
-    run = partial(_gathered_softmax, twin, pool, table, case.shape["S"])
-    contenders = [
-        softmax_contender(
-            case, SDPA, "sdpa (gathered pages)", run, twin, exact_twin, technique=SDPA
-        )
-    ]
-    kernel = paged["triton"]
-    q, k, v = (x.detach() for x in (twin.q, pool.k, pool.v))
-    run = partial(
-        decode_op.paged_softmax,
-        *(q, k, v, table),
-        scale=q.shape[-1] ** -0.5,
-        mask=AttentionMask(kv_lengths=_lengths(case)),
-    )
-    refusal = kernel.refuses(facts_of(case, twin.q, pool.k, pool.v)) or interpreted(case, kernel)
-    contenders.append(
-        softmax_contender(
-            case, PAGED_SOFTMAX, "triton", run, twin, exact_twin, role=TC, refusal=refusal
-        )
-    )
-
-    def add(name: str, backend: backends.Backend, run: Any, cache: DiffAttentionInputs) -> None:
-        facts = facts_of(case, inputs.q, cache.k, cache.v)
-        refusal = backend.refuses(facts) or interpreted(case, backend)
-        contenders.append(diff_contender(case, name, backend, run, inputs, exact, refusal))
-
-    tensors, lengths = in_pages.tensors().values(), _lengths(case)
-    pages = partial(paged_decode, *tensors, block_table=table, kv_lengths=lengths)
-    for name, backend in paged.items():
-        add(name, backend, partial(pages, backend=name), in_pages)
+    inputs, table, lengths = draw_inputs(case), _scattered(case), _lengths(case)
+    pages = {name: _in_pages(getattr(inputs, name), table, case.shape["page"]) for name in "kv"}
+    in_pages = replace(inputs, k=pages["k"], v=pages["v"])
     dense = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
+    twin, pool = softmax_twin(inputs), softmax_twin(in_pages)
+    softmax, diff = Exact.softmax(twin), Exact.diff(inputs)
+    paged = {backend.name: backend for backend in backends.table("paged_decode")}
     by_name = {backend.name: backend for backend in backends.table("diff_attention")}
-    for name, known in DENSE.items():
-        run = partial(diff_attention, *dense.tensors().values(), backend=known)
-        add(name, by_name[known], run, dense)
+    mask = AttentionMask(kv_lengths=lengths)
+    q, k, v = (x.detach() for x in (twin[0], *pool[1:]))
+    scale = q.shape[-1] ** -0.5
+    gathered = partial(_gathered_softmax, twin[0], pool, table, case.shape["S"])
+    kernel = partial(decode_op.paged_softmax, q, k, v, table, scale=scale, mask=mask)
+    decode = partial(paged_decode, *in_pages.tensors().values(), block_table=table)
+    attend = partial(diff_attention, *dense.tensors().values())
+    refusal = refuses(case, paged["triton"], facts_of(case, twin[0], *pool[1:]))
+    contenders = [
+        contender(case, softmax, SDPA, "sdpa (gathered pages)", gathered, role=T, technique=SDPA),
+        contender(case, softmax, PAGED_SOFTMAX, "triton", kernel, role=TC, refusal=refusal),
+    ]
+    runs = [
+        (name, backend, partial(decode, kv_lengths=lengths, backend=name), in_pages)
+        for name, backend in paged.items()
+    ]
+    runs += [
+        (name, by_name[known], partial(attend, backend=known), dense)
+        for name, known in DENSE.items()
+    ]
+    for name, backend, run, cache in runs:
+        refusal = refuses(case, backend, facts_of(case, inputs.q, cache.k, cache.v))
+        contenders.append(
+            contender(case, diff, name, backend.name, run, role=DIFF, refusal=refusal)
+        )
     return [c for c in contenders if c.role == T or not only or c.name in only]
 
 
@@ -114,11 +97,9 @@ def _in_pages(x: Tensor, table: Tensor, page: int) -> Tensor:
     return pool
 
 
-def _gathered_softmax(
-    twin: SoftmaxInputs, pool: SoftmaxInputs, table: Tensor, num_keys: int
-) -> Tensor:
-    k, v = (gathered_pages(x, table)[:, :num_keys] for x in (pool.k, pool.v))
-    return sdpa_of(replace(twin, k=k, v=v))
+def _gathered_softmax(q: Tensor, pool: Qkv, table: Tensor, num_keys: int) -> Tensor:
+    k, v = (gathered_pages(x, table)[:, :num_keys] for x in pool[1:])
+    return sdpa_of((q, k, v))
 
 
 def _lengths(case: Case) -> Tensor:

@@ -41,8 +41,7 @@ def run_bench(
     measured again. The same case of another run is replaced when the new one is complete.
 
     Args:
-        config: What to measure.
-        out: Result file; see :func:`~diffattn.lab.benchmark.config.result_path`.
+        config, out: What to measure, and the result file.
         fresh: Forget what the file holds.
         on_message: Given one line per case.
         on_progress: Given the effort done so far, out of :func:`total_effort`.
@@ -67,7 +66,7 @@ def run_bench(
         planned, done = [], 0
         on_progress(done)
         for case in cases:
-            measured = result.find(_key(case), run.name)
+            measured = result.find(case.key, run.name)
             if measured is not None:
                 on_message(f"{case}: already in {out}, measured by {run.name}")
             else:
@@ -150,17 +149,16 @@ def source_hash() -> str:
 
 def in_short(case: BenchCase) -> str:
     """T's time, the fastest DIFF contender, and the verdicts, in one line."""
-    timed = [row for row in case.rows if row.seconds]
-    parts = []
-    for row in timed:
-        assert row.seconds is not None
-        if row.role == "T":
-            parts.append(f"{row.contender} {1e3 * row.seconds.median:.3g} ms")
-    diffs = [row for row in timed if row.role == "DIFF" and row.ratio_t]
+    parts = [
+        f"{row.contender} {1e3 * row.seconds.median:.3g} ms"
+        for row in case.rows
+        if row.role == "T" and row.seconds
+    ]
+    ratios = {row.contender: row.ratio_t.median for row in case.rows if row.ratio_t}
+    diffs = [row.contender for row in case.rows if row.role == "DIFF" and row.ratio_t]
     if diffs:
-        best = min(diffs, key=lambda row: row.ratio_t.median if row.ratio_t else 0.0)
-        assert best.ratio_t is not None
-        parts.append(f"best DIFF {best.contender} {best.ratio_t.median:.2f} × T")
+        best = min(diffs, key=ratios.__getitem__)
+        parts.append(f"best DIFF {best} {ratios[best]:.2f} × T")
     parts += [f"{v.contender} {v.target}: {v}" for v in case.verdicts]
     parts += [
         f"{row.contender} {row.status}: {row.reason}"
@@ -171,21 +169,6 @@ def in_short(case: BenchCase) -> str:
     if absent:  # why stands in the table below and in the record
         parts.append(f"not run: {', '.join(absent)}")
     return "; ".join(parts)
-
-
-def _key(case: Case) -> tuple[str, ...]:
-    empty = BenchCase(
-        suite=case.suite,
-        run="",
-        device=case.device,
-        dtype=case.dtype,
-        mode=case.mode,
-        shape=dict(case.shape),
-        created="",
-        matmul_flops_per_second=None,
-        rows=[],
-    )
-    return empty.key
 
 
 def _triton() -> str | None:

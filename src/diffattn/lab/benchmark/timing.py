@@ -105,17 +105,15 @@ def interleave(
     clock: Callable[[], float] = time.monotonic,
     on_failure: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Time all contenders side by side.
+    """Time all contenders, by name, side by side.
 
     Round r starts with contender r, so that no one always follows the same neighbour. What drifts
     over minutes (frequency, other load) meets all of them alike and cancels in ratios of a round.
 
     Args:
-        timed: Contenders by name.
-        timer: Clock of their device.
+        timed, timer: Contenders, and the clock of their device.
         rounds: Rounds, at least.
-        seconds: Time after which no further round starts.
-        clock: For ``seconds``.
+        seconds, clock: Time after which no further round starts, by this clock.
         on_failure: Given the name and the error of a contender that raised; the others go on.
             Default: the error ends the timing.
 

@@ -48,12 +48,9 @@ class TunedTable:
 
 
 def read_table(path: Path, device: str) -> TunedTable:
-    """The lines of a record, for the device that it speaks of.
+    """The lines of a record of ``tools.tune``, to be launched on ``device``.
 
-    Args:
-        path: What :func:`tune` wrote, complete or not: a line that was not searched holds the
-            package's tiles.
-        device: Where they are to be launched.
+    It may be incomplete: a line that was not searched holds the package's tiles.
 
     Raises:
         CheckpointError: The file is missing, damaged or no record of the tuner.
@@ -83,12 +80,14 @@ def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
         isinstance(lines, dict)
         and set(shipped) <= set(lines) <= set(shipped) | set(configs.CANDIDATES)
         and all(isinstance(line, list) and len(line) in columns for line in lines.values())
-        and all(_is_tile(tile) for line in lines.values() for tile in line)
+        and all(
+            tile is None
+            or (
+                isinstance(tile, list)
+                and len(tile) == len(fields(LaunchConfig))
+                and all(type(number) is int and number > 0 for number in tile)
+            )
+            for line in lines.values()
+            for tile in line
+        )
     )
-
-
-def _is_tile(tile: Any) -> bool:
-    if tile is None:
-        return True
-    right = isinstance(tile, list) and len(tile) == len(fields(LaunchConfig))
-    return right and all(type(number) is int and number > 0 for number in tile)

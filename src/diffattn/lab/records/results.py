@@ -104,12 +104,17 @@ class BenchCase:
     @property
     def key(self) -> tuple[str, ...]:
         """Identifies the timed operation, independent of the run."""
-        shape = ",".join(f"{name}={value}" for name, value in sorted(self.shape.items()))
-        return (self.suite, self.device, self.dtype, self.mode, shape)
+        return case_key(self)
 
     def row(self, contender: str) -> BenchRow | None:
         """The row of one contender, or ``None``."""
         return next((row for row in self.rows if row.contender == contender), None)
+
+
+def case_key(case: Any) -> tuple[str, ...]:
+    """The key of a case, planned or measured."""
+    shape = ",".join(f"{name}={value}" for name, value in sorted(case.shape.items()))
+    return (case.suite, case.device, case.dtype, case.mode, shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
