@@ -11,6 +11,8 @@ from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops import attention as api
 from diffattn.ops.attention import diff_attention
+from diffattn.ops.backends import reference
+from diffattn.ops.backends.composed import flash_diff_attn_1, flash_diff_attn_2, one_call
 from diffattn.ops.inputs import backends, kernel_support
 
 OP = "diff_attention"
@@ -51,10 +53,16 @@ def test_a_name_runs_its_own_function(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "num_calls"),
-    [("reference", 0), ("composed", 1), ("flash_diff_attn_1", 2), ("flash_diff_attn_2", 4)],
+    ("name", "form", "num_calls"),
+    [
+        ("reference", reference.forward, 0),
+        ("composed", one_call, 1),
+        ("flash_diff_attn_1", flash_diff_attn_1, 2),
+        ("flash_diff_attn_2", flash_diff_attn_2, 4),
+    ],
 )
-def test_a_name_makes_its_number_of_attention_calls(name, num_calls, monkeypatch):
+def test_a_name_makes_its_number_of_attention_calls(name, form, num_calls, monkeypatch):
+    assert api._FORWARD[name] is form
     calls = []
     attention = functional.scaled_dot_product_attention
 
