@@ -256,13 +256,13 @@ def restore(state: State, root: Path) -> None:
     """Make a folder hold a state and nothing else."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    own = f".{os.getpid()}.tmp"
+    suffix = f".{os.getpid()}.tmp"
     for path, content in sorted(state.items()):
         if content is None:
             (root / path).mkdir()
             continue
         # The process that left a temporary file had another number than the next one.
-        name = f"{path.removesuffix(own)}.{DEAD}.tmp" if path.endswith(own) else path
+        name = f"{path.removesuffix(suffix)}.{DEAD}.tmp" if path.endswith(suffix) else path
         (root / name).write_bytes(content)
 
 

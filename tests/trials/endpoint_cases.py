@@ -52,17 +52,9 @@ REPLY = usual("It is.")
 ENDLESS: dict[str, tuple[bytes, bytes]] = {
     "status line": (b"", b"HTTP/1.1 200 OK and so on"),
     "header lines": (HEAD, b"X: y\r\n"),
-    "folded header": (HEAD + b"X: y", b"\r\n z"),
-    "continue": (b"", b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n"),
     "body": (HEAD + b"\r\n", b" "),
-    "body of any length": (response(b"", length=10**30), b" "),
-    "chunk size": (CHUNKS, b"0"),
-    "chunk data": (CHUNKS + b"ffffffff\r\n", b" "),
-    "chunks with extensions": (CHUNKS, b"1;a=b\r\n \r\n"),
-    "trailers": (CHUNKS + b"0\r\n", b"X: y\r\n"),
+    "chunks": (CHUNKS, b"1;a=b\r\n \r\n"),
     "refusal": (b"HTTP/1.1 500 Error\r\n\r\n", b" "),
-    "redirect": (b"HTTP/1.1 302 Found\r\nLocation: /\r\n", b"X: y\r\n"),
-    "compressed": (HEAD + b"Content-Encoding: gzip\r\n\r\n", b"\x1f\x8b\x08\x00" + b"\0" * 60),
 }
 """The start of a response, and the piece that is sent again and again."""
 
@@ -73,15 +65,10 @@ def exchanges() -> list[Exchange]:
 
 
 def _cut_responses() -> Iterator[Exchange]:
-    shapes = {
-        "length": response(REPLY),
-        "chunks": chunked(REPLY),
-        "close": b"HTTP/1.0 200 OK\r\n\r\n" + REPLY,
-        "refusal": response(b'{"error": "no"}', status="500 Error"),
-    }
+    shapes = {"length": response(REPLY), "chunks": chunked(REPLY)}
     for name, content in shapes.items():
-        for at in sorted({*range(0, len(content), 9), len(content) - 1}):
-            tls = at % 2 == 1
+        for number, at in enumerate(sorted({*range(0, len(content), 17), len(content) - 1})):
+            tls = number % 2 == 1
             part, whole = content[:at], (("failure", "reply") if at > 30 else ("failure",))
             yield Exchange(f"{name}: silent after {at}", falls_silent(part), tls=tls)
             yield Exchange(f"{name}: closed after {at}", says(part), whole, tls=tls)
@@ -101,20 +88,14 @@ def _wrong_lengths() -> Iterator[Exchange]:
     yield Exchange("length beyond memory", falls_silent(response(REPLY, length=10**15)))
     yield Exchange("length too short", says(response(REPLY, length=9)))
     yield Exchange("length too long", says(response(REPLY, length=999)), either)
-    yield Exchange("length negative", says(response(REPLY, length=-5)), either)
-    for size in (b"-5", b"f" * 30):
-        yield Exchange(f"chunk of size {size!r}", says(CHUNKS + size + b"\r\n" + REPLY))
-    for status in (300, 302, 307):
-        redirect = response(b"", status=f"{status} Go", headers="Location: /v1\r\n")
-        yield Exchange(f"redirect {status}", says(redirect))
+    redirect = response(b"", status="307 Go", headers="Location: /v1\r\n")
+    yield Exchange("redirect", says(redirect))
 
 
 def _silent_servers() -> Iterator[Exchange]:
     yield Exchange("accepts, no more", never_reads)
     yield Exchange("accepts, no TLS", never_reads, to_tls=True)
-    yield Exchange("TLS: plain answer", says(response(REPLY)), to_tls=True)
     yield Exchange("TLS: drips", drip_handshake, to_tls=True)
-    yield Exchange("TLS: closes", lambda connection, over: None, to_tls=True)
     for tls in (False, True):
         yield Exchange(f"reads nothing, TLS {tls}", never_reads, tls=tls, size=16_000_000)
         yield Exchange(f"reads slowly, TLS {tls}", reads_slowly, tls=tls, size=16_000_000)
@@ -245,7 +226,7 @@ def leak(echo: Echo, text: str) -> str | None:
     """What of the secret a text shows."""
     for piece in echo.pieces:
         spelt = {piece, json.dumps(piece)[1:-1], repr(piece)[1:-1], piece.strip()}
-        if shown := next((one for one in spelt if one in text), None):
+        if shown := next((spelling for spelling in spelt if spelling in text), None):
             at = text.index(shown)
             return f"shows {shown!r} in {text[max(0, at - 60) : at + 60]!r}"
     return None

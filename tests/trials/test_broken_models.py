@@ -115,10 +115,10 @@ def changed_maps(network, value):
 def with_weights(model, name, value):
     """A copy of a model with some weights set."""
     network = copy.deepcopy(model.network)
-    found = [weight for key, weight in network.named_parameters() if name in key]
-    assert found, name
+    weights = [weight for key, weight in network.named_parameters() if name in key]
+    assert weights, name
     with torch.no_grad():
-        for weight in found:
+        for weight in weights:
             weight.view(-1)[: max(1, weight.numel() // 4)] = value
     return LanguageModel(network, model.tokenizer, label=model.label)
 
@@ -168,8 +168,8 @@ def expected(build, chosen, tmp_path_factory):
     def of(part):
         if part.variant not in rows:
             evaluate(sound, part, folder / part.variant)
-            found = read_jsonl(folder / part.variant / "items.jsonl")
-            rows[part.variant] = {row["id"]: row for row in found}
+            items = read_jsonl(folder / part.variant / "items.jsonl")
+            rows[part.variant] = {row["id"]: row for row in items}
         return rows[part.variant]
 
     return of

@@ -12,7 +12,7 @@ from diffattn.lab.data.tokens import PackedTokens, TokenDataset
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import open_data, prepare_data
 from language_models import prose
-from tally import trial
+from tally import sample, trial
 
 ADVICE = re.compile(r"Delete the packed files in (\S+) \(data\.json, tokenizer/, train\.\*, vali")
 
@@ -81,10 +81,6 @@ def damages(flips):
         yield f"bit {bit} at {at}", flipped(at, bit)
 
 
-def names(folder):
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-
-
 def same_record(path, before):
     of_tokenizer = path.parent.name == "tokenizer" and path.name != "manifest.json"
     if of_tokenizer or path.suffix != ".json" or not path.is_file():
@@ -106,17 +102,16 @@ def damage_fault(name, damage, packed, folder, heal):
     try:
         opened = open_data(folder)
     except CheckpointError as error:
-        said = str(error)
+        message = str(error)
     except Exception as error:
         return f"raised {type(error).__name__}: {error}"
     else:
         same = all((getattr(opened, s).tokens == getattr(data, s).tokens).all() for s in SPLITS)
         return f"was accepted, with {'the same' if same else 'other'} tokens"
-    if name not in said or "\n" in said:
-        return f"said {said!r}"
-    advice = ADVICE.search(said)
-    if advice is None and "Pack the corpus first" not in said:
-        return f"gave no advice: {said!r}"
+    if name not in message or "\n" in message:
+        return f"said {message!r}"
+    if ADVICE.search(message) is None and "Pack the corpus first" not in message:
+        return f"gave no advice: {message!r}"
     if not heal:
         return None
     try:
@@ -134,25 +129,20 @@ def damage_fault(name, damage, packed, folder, heal):
 SPLITS = ("train", "validation")
 
 
-def try_damages(tally, packed, tmp_path, flips, every=1, heal=True):
-    files = names(packed[1].folder)
+@pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
+def test_damaged_packings_are_refused(packed, tmp_path, few):
+    files = sorted(
+        path.relative_to(packed[1].folder).as_posix()
+        for path in packed[1].folder.rglob("*") if path.is_file()
+    )  # fmt: skip
     assert len(files) >= 7
-    cases = [(name, what, damage) for name in files for what, damage in damages(flips)]
-    for number, (name, what, damage) in enumerate(cases[::every]):
-        folder = tmp_path / str(number)
-        tally.check(f"{name}, {what}", damage_fault(name, damage, packed, folder, heal))
-        shutil.rmtree(folder)
-
-
-def test_some_damaged_packings_are_refused(packed, tmp_path):
-    with trial("damaged packings, sample", minimum=15) as tally:
-        try_damages(tally, packed, tmp_path, 3, every=5, heal=False)
-
-
-@pytest.mark.scheduled
-def test_all_damaged_packings_are_refused(packed, tmp_path):
-    with trial("damaged packings", minimum=300) as tally:
-        try_damages(tally, packed, tmp_path, 40)
+    cases = [(n, what, damage) for n in files for what, damage in damages(3 if few else 40)]
+    with trial(f"damaged packings{sample(few)}", minimum=15 if few else 300) as tally:
+        for number, (name, what, damage) in enumerate(cases[:: 5 if few else 1]):
+            folder = tmp_path / str(number)
+            fault = damage_fault(name, damage, packed, folder, heal=not few)
+            tally.check(f"{name}, {what}", fault)
+            shutil.rmtree(folder)
 
 
 def test_unverified_tokens_are_those_of_the_file(packed, tmp_path):

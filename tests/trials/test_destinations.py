@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.cli.conftest import call
-from tally import trial
+from tally import sample, trial
 from trials.made_up_folders import evaluation, text_study
 
 FILE, FOLDER = "a file", "a folder"
@@ -101,11 +101,8 @@ def commands(study: Path, asked: Path) -> dict[str, tuple[str, tuple[object, ...
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
     """Kind, identity and size of all entries."""
-    found = {}
-    for path in folder.rglob("*"):
-        facts = path.lstat()
-        found[str(path)] = (facts.st_mode, facts.st_ino, facts.st_size)
-    return found
+    facts = {str(path): path.lstat() for path in folder.rglob("*")}
+    return {path: (stat.st_mode, stat.st_ino, stat.st_size) for path, stat in facts.items()}
 
 
 def fault(arguments: tuple[object, ...], folder: Path) -> str | None:
@@ -135,25 +132,17 @@ def places(folder: Path) -> Iterator[tuple[str, str]]:
         yield name, f"{folder}/{text}"
 
 
-def try_all(name: str, folder: Path, minimum: int, every: int = 1) -> None:
-    study, asked = folder / "study", folder / "evaluation"
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 53])
+def test_wrong_destinations_are_refused_and_kept(tmp_path, step):
+    study, asked = tmp_path / "study", tmp_path / "evaluation"
     text_study(study)
     evaluation(asked)
     cases = [
         (f"{command}: {what}", (*words, path))
-        for what, path in places(folder / "places")
+        for what, path in places(tmp_path / "places")
         for command, (wanted, words) in commands(study, asked).items()
         if what not in RIGHT[wanted]
     ]
-    with trial(name, minimum=minimum) as tally:
-        for what, arguments in cases[::every]:
-            tally.check(what, fault(arguments, folder))
-
-
-@pytest.mark.scheduled
-def test_wrong_destinations_are_refused_and_kept(tmp_path):
-    try_all("wrong destinations", tmp_path, 800)
-
-
-def test_some_wrong_destinations_are_refused_and_kept(tmp_path):
-    try_all("wrong destinations, sample", tmp_path, 15, every=53)
+    with trial(f"wrong destinations{sample(step > 1)}", minimum=800 // step) as tally:
+        for what, arguments in cases[::step]:
+            tally.check(what, fault(arguments, tmp_path))

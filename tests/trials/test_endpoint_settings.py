@@ -9,7 +9,6 @@ import pytest
 
 from diffattn.lab.cli.app import main
 from tally import trial
-from trials.recorded_outputs import write_outputs
 
 SECRET = "sk-proj-Zx81vQm-Jr4"
 LONG = "x" * 3000
@@ -98,12 +97,6 @@ def calls():
 def tree(folder):
     """What lies in a folder."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-
-
-@pytest.fixture
-def outputs(tmp_path):
-    """Two outputs to be judged."""
-    return write_outputs(tmp_path)
 
 
 @pytest.mark.parametrize("step", [40, pytest.param(1, marks=pytest.mark.scheduled)])

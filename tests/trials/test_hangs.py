@@ -28,7 +28,7 @@ from diffattn.lab.evaluation.perplexity.documents import first_tokens
 from diffattn.lab.inference.network_reader import NetworkReader
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import open_data, prepare_data
-from tally import trial
+from tally import sample, trial
 from trials import text_files
 from trials.text_files import write_data
 
@@ -193,27 +193,20 @@ def data(tmp_path_factory):
     return root
 
 
-def try_spoiled(tally, cases, data, tmp_path):
-    for number, (case, path, read, make) in enumerate(cases):
-        folder = shutil.copytree(data, tmp_path / str(number))
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
-        make(target)
-        tally.check(case, refusal_fault(read, folder))
-        shutil.rmtree(folder)
-
-
-def test_some_of_what_is_no_file_is_refused(data, tmp_path):
-    cases = [c for c in spoiled_cases() if "command" not in c[0]]
-    with trial("no regular file, sample", minimum=10) as tally:
-        try_spoiled(tally, cases[::20], data, tmp_path)
-
-
-@pytest.mark.scheduled
-def test_all_of_what_is_no_file_is_refused(data, tmp_path):
-    with trial("no regular file", minimum=250) as tally:
-        try_spoiled(tally, spoiled_cases(), data, tmp_path)
+@pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
+def test_what_is_no_file_is_refused(data, tmp_path, few):
+    cases = list(spoiled_cases())
+    if few:
+        cases = [case for case in cases if "command" not in case[0]][::20]
+    with trial(f"no regular file{sample(few)}", minimum=10 if few else 250) as tally:
+        for number, (case, path, read, make) in enumerate(cases):
+            folder = shutil.copytree(data, tmp_path / str(number))
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            make(target)
+            tally.check(case, refusal_fault(read, folder))
+            shutil.rmtree(folder)
 
 
 def test_folders_are_read_without_what_is_no_file(tmp_path):

@@ -1,6 +1,8 @@
-"""Killed at any of its writes, a command continues when it is called again.
+"""Killed at any of its writes, or without power there, a command continues when called again.
 
-The end is that of an undisturbed run, to the byte apart from times, and nothing is left over.
+The end is that of an undisturbed run, to the byte apart from times, and nothing is left over. For
+the four kinds of loss, from files whose content never came to names never written, see
+``disk.LOSSES``.
 """
 
 import multiprocessing
@@ -16,7 +18,7 @@ import pytest
 from tally import trial
 from trials import commands
 from trials.commands import call
-from trials.disk import Recorder
+from trials.disk import LOSSES, Recorder
 from trials.tracing import recording
 
 POINTS = {
@@ -28,6 +30,8 @@ POINTS = {
     "report": 5,
 }
 """Commands, and the points each must have at least."""
+TWICE = [("train", 9), ("pack", 2), ("evaluate", 7), ("judge", 5)]
+"""Commands stopped a second time, each at one in so many points."""
 
 
 def points(recorded):
@@ -58,9 +62,7 @@ def test_every_point(recorded, name):
 
 
 @pytest.mark.scheduled
-@pytest.mark.parametrize(
-    ("name", "step"), [("train", 9), ("pack", 2), ("evaluate", 7), ("judge", 5)]
-)
+@pytest.mark.parametrize(("name", "step"), TWICE)
 def test_killed_again_while_it_continues(recorded, name, step):
     """At one point of the second run, drawn at random; the third one ends."""
     known, rng = recorded(name), random.Random(0)
@@ -69,6 +71,39 @@ def test_killed_again_while_it_continues(recorded, name, step):
             second = rng.choice(known.command.recorded(moment.killed).moments)
             fault = known.command.continued(second.killed)
             tally.check(f"{moment.what}, then {second.what}", fault)
+
+
+def test_power_loss_at_a_few_points_of_every_push(recorded):
+    known = recorded("pack")
+    with trial("power loss at points of a push", minimum=30) as tally:
+        for moment in known.moments[::5]:
+            for loss, state in moment.lost.items():
+                tally.check(f"{loss}, {moment.what}", known.command.continued(state))
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("name", POINTS)
+def test_power_loss_at_every_point(recorded, name):
+    known = recorded(name)
+    with trial(f"{name}: power lost at every write", minimum=POINTS[name] * 2) as tally:
+        for moment in points(known):
+            for loss, state in moment.lost.items():
+                tally.check(f"{loss}, {moment.what}", known.command.continued(state))
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(("name", "step"), TWICE)
+def test_power_lost_again_while_it_continues(recorded, name, step):
+    """At one point of the run after a loss, drawn at random; the third run ends."""
+    known, rng = recorded(name), random.Random(1)
+    whole = [moment for moment in known.moments if moment.lost]
+    with trial(f"{name}: power lost twice", minimum=15) as tally:
+        for moment in whole[::step]:
+            first, second = rng.choice(LOSSES), rng.choice(LOSSES)
+            again = [m for m in known.command.recorded(moment.lost[first]).moments if m.lost]
+            then = rng.choice(again)
+            fault = known.command.continued(then.lost[second])
+            tally.check(f"{first}, {moment.what}, then {second}, {then.what}", fault)
 
 
 class Death:

@@ -142,6 +142,6 @@ def test_sigterm_is_one_line_and_a_status(tmp_path):
         RunTrainer.training_step = training_step
         return call(command.arguments)
 
-    said = "diffattn: terminated. The checkpoint of step 3 is saved: run the same command again."
-    assert in_child(terminated) == ("done", f"exit 143: {said}")
+    message = "diffattn: terminated. The checkpoint of step 3 is saved: run the same command again."
+    assert in_child(terminated) == ("done", f"exit 143: {message}")
     assert (command.out / "checkpoints" / "checkpoint-3" / "manifest.json").exists()

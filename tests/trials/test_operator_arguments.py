@@ -281,8 +281,8 @@ def fault(function, arguments):
         text = str(error)
         if "\n" in text or len(text) > 500 or ": " not in text:
             return f"must be one short line, got {text!r}"
-        own = getattr(function.call, "func", function.call).__name__
-        ours = text.startswith((f"{own}: ", "backends: "))
+        name = getattr(function.call, "func", function.call).__name__
+        ours = text.startswith((f"{name}: ", "backends: "))
         return None if ours else f"must say where, got {text!r}"
     except Exception as error:  # any other kind is what is looked for
         return f"raised {type(error).__name__}: {str(error)[:100]}"

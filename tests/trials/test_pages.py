@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffattn.errors import CheckpointError
-from tally import trial
+from tally import sample, trial
 from trials.hostile_values import (
     HOSTILE,
     MARK,
@@ -113,27 +113,20 @@ def _quick(monkeypatch):
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
-def try_all(kind: str, folder: Folder, stride: int, minimum: int, only: int = 1) -> None:
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 401])
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_hostile_records_make_a_page_or_one_line(kind, step, tmp_path):
+    folder = FOLDERS[kind](tmp_path / "folder")
     assert page_fault(folder.build()) is None
-    with trial(f"hostile records: {kind}", minimum=minimum) as tally:
+    minimum = max(1, MINIMUM[kind] // step)
+    with trial(f"hostile records: {kind}{sample(step > 1)}", minimum=minimum) as tally:
         number = 0
         for record in folder.records:
             value = read(record)
-            for what, changed in mutations(value, stride):
+            for what, changed in mutations(value, STRIDE):
                 number += 1
-                if number % only:
+                if number % step:
                     continue
                 write_record(record, changed)
                 tally.check(f"{record.name}: {what}", outcome(folder, record))
             write_record(record, value)
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_hostile_records_make_a_page_or_one_line(kind, tmp_path):
-    try_all(kind, FOLDERS[kind](tmp_path / "folder"), STRIDE, MINIMUM[kind])
-
-
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_some_hostile_records_make_a_page_or_one_line(kind, tmp_path):
-    try_all(f"{kind}, sample", FOLDERS[kind](tmp_path / "folder"), STRIDE, 1, only=401)

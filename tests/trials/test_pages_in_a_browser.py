@@ -112,20 +112,8 @@ def test_hostile_texts_are_shown_and_never_run(kind, tmp_path, stub):
         opened = open_page(path, tmp_path)
         assert RAN not in opened.document
         assert violations(opened) == []
-        assert drawn(opened) == page.count('class="chart')
+        assert drawn(opened) == page.count('class="chart') > 0
     assert 'data-used="1"' in opened.document
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_honest_pages_break_no_rule_of_their_policy(kind, tmp_path):
-    folder = FOLDERS[kind](tmp_path / "folder")
-    page = unfolded(folder.build())
-    path = tmp_path / "page.html"
-    path.write_text(page, encoding="utf-8")
-    opened = open_page(path, tmp_path)
-    assert violations(opened) == []
-    assert drawn(opened) == page.count('class="chart') > 0
 
 
 @pytest.mark.scheduled

@@ -72,12 +72,14 @@ def test_evaluations(side_by_side, models, tmp_path):
                 faults = side_by_side(evaluate(out, models, first), evaluate(out, models, second))
                 fault = next(filter(None, faults), None) or lost(out, models, PROTOCOLS)
                 tally.check(f"protocols {first} beside {second}", fault)
-            for one in models:
-                out = tmp_path / f"models{number}-{one}"
-                other = {label: path for label, path in models.items() if label != one}
-                calls = [evaluate(out, part, PROTOCOLS) for part in ({one: models[one]}, other)]
+            for label in models:
+                out = tmp_path / f"models{number}-{label}"
+                others = {other: path for other, path in models.items() if other != label}
+                calls = [
+                    evaluate(out, part, PROTOCOLS) for part in ({label: models[label]}, others)
+                ]
                 fault = next(filter(None, side_by_side(*calls)), None)
-                tally.check(f"{one} beside the other", fault or lost(out, models, PROTOCOLS))
+                tally.check(f"{label} beside the other", fault or lost(out, models, PROTOCOLS))
             out = tmp_path / f"four{number}"
             calls = [
                 evaluate(out, {label: path}, [protocol])

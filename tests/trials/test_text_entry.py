@@ -6,7 +6,6 @@ import random
 import re
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from diffattn.errors import ConfigError
@@ -20,11 +19,9 @@ from diffattn.lab.evaluation.long_context.haystack import corpus_text
 from diffattn.lab.evaluation.perplexity.documents import open_texts
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import prepare_data
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from language_models import prose
-from tally import trial
-from trials import text_files
+from tally import sample, trial
+from trials import commands, text_files
 from trials.text_files import STYLES, documents, restyle, write_data
 
 ODD = ("\r\n", "\n\r", "🏳️‍🌈", *"\n\r\u2028\u2029\x85\x0b\x0cé a\t")
@@ -118,44 +115,21 @@ def try_texts(tally, folder, count, monkeypatch):
         tally.check(f"text {i}", text_fault(random_text(rng), mark, folder, chunk))
 
 
-def test_line_ends_of_some_readers(folders, tmp_path, monkeypatch):
-    with trial("line ends, sample", minimum=50) as tally:
-        for name in (
-            "text file",
-            "JSON lines",
-            "book",
-            "SQuAD",
-            "hallucination xsum",
-            "lm_tasks boolq",
-        ):
-            for style in ("crlf", "cr"):
+FEW = ("text file", "JSON lines", "book", "SQuAD", "hallucination xsum", "lm_tasks boolq")
+
+
+@pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
+def test_line_ends_of_readers(folders, tmp_path, monkeypatch, few):
+    with trial(f"line ends, readers{sample(few)}", minimum=50 if few else 600) as tally:
+        for name in FEW if few else READERS:
+            for style in ("crlf", "cr") if few else list(STYLES)[1:]:
                 tally.check(f"{name}, {style}", fault_of(READERS[name], folders, style))
-        try_texts(tally, tmp_path, 40, monkeypatch)
-
-
-@pytest.mark.scheduled
-def test_line_ends_of_every_reader(folders, tmp_path, monkeypatch):
-    with trial("line ends, readers", minimum=600) as tally:
-        for name, read in READERS.items():
-            for style in list(STYLES)[1:]:
-                tally.check(f"{name}, {style}", fault_of(read, folders, style))
-        try_texts(tally, tmp_path, 500, monkeypatch)
+        try_texts(tally, tmp_path, 40 if few else 500, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory):
-    """A model in a folder."""
-    folder = tmp_path_factory.mktemp("models") / "diff"
-    digits = " ".join(map(str, range(200)))
-    tokenizer = train_tokenizer([Document(name="a", text=prose(400) + digits)], vocab_size=320)
-    config = DiffTransformerConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_heads=4, num_kv_heads=2, head_dim=8, max_position_embeddings=4_096,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    DiffTransformerForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return commands.model_folder(tmp_path_factory.mktemp("models") / "diff", "diff")
 
 
 @pytest.mark.scheduled

@@ -349,7 +349,7 @@ def _generate() -> list[Call]:
 
 
 def _bench() -> list[Call]:
-    found = []
+    wrong = []
     for suite in ("ops", "decode", "models"):
         base = ("bench", suite, "--scale", "quick", "--device", "cpu", "--out", "out")
         base = (*base, "--rounds", "1", "--seconds", "0")
@@ -366,9 +366,9 @@ def _bench() -> list[Call]:
             "--seconds": ("", "x", "-1", "nan", "inf", "-inf", "1e308", "1e38", str(10**400)),
         }.items():
             names = "contender" if option == "--only" else option[2:]
-            found += [Call((*base, f"{option}={value}"), names) for value in values]
-    found += [Call(("bench", suite, "--out", "out")) for suite in ("", "op", "\u00fc", "\udcff")]
-    return found
+            wrong += [Call((*base, f"{option}={value}"), names) for value in values]
+    wrong += [Call(("bench", suite, "--out", "out")) for suite in ("", "op", "\u00fc", "\udcff")]
+    return wrong
 
 
 def _report() -> list[Call]:
