@@ -45,7 +45,7 @@ $(WITH_EXTRAS): $(INSTALLED)
 	touch $(WITH_EXTRAS)
 
 reproduce: $(INSTALLED)
-	$(BIN)/diffattn reproduce recall --scale laptop --out runs/first
+	$(BIN)/diffattn reproduce --out runs/first
 
 smoke: $(INSTALLED)
 	rm -rf runs/smoke

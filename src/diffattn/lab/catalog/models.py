@@ -88,6 +88,10 @@ _type, _control, _ablation, _match, _rank = (
     partial(Variant, role) for role in ("type", "control", "ablation", "match", "rank")
 )
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
+GATE = "diff_v2_gate"
+FEW = (BASELINE, _V2, GATE)
+"""For minutes on a laptop: the Transformer, the type with the lowest loss of the study, and the
+control that shares most of its lead."""
 _NORM = {"head_norm": True}
 # Colours are Okabe and Ito's: distinct under common colour-vision deficiencies and in grey.
 _TYPES = (
@@ -147,10 +151,11 @@ _TEXT = (
         changes={"head_norm": False},
     ),
     _ablation(
-        "diff_v2_gate",
+        GATE,
         "DIFF V2, gate only",
         _V2,
         "V2 without its second map: softmax times 1 − λ",
+        also=(BASELINE,),
         side_effect_of=(_V2,),
     ),
     _ablation("diff_v2_constant", "DIFF V2, λ = ½", _V2, "V2 with λ = ½"),

@@ -173,7 +173,8 @@ def _reproduce_one(
     json_: bool,
 ) -> None:
     """Run one study, and print its results."""
-    from diffattn.lab.report.build import markdown_results
+    from diffattn.lab.cli.screen.closing import closing
+    from diffattn.lab.report.build import sentences_of
     from diffattn.lab.studies.reproduce import default_folder, make_study
 
     study = make_study(kind, scale, **options)
@@ -185,4 +186,4 @@ def _reproduce_one(
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
-        typer.echo(f"{markdown_results(folder)}\nReport: {page}")
+        typer.echo(closing(sentences_of(folder), page, folder if kind == "text" else None))

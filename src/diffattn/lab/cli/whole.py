@@ -29,6 +29,7 @@ def reproduce_all(
         dry_run: Print the resolved configurations and stop.
         json_: Print ``results.json`` at the end.
     """
+    from diffattn.lab.cli.screen.closing import closing
     from diffattn.lab.studies.whole import TITLES, finish, require_scale, stages_of
 
     stages = stages_of(scale, only)
@@ -48,7 +49,10 @@ def reproduce_all(
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
-        typer.echo(f"Report: {page}")
+        recorded = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        sentences = [entry["sentence"] for entry in recorded["stages"].values()]
+        has_text = "text" in recorded["stages"]
+        typer.echo(closing(sentences, page, folder / "text" if has_text else None))
 
 
 def _studies_of(
@@ -57,12 +61,10 @@ def _studies_of(
     """The studies among stages; scales of few minutes take the first seed alone."""
     from diffattn.errors import ConfigError
     from diffattn.lab.studies.reproduce import make_study
-    from diffattn.lab.studies.whole import ANALYSIS, THROUGHPUT, is_long, scale_of
+    from diffattn.lab.studies.whole import ANALYSIS, THROUGHPUT, scale_of
 
     if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
         raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")
-    if options.get("seeds") is None and not is_long(scale):
-        options = options | {"seeds": (0,)}
     of_recall = options | {"settings": ()}
     return {
         name: make_study(
@@ -89,7 +91,7 @@ def _measure(stage: str, folder: Path, scale: str) -> None:
 
     if stage == ANALYSIS:
         with ItemProgress(4) as items:
-            analyse_models(folder, scale, on_start=items.on_start, on_progress=items.on_progress)
+            analyse_models(folder, on_start=items.on_start, on_progress=items.on_progress)
     else:
         with RunsProgress(1, 0, lambda _: 1) as progress:
             time_models(folder, scale, on_message=progress.on_message)

@@ -76,11 +76,6 @@ _WORDS = {
 }
 """The words that a reader without the papers has to know."""
 _STAGES = "These parts have just run here, at scale “{scale}”. Each has a page of its own."
-_FEW_SEEDS = (
-    " With so few seeds they show that everything works, and are no evidence. They may differ from "
-    "the verdicts on this page, which rest on the committed records: longer runs that name their "
-    "machine, date and commit."
-)
 
 
 def build_papers_report(
@@ -136,8 +131,7 @@ def papers_document(
     from_studies = _study_elements(studies)
     sections = [_glance(judged)]
     if stages:
-        few = _FEW_SEEDS if scale in ("smoke", "laptop") else ""
-        note = Text(_STAGES.format(scale=scale) + few)
+        note = Text(_STAGES.format(scale=scale))
         sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))
     for result in paper_results():
         rows = [judged[claim.id] for claim in result.claims]

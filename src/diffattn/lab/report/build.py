@@ -10,10 +10,10 @@ from diffattn.lab.report.claims.evaluated import evaluation_claims, published_va
 from diffattn.lab.report.claims.tables import claims_table
 from diffattn.lab.report.evaluation.files import read_evaluation
 from diffattn.lab.report.evaluation.page import evaluation_document
-from diffattn.lab.report.page.elements import Document
+from diffattn.lab.report.page.elements import Bullets, Document, Text
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.runs import showing, study_kind
-from diffattn.lab.report.page.tables import table_markdown
+from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.sections import gradient_flow, recall, scaling, stability
 from diffattn.lab.report.study.files import ROW_KINDS, read_study
 from diffattn.lab.report.study.page import text_document, text_markdown
@@ -63,16 +63,43 @@ def build_report(
     """
     study = Path(study)
     out = study / "report.html" if out is None else Path(out)
-    measured, kind = bench_section(read_results(benchmarks)), study_kind(study)
+    measured = bench_section(read_results(benchmarks))
     with showing(study):
         beside = None if claims is None else claims_table(claims)
-        if kind == "recall":
-            document = recall.recall_document(recall.read_recall_study(study), beside)
-        elif kind in _KINDS:
-            document = _KINDS[kind].document(_KINDS[kind].read(study))
-        else:
-            document = text_document(read_study(study), ROW_KINDS.get(kind, "study"), beside)
-        return write_document(out, document, measured)
+        return write_document(out, _document(study, beside), measured)
+
+
+def _document(study: Path, claims: Table | None = None) -> Document:
+    """The page of a study of any kind."""
+    kind = study_kind(study)
+    if kind == "recall":
+        return recall.recall_document(recall.read_recall_study(study), claims)
+    if kind in _KINDS:
+        return _KINDS[kind].document(_KINDS[kind].read(study))
+    return text_document(read_study(study), ROW_KINDS.get(kind, "study"), claims)
+
+
+def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path | None) -> Path:
+    """Write the page of a short reproduction: retrieval, maps, cost and language models.
+
+    Args:
+        recall_folder: Finished study of recall.
+        text: Study on text; may be missing.
+        out: File to write.
+        claims: As in :func:`build_report`.
+
+    Returns:
+        The file written.
+
+    Raises:
+        CheckpointError: A file is damaged, or of another kind or schema version.
+        OSError: The file cannot be written; an existing one is left as it was.
+    """
+    models = read_study(text) if (text / "study.json").exists() else None
+    with showing(recall_folder, text):
+        beside = None if claims is None else claims_table(claims)
+        document = recall.recall_document(recall.read_recall_study(recall_folder), beside, models)
+        return write_document(out, document)
 
 
 def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
@@ -111,5 +138,25 @@ def markdown_results(study: Path) -> str:
     with showing(study):
         if kind not in _KINDS:
             return text_markdown(read_study(study))
-        summary = _KINDS[kind].document(_KINDS[kind].read(study)).summary
+        summary = _document(study).summary
     return "" if summary is None else table_markdown(summary)
+
+
+def sentences_of(study: Path) -> list[str]:
+    """The sentences that stand first on the page of a study.
+
+    Args:
+        study: Study folder.
+
+    Raises:
+        CheckpointError: A file of the study is damaged or foreign.
+    """
+    sentences: list[str] = []
+    with showing(study):
+        for element in _document(study).lead:
+            match element:
+                case Text(text=text, role=role) if role.startswith("verdict"):
+                    sentences.append(text)
+                case Bullets(items=items, role=role) if role.startswith("verdict"):
+                    sentences += [item for item in items if isinstance(item, str)]
+    return sentences

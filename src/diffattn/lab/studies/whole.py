@@ -11,9 +11,9 @@ from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.records.analysis import AnalysisResult
-from diffattn.lab.records.study_results import read_study_results
 from diffattn.lab.report.analysis.page import is_analysis_folder
 from diffattn.lab.report.beside_papers import build_papers_report
+from diffattn.lab.report.build import build_first_report, build_report, sentences_of
 from diffattn.lab.report.claims.records import committed_folders
 from diffattn.lab.report.claims.tables import committed_claims
 from diffattn.lab.report.page.elements import Link
@@ -23,11 +23,11 @@ from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.known_names import check_known
 
 ANALYSIS, THROUGHPUT = "analysis", "throughput"
-_FEW = ("text", "gradient-flow", "recall")
-_ALL = (*_FEW, "stability", "scaling", "ablations", "rank")
+_SHORT = ("recall", "text")
+_ALL = (*_SHORT, "gradient-flow", "stability", "scaling", "ablations", "rank")
 STUDIES_OF: dict[str, tuple[str, ...]] = {
-    "smoke": _FEW,
-    "laptop": _FEW,
+    "smoke": _SHORT,
+    "laptop": _SHORT,
     "study": _ALL,
     "workstation": _ALL,
 }
@@ -43,22 +43,26 @@ TITLES = {
     ANALYSIS: "Attention, outliers and λ of the models trained on text",
     THROUGHPUT: "Speed of whole models",
 }
-_ANALYSED_TOKENS = {"smoke": 512, "laptop": 8_192, "study": 65_536, "workstation": 65_536}
+_ANALYSED_TOKENS = 65_536
 _RESULTS = "results.json"
 
 
 def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of the stages, in order: studies, then the analysis of their models, then timings.
 
+    A short scale has the studies alone.
+
     Args:
         scale: A key of :data:`STUDIES_OF`.
         only: Names to keep. Default: all.
 
     Raises:
-        ConfigError: An unknown scale or name, or the analysis without the comparison on text.
+        ConfigError: An unknown scale or name.
     """
     check_known("reproduce", "scale", scale, STUDIES_OF)
-    stages = (*STUDIES_OF[scale], ANALYSIS, THROUGHPUT)
+    stages = STUDIES_OF[scale]
+    if is_long(scale):
+        stages = (*stages, ANALYSIS, THROUGHPUT)
     for name in only:
         check_known("reproduce", "only", name, stages)
     return tuple(name for name in stages if not only or name in only)
@@ -122,7 +126,6 @@ def _has_results(folder: Path, stage: str) -> bool:
 
 def analyse_models(
     folder: Path,
-    scale: str,
     *,
     on_start: Callable[[str], None] = lambda label: None,
     on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
@@ -131,7 +134,6 @@ def analyse_models(
 
     Args:
         folder: Of the whole reproduction; its comparison on text has finished.
-        scale: Decides how much text.
         on_start: Given the type of each model.
         on_progress: Given the type, and windows done and in all.
 
@@ -146,14 +148,14 @@ def analyse_models(
         return
     seed = read_json(text / "study.json")["seeds"][0]
     data = open_data(text / "data")
-    tokens = _ANALYSED_TOKENS[scale]
-    held_out = data.validation.read(0, min(2 * tokens, data.validation.num_tokens)).tolist()
+    num_read = min(2 * _ANALYSED_TOKENS, data.validation.num_tokens)
+    held_out = data.validation.read(0, num_read).tolist()
     document = Document(name="validation", text=data.tokenizer.decode(held_out))
     result = analyze(
         {name: str(text / "runs" / f"{name}-seed{seed}") for name in ATTENTION_TYPES},
         lambda: [document],
         "validation text of the comparison",
-        AnalysisSettings(tokens=tokens),
+        AnalysisSettings(tokens=_ANALYSED_TOKENS),
         on_start=on_start,
         on_progress=on_progress,
     )
@@ -169,7 +171,7 @@ def time_models(
 
     Args:
         folder: Of the whole reproduction.
-        scale: A long one has all cases, a short one the quick ones. ``"workstation"`` is of a GPU.
+        scale: ``"workstation"`` is of a GPU, another of the CPU.
         on_message: Given one line per case.
     """
     from diffattn.lab.benchmark.config import BenchConfig, result_path
@@ -177,7 +179,7 @@ def time_models(
 
     config = BenchConfig(
         suite="models",
-        scale="full" if is_long(scale) else "quick",
+        scale="full",
         device="cuda" if scale == "workstation" else "cpu",
     )
     run_bench(config, result_path(folder / THROUGHPUT, config.device), on_message=on_message)
@@ -186,8 +188,8 @@ def time_models(
 def finish(folder: Path, scale: str) -> Path:
     """Write ``results.json`` and the page of all finished stages, also those of earlier calls.
 
-    A short scale judges claims by the committed records, which have more seeds. A long scale judges
-    them by its studies, and by a committed one where it has none.
+    The page of a short scale shows its two studies. That of a long scale has every table of the
+    papers; it judges claims by these studies, and by a committed one where it has none.
 
     Args:
         folder: Of the whole reproduction.
@@ -198,20 +200,23 @@ def finish(folder: Path, scale: str) -> Path:
     """
     finished = finished_stages(folder, scale)
     stages = [name for name in finished if name != THROUGHPUT]  # times are never the same twice
-    sentences = {name: _first_sentence(folder / name) for name in stages}
+    sentences = {name: _sentence(folder / name) for name in stages}
     entries = {
         name: {"sha256": _digest(folder / name), "sentence": sentences[name]} for name in stages
     }
     head = {"schema": 1, "kind": "reproduction", "scale": scale}
     write_json(folder / _RESULTS, head | {"stages": entries})
-    root = committed_claims()
-    folders = [] if root is None else committed_folders(root)
-    if is_long(scale) or root is None:
-        studies = {name: folder / name for name in stages if name in _ALL}
-        folders = [*studies.values(), *(path for path in folders if _kind(path) not in studies)]
+    root, page = committed_claims(), folder / "report.html"
+    if not is_long(scale):
+        if "recall" in stages:
+            return build_first_report(folder / "recall", folder / "text", page, root)
+        return build_report(folder / "text", page, claims=root)
+    studies = {name: folder / name for name in stages if name in _ALL}
+    committed = [] if root is None else committed_folders(root)
+    folders = [*studies.values(), *(path for path in committed if _kind(path) not in studies)]
     return build_papers_report(
         folders,
-        folder / "report.html",
+        page,
         root,
         stages=[Link(f"{name}/report.html", TITLES[name], sentences[name]) for name in stages],
         stage_benchmarks=[folder / THROUGHPUT] if THROUGHPUT in finished else [],
@@ -224,20 +229,9 @@ def _kind(folder: Path) -> str | None:
     return study_kind(folder) if (folder / "study.json").exists() else None
 
 
-def _first_sentence(stage: Path) -> str:
-    """The first sentence of a study's verdict, or its claims; empty for an analysis."""
-    if stage.name == ANALYSIS:
-        return ""
-    results = read_study_results(stage)
-    if "tasks" in results:
-        questions = {"can": "Who learns it", "sooner": "Who learns it sooner"}
-        return " ".join(
-            f"{question}: {task[key]['sentence']}"
-            for task in results["tasks"].values()
-            for key, question in questions.items()
-        )
-    first, stop, _ = results["verdict"]["sentence"].partition(". ")
-    return str(first + stop.strip())
+def _sentence(stage: Path) -> str:
+    """The sentence that stands first on a study's page; empty for an analysis."""
+    return "" if stage.name == ANALYSIS else sentences_of(stage)[0]
 
 
 def _digest(stage: Path) -> str:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from diffattn.lab.catalog.models import SIDE_EFFECTS
+from diffattn.lab.catalog.models import GATE, SIDE_EFFECTS
 from diffattn.lab.report.claims.verdicts import CLAIMS
 
 LINES = sorted(
@@ -82,8 +82,10 @@ def test_every_evaluated_model_is_one_that_the_study_trains(line):
     models = [words[at + 1] for at, word in enumerate(words) if word == "--model"]
     labels, folders = zip(*(model.split("=") for model in models), strict=True)
     (runs,) = {folder.removesuffix(label) for label, folder in zip(labels, folders, strict=True)}
-    config = comparison("laptop" if runs == "runs/laptop/runs/" else "study")
+    is_small = runs == "runs/laptop/runs/"
+    config = comparison("laptop" if is_small else "study")
     assert {*labels} <= {member.config.name for member in config.trials(config.base_rates())}
-    assert {*SIDE_EFFECTS} < {label.rpartition("-seed")[0] for label in labels}
+    controls = {GATE} if is_small else {*SIDE_EFFECTS}
+    assert controls < {label.rpartition("-seed")[0] for label in labels}
     seeds = {int(label.rpartition("-seed")[2]) for label in labels}
     assert seeds == {*config.seeds}

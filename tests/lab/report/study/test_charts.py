@@ -15,7 +15,7 @@ from record_files import change_record, read_record, write_record
 def test_charts_hold_the_recorded_numbers(make_study):
     study = make_study(seeds=(0, 1), variants=(*TYPES, "none"))
     charts = figures(build(study))
-    assert len(charts) == 1 + 2 + 1 + 3 + 10
+    assert len(charts) == 1 + 2 + 1 + 3 + 1 + 10
     rows = (study / "runs/diff-seed1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     losses = [json.loads(row).get("validation_loss") for row in rows]
     traces = charts["chart-loss"]["data"]

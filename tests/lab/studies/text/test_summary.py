@@ -7,10 +7,10 @@ from diffattn.lab.studies.text.summary import statement
 
 
 def test_statement_below_the_range_names_heads_tokens_and_seeds():
-    words = statement(comparison("laptop"))
+    words = statement(comparison("laptop", kind="ablations", seeds=[0]))
     assert "below the tested range" in words
     assert "4 DIFF heads (the papers use 8 or more)" in words
-    assert "512,000 training tokens per run (the papers use 10 billion or more)" in words
+    assert "1,228,800 training tokens per run (the papers use 10 billion or more)" in words
     assert "cannot confirm or refute" in words
     assert "one seed" in words
     assert "5 seeds" in statement(comparison("study"))
@@ -20,7 +20,8 @@ def test_statement_leaves_out_what_is_in_range():
     study = statement(comparison("study"))  # 8 DIFF heads, few tokens
     assert "DIFF heads" not in study
     assert "4,096,000 training tokens" in study
-    words = statement(comparison("laptop", settings=["train.num_steps=12000000"]))
+    settings = ["train.num_steps=12000000"]
+    words = statement(comparison("laptop", kind="ablations", settings=settings))
     assert "4 DIFF heads" in words
     assert "training tokens per run" not in words
 

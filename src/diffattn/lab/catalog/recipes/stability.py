@@ -1,4 +1,4 @@
-"""Stability studies: the laptop comparison's models at its learning rate and at larger ones."""
+"""Stability studies: models of the laptop comparison's size at its learning rate and above."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,15 +65,17 @@ def _run(name: str, *, num_steps: int) -> RunPlan:
     return replace(
         base,
         name=name,
+        model=replace(base.model, vocab_size=1_024),
         train=replace(
             base.train,
             num_steps=num_steps,
+            batch_tokens=1_024,
             log_every=1,  # a spike lasts a step
             evaluate_every=num_steps,
             evaluation_tokens=8_192,
         ),
         # A hundredth: every run reads all of it at its end.
-        data=replace(base.data, validation_fraction=0.01),
+        data=replace(base.data, vocab_size=1_024, validation_fraction=0.01),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diffattn.lab.catalog.models import SIDE_EFFECTS
+from diffattn.lab.catalog.models import BASELINE, FEW, SIDE_EFFECTS
 
 
 class Commands(NamedTuple):
@@ -79,6 +79,8 @@ def evaluation(
 ) -> Commands:
     """Evaluate softmax, V1 and the controls of the study of text, all seeds together.
 
+    On a laptop the few models that are trained there.
+
     Args:
         gpu_parts: Preset or protocol of the paper's sizes.
         name: Of the evaluation folder.
@@ -88,20 +90,23 @@ def evaluation(
     """
     protocol = small[0].split(".")[0] if small else gpu_parts
 
-    def line(parts: str, runs: str, seeds: int, out: str, options: Sequence[str]) -> str:
+    def line(
+        parts: str, runs: str, seeds: int, out: str, options: Sequence[str], kinds: Sequence[str]
+    ) -> str:
         models = " ".join(
             f"--model {kind}-seed{seed}={runs}/{kind}-seed{seed}"
             for seed in range(seeds)
-            for kind in ("softmax", "diff", *SIDE_EFFECTS)
+            for kind in kinds
         )
         words = ["diffattn evaluate", parts, models, *options, f"--out {out}"]
         return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)
 
-    settings = [f"--set {setting}" for setting in small]
+    settings, large = ([f"--set {setting}" for setting in group] for group in (small, whole))
+    kinds = (BASELINE, "diff", *SIDE_EFFECTS)
     return Commands(
-        line(protocol, "runs/laptop/runs", 1, f"runs/laptop-{name}", ["--quick", *settings]),
-        line(protocol, "runs/study/runs", 5, f"runs/study-{name}", settings),
-        line(gpu_parts, "runs/gpu/runs", 5, f"runs/gpu-{name}", [f"--set {s}" for s in whole]),
+        line(protocol, "runs/laptop/runs", 1, f"runs/laptop-{name}", ["--quick", *settings], FEW),
+        line(protocol, "runs/study/runs", 5, f"runs/study-{name}", settings, kinds),
+        line(gpu_parts, "runs/gpu/runs", 5, f"runs/gpu-{name}", large, kinds),
     )
 
 

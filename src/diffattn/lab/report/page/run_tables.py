@@ -62,13 +62,13 @@ def models_table(study: Study) -> Table:
 
 def cost_table(study: Study) -> Table:
     """Show speed and memory of every type: the median over its runs."""
-    base = {key: _median_cost(study.runs_of(BASELINE), key) for key in _COSTS}
+    base = {key: median_cost(study.runs_of(BASELINE), key) for key in _COSTS}
     rows: list[list[Cell | str]] = []
     for name in study.types:
         runs = [run for run in study.runs_of(name) if run.costs]
         if not runs:
             continue
-        middle = {key: _median_cost(runs, key) for key in _COSTS}
+        middle = {key: median_cost(runs, key) for key in _COSTS}
         values = [
             count(middle["tokens_per_second"]),
             ratio(middle["tokens_per_second"], base["tokens_per_second"]),
@@ -94,6 +94,7 @@ def _difference_cell(model: dict[str, Any], key: str, whole: Any, runs: list[Stu
     return number_cell(count(value, signed=True), names, note=percent(value, whole))
 
 
-def _median_cost(runs: list[StudyRun], key: str) -> float | None:
+def median_cost(runs: list[StudyRun], key: str) -> float | None:
+    """Median of one of the costs over runs; ``None`` if none recorded it."""
     values = [run.costs[key] for run in runs if run.costs and is_number(run.costs.get(key))]
     return median(values) if values else None

@@ -50,7 +50,7 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
         recorded = (difference(study, row["variant"], row["baseline"], row["at"]) for row in rows)
         shown = [entry for entry in recorded if entry is not None]
         labels = [f"{type_name(e.variant)} − {type_name(e.baseline)}{_rate(e)}" for e in shown]
-        return _difference_bars(shown, labels, "the model that a row changes", element_id)
+        return difference_bars(shown, labels, "the model that a row changes", element_id)
     every = variants_of(study)
     shown = [
         entry
@@ -62,7 +62,7 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
     ]
     shown.sort(key=lambda entry: list(every).index(entry.variant))
     labels = [type_name(entry.variant) for entry in shown]
-    return _difference_bars(shown, labels, f"the {type_name(BASELINE)}", element_id)
+    return difference_bars(shown, labels, f"the {type_name(BASELINE)}", element_id)
 
 
 def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Chart | None:
@@ -193,7 +193,7 @@ def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Tex
     )
 
 
-def _difference_bars(
+def difference_bars(
     shown: Sequence[Difference], labels: Sequence[str], baseline: str, element_id: str
 ) -> Chart | None:
     """Differences one below the other: mean, interval and single pairs."""

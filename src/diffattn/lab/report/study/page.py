@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.report.page.committed import claims_section, committed_text
+from diffattn.lab.report.page.committed import claims_section
 from diffattn.lab.report.page.elements import (
     Bullets,
     Document,
@@ -24,15 +24,14 @@ from diffattn.lab.report.page.tables import (
     table_markdown,
 )
 from diffattn.lab.report.page.wording import (
-    MISSING,
     count,
-    ends,
     listing,
     number,
     one_line,
     plural,
     type_name,
 )
+from diffattn.lab.report.study.beside import committed_text, sentence_beside_counts
 from diffattn.lab.report.study.charts import (
     difference_chart,
     lambda_chart,
@@ -53,13 +52,11 @@ from diffattn.lab.report.study.details import (
 from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.report.study.summary import (
     COMPARED,
-    LOSS,
     PART_MEANINGS,
     PARTS,
     QUARTERS,
-    differences,
-    in_words,
     shown_in_charts,
+    training_budget,
     variants_of,
 )
 from diffattn.lab.report.study.tables import (
@@ -145,33 +142,6 @@ def text_markdown(study: TextStudy) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def committed_summary(study: TextStudy) -> dict[str, Any]:
-    """What other pages show of a study: each type's difference to the Transformer.
-
-    Returns:
-        Contents of :data:`diffattn.lab.report.page.committed.TEXT`.
-    """
-    every, info = variants_of(study), study.info
-    compared = [entry for entry in differences(study) if _is_compared(study, entry)]
-    return {
-        "created": info.get("created"),
-        "config_hash": info.get("config_hash"),
-        "seeds": len(info["seeds"]),
-        "level": level_of(study),
-        "parameters": every["softmax"].parameters,
-        "train_tokens": _budget(info),
-        "differences": [
-            {
-                "variant": entry.variant,
-                "mean": number(entry.interval.mean, signed=True),
-                "interval": ends(entry.interval, signed=True),
-                "verdict": in_words(study, entry),
-            }
-            for entry in compared
-        ],
-    }
-
-
 def _lead(study: TextStudy) -> list[Element]:
     """The first screen: one sentence, one figure, one table."""
     recorded = (study.results or {}).get("verdict")
@@ -179,7 +149,7 @@ def _lead(study: TextStudy) -> list[Element]:
         sentence = Text("There is no verdict yet: the study has not finished.", "verdict")
     else:
         role: Any = "verdict" if recorded["informative"] else "verdict uninformative"
-        sentence = Text(recorded["sentence"], role)
+        sentence = Text(sentence_beside_counts(study) or recorded["sentence"], role)
     figure = difference_chart(study, "chart-differences")
     answer = [element for element in (figure, results_table(study)) if element is not None]
     return _present(
@@ -289,12 +259,6 @@ def _only(study: TextStudy, variants: list[str]) -> TextStudy:
     return replace(study, variants=tuple(variants))
 
 
-def _is_compared(study: TextStudy, entry: Any) -> bool:
-    every = variants_of(study)
-    chosen = (entry.baseline, entry.at, entry.metric) == ("softmax", "best", LOSS)
-    return chosen and entry.variant in every and every[entry.variant].role in COMPARED
-
-
 def _present(*elements: Element | None) -> list[Element]:
     """The elements that hold anything."""
     empty = (None, Bullets([]), Fold("How we know", []), Fold("λ over training", []))
@@ -319,23 +283,12 @@ def _comparison(study: TextStudy) -> str:
     some = f" ({listing(sorted(fewer))} where a table says so)" if fewer else ""
     return (
         f"Compared: language models that are alike but for their attention ({names}{beside}). Each "
-        f"learned from the same data in the same order, {_budget(info)} of {_source(info)}, with "
-        f"{plural(len(info['seeds']), 'seed')}{some}. Unless said otherwise, their sizes"
+        f"learned from the same data in the same order, {training_budget(info)} of "
+        f"{_source(info)}, with {plural(len(info['seeds']), 'seed')}{some}. Unless said otherwise, "
+        "their sizes"
         f"{f' ({shared})' if shared else ''} are chosen to give {match}, as nearly as whole heads "
         "and channels allow."
     )
-
-
-def _budget(info: dict[str, Any]) -> str:
-    """Steps and tokens of a run, and how often it read the text."""
-    train = info["config"].get("train") or {}
-    steps, batch = train.get("num_steps"), train.get("batch_tokens")
-    if not (isinstance(steps, int) and isinstance(batch, int)):
-        return MISSING
-    text = (info.get("data") or {}).get("train_tokens")
-    passes = steps * batch / text if isinstance(text, int) and text else 0
-    times = f", {number(passes, 1)} times the text" if passes > 1 else ""
-    return f"{count(steps)} steps of {count(batch)} tokens ({count(steps * batch)} tokens{times})"
 
 
 def _source(info: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.lab.catalog.models import FLOOR, VARIANTS
 from diffattn.lab.report.page.phase import explain_gap
 from diffattn.lab.report.page.runs import StudyRun, is_number
-from diffattn.lab.report.page.wording import number, verdict
+from diffattn.lab.report.page.wording import MISSING, count, number, verdict
 from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.stats.intervals import Interval
 
@@ -15,6 +15,8 @@ LOSS = "validation_loss"
 COMPARED = ("baseline", "type")
 """Roles of the models in the main table."""
 NOT_COMPARED = "not compared"
+_FEW = 4
+"""At most as many variants are all drawn."""
 RATES = {"best": "chosen", "common": "common"}
 """The learning rates of a group of runs: the key in the records, and the word in tables."""
 PARTS = {
@@ -89,8 +91,10 @@ def variants_of(study: TextStudy) -> dict[str, Variant]:
 
 
 def shown_in_charts(study: TextStudy) -> list[str]:
-    """The variants whose curves are drawn: the baseline, the types and no attention."""
+    """The variants whose curves are drawn: all of a few, else those compared and no attention."""
     every = variants_of(study)
+    if len(every) <= _FEW:
+        return list(every)
     return [name for name, variant in every.items() if variant.role in COMPARED or name == FLOOR]
 
 
@@ -168,6 +172,18 @@ def in_words(study: TextStudy, entry: Difference) -> str:
             return "no reliable difference after Holm"
     words = verdict(entry.interval)
     return f"{words} (not among the tests)" if words and tests_of(study) else words
+
+
+def training_budget(info: dict[str, Any]) -> str:
+    """Steps and tokens of a run, and how often it read the text."""
+    train = info["config"].get("train") or {}
+    steps, batch = train.get("num_steps"), train.get("batch_tokens")
+    if not (isinstance(steps, int) and isinstance(batch, int)):
+        return MISSING
+    text = (info.get("data") or {}).get("train_tokens")
+    passes = steps * batch / text if isinstance(text, int) and text else 0
+    times = f", {number(passes, 1)} times the text" if passes > 1 else ""
+    return f"{count(steps)} steps of {count(batch)} tokens ({count(steps * batch)} tokens{times})"
 
 
 def _variant(name: str, entry: dict[str, Any] | None) -> Variant:

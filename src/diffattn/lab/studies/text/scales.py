@@ -3,17 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from diffattn.lab.catalog.models import CONTROLS, MEMBERS, RANKS_ALONE, SWEPT
+from diffattn.lab.catalog.models import FEW, MEMBERS, RANKS_ALONE, SWEPT
 from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
 from diffattn.lab.studies.text.comparison import ComparisonConfig
 from diffattn.lab.training.settings import apply_settings, require_unset
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.known_names import check_known
 
 _SCALES: dict[str, dict[str, Any]] = {
     "smoke": {"seeds": (0,), "variants": SWEPT},
-    # The number is that of the committed record; neither ablations nor matches are trained.
-    "laptop": {"seeds": (0,), "variants": (*ATTENTION_TYPES, *CONTROLS), "fewer_seeds": 5},
+    "laptop": {"seeds": (0,), "variants": FEW},
     "study": {
         "seeds": (0, 1, 2, 3, 4),
         "variants": MEMBERS["text"],

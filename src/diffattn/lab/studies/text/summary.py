@@ -103,7 +103,7 @@ def study_results(config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any
     added = {
         "count_models": counts,
         "phase": None if threshold is None else {"threshold": threshold, "what": PHASE_RULE},
-        "verdict": verdict(results),
+        "verdict": verdict(results, counts),
         "statement": statement(config),
     }
     return cast(TextResults, {**results, **added})

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import Any
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, WIDER_FLOOR, type_name
+from diffattn.lab.data.count_models import COPIES
 from diffattn.lab.records.text_results import (
     ComparisonResults,
     GroupResult,
@@ -19,18 +21,20 @@ from diffattn.lab.studies.text.rows import LEVEL
 from diffattn.lab.studies.text.type_wording import control_name, format_difference
 
 
-def verdict(results: ComparisonResults) -> TextVerdict:
+def verdict(results: ComparisonResults, counts: Mapping[str, Any] | None = None) -> TextVerdict:
     """Judge a comparison.
 
     It is uninformative in three cases. The softmax model does not beat the models without attention
-    by :data:`MARGIN`, with its whole interval. A type does not beat one of them at all. Or one type
-    has passed the induction phase in most seeds and another has not: then the losses only rank who
-    leaves a plateau first. In a study of ablations the phase is looked at row by row.
+    by :data:`MARGIN`, with its whole interval; where none was trained, it does not beat counts of
+    bigrams with copies by as much. A type does not beat one of them at all. Or one type has passed
+    the induction phase in most seeds and another has not: then the losses only rank who leaves a
+    plateau first. In a study of ablations the phase is looked at row by row.
 
     Args:
         results: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
+        counts: Count model to its loss.
     """
-    reasons = list(_uninformative(results))
+    reasons = list(_uninformative(results, counts or {}))
     wording = row_wording if "rows" in results else type_wording
     if reasons:
         sentence = f"Uninformative about attention types: {reasons[0]}."
@@ -68,13 +72,16 @@ def _setting(results: ComparisonResults) -> str:
     )
 
 
-def _uninformative(results: ComparisonResults) -> Iterator[str]:
+def _uninformative(results: ComparisonResults, counts: Mapping[str, Any]) -> Iterator[str]:
     """Reasons why nothing can be said about the types."""
-    if FLOOR not in results["variants"]:
+    if FLOOR in results["variants"]:
+        for name in (FLOOR, WIDER_FLOOR):
+            yield from _not_above(results, name)
+    elif COPIES in counts:
+        yield from _not_above_counts(results, counts[COPIES]["loss"])
+    else:
         yield "no model without attention was trained beside them"
         return
-    for name in (FLOOR, WIDER_FLOOR):
-        yield from _not_above(results, name)
     if "rows" not in results:
         yield from _phase_gaps(results["variants"], (BASELINE, *type_names(results)))
 
@@ -110,6 +117,17 @@ def _not_above(results: ComparisonResults, control: str) -> Iterator[str]:
         if (entry["mean"] if entry["high"] is None else entry["high"]) >= 0:
             label = type_name(name)
             yield f"{label} does not beat {control_name(control)} ({format_difference(entry)})"
+
+
+def _not_above_counts(results: ComparisonResults, counted: float) -> Iterator[str]:
+    """Reasons why attention gains too little over counts of bigrams with copies."""
+    for name in (BASELINE, *type_names(results)):
+        loss = _mean_loss(results["variants"][name]["at"]["best"])
+        if loss > counted - MARGIN:
+            yield (
+                f"{type_name(name)} does not beat a count of bigrams and copies by {MARGIN} nats "
+                f"({loss:.3f} against {counted:.3f})"
+            )
 
 
 def _warnings(results: ComparisonResults) -> Iterator[str]:

@@ -1,0 +1,31 @@
+"""The end of a study in the terminal: its sentences, its page, and commands to go on with."""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+_WIDTH = 100
+_BEST = "diff_v2"
+
+
+def closing(sentences: Sequence[str], page: Path, text: Path | None = None) -> str:
+    """The last lines of a study: at most 20, of at most 100 columns.
+
+    Args:
+        sentences: Those of the page.
+        page: The page.
+        text: Study on text whose models the commands name. Default: no commands.
+    """
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, _WIDTH)]
+    lines += ["", f"Page: {page}"]
+    if text is not None:
+        model = text / "runs" / f"{_BEST}-seed0"
+        baseline = text / "runs" / "softmax-seed0"
+        lines += [
+            "",
+            "Look into two of the models, let one write, ask one:",
+            f"  diffattn inspect {model} {baseline}",
+            f"  diffattn generate {model} --prompt 'def '",
+            f"  diffattn evaluate sliding_perplexity --quick --model {model}",
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,166 @@
+"""A study of text as a section of another page: the live one, and the committed one."""
+
+from typing import Any
+
+from diffattn.files.io import read_json
+from diffattn.lab.catalog.models import BASELINE, FEW, GATE
+from diffattn.lab.data.count_models import COPIES
+from diffattn.lab.report.page.committed import TEXT
+from diffattn.lab.report.page.elements import Element, Fold, Text
+from diffattn.lab.report.page.run_tables import cost_table
+from diffattn.lab.report.page.tables import Table, number_cell, table, type_cell, word_cell
+from diffattn.lab.report.page.wording import (
+    count,
+    ends,
+    listing,
+    number,
+    plural,
+    type_name,
+)
+from diffattn.lab.report.study.charts import difference_bars, loss_chart
+from diffattn.lab.report.study.files import TextStudy
+from diffattn.lab.report.study.summary import (
+    COMPARED,
+    LOSS,
+    Difference,
+    difference,
+    in_words,
+    training_budget,
+    variants_of,
+)
+from diffattn.lab.report.study.tables import difference_cell, level_of, loss_cell
+from diffattn.lab.stats.intervals import Interval
+
+_NEW = "first_occurrence"
+
+
+def live_text(study: TextStudy) -> list[Element]:
+    """The models on text that have just been trained: one sentence, the curves and a table.
+
+    Empty if one of them has learned no more than a count of bigrams with copies.
+    """
+    sentence = sentence_beside_counts(study)
+    if not sentence:
+        return []
+    every = variants_of(study)
+    rows = [
+        [
+            type_cell(name, "" if name == BASELINE else variant.summary),
+            loss_cell(variant.best),
+            difference_cell(study, variant, BASELINE),
+        ]
+        for name, variant in every.items()
+    ]
+    caption = f"Validation loss, {plural(len(study.info['seeds']), 'seed')}."
+    losses = table(caption, ["Model", "Loss", "Minus Transformer"], rows)
+    chart = loss_chart(study, "chart-text-loss")
+    elements = [Text(sentence), chart, Fold("Losses and cost", [losses, cost_table(study)])]
+    return [element for element in elements if element is not None]
+
+
+def sentence_beside_counts(study: TextStudy) -> str:
+    """The losses of the few models of a laptop beside a count of bigrams with copies, in words.
+
+    Empty for other models, or where one of these has learned no more than the counts have.
+    """
+    results = study.results
+    if results is None or study.variants != FEW or not results["verdict"]["informative"]:
+        return ""
+    means = {
+        name: variant.best.loss.mean for name, variant in variants_of(study).items() if variant.best
+    }
+    losses = listing(f"{type_name(name)} {number(mean, 2)}" for name, mean in means.items())
+    counted = number(results["count_models"][COPIES]["loss"], 2)
+    steps = count(study.info["config"]["train"]["num_steps"])
+    chance = (
+        " With one seed the differences may be chance." if len(study.info["seeds"]) == 1 else ""
+    )
+    return (
+        f"After {steps} steps on Python's source code and documentation the losses in nats per "
+        f"token are: {losses}. Counting pairs of tokens and copying them from the context gives "
+        f"{counted}: all of these models have learned more than that.{chance}"
+    )
+
+
+def committed_text(config_hash: str | None = None) -> list[Element]:
+    """The differences of the committed study on text.
+
+    Args:
+        config_hash: That of the study of the page; beside itself the committed one shows nothing.
+    """
+    committed = read_json(TEXT)
+    if config_hash == committed["config_hash"]:
+        return []
+    lead = (
+        f"The repository holds a larger study, of {committed['created'][:10]}: "
+        f"{count(committed['parameters'])} parameters, {committed['train_tokens']}, "
+        f"{plural(committed['seeds'], 'seed')}. Its records are in published/text."
+    )
+    shown = [_difference(entry, committed["seeds"]) for entry in committed["differences"]]
+    labels = [type_name(entry.variant) for entry in shown]
+    chart = difference_bars(shown, labels, f"the {type_name(BASELINE)}", "chart-committed")
+    elements = [Text(lead), chart, Fold("The numbers", [_committed_table(committed, shown)])]
+    return [element for element in elements if element is not None]
+
+
+def _difference(recorded: dict[str, Any], seeds: int) -> Difference:
+    mean, low, high = (recorded[key] for key in ("mean", "low", "high"))
+    interval = Interval(mean, low, high, 0.95, seeds, str(TEXT))
+    return Difference(recorded["variant"], BASELINE, "best", LOSS, (), (), interval)
+
+
+def _committed_table(committed: dict[str, Any], shown: list[Difference]) -> Table:
+    rows = [
+        [
+            type_cell(entry.variant),
+            number_cell(
+                number(entry.interval.mean, signed=True), note=ends(entry.interval, signed=True)
+            ),
+            number_cell(number(recorded["new"], signed=True)),
+            word_cell(recorded["verdict"]),
+        ]
+        for entry, recorded in zip(shown, committed["differences"], strict=True)
+    ]
+    headers = ["Model", "Difference", "On new tokens", "Verdict"]
+    caption = (
+        f"Validation loss minus the Transformer's, nats per token, and its {committed['level']} "
+        "interval; the same on tokens that are new in their window, where nothing can be copied. "
+        "A verdict needs p of at most 0.05 after Holm's adjustment for "
+        "all tests of the study, so an interval that leaves out 0 may not suffice."
+    )
+    return table(caption, headers, rows)
+
+
+def committed_summary(study: TextStudy) -> dict[str, Any]:
+    """Differences to the Transformer, which pages of other studies show.
+
+    Returns:
+        Contents of :data:`diffattn.lab.report.page.committed.TEXT`.
+    """
+    every, info = variants_of(study), study.info
+    names = [name for name, variant in every.items() if variant.role in COMPARED]
+    differences = []
+    for name in (*names, GATE):
+        entry = difference(study, name, BASELINE)
+        new = difference(study, name, BASELINE, metric=_NEW)
+        if entry is None or new is None:
+            continue
+        differences.append(
+            {
+                "variant": name,
+                "mean": entry.interval.mean,
+                "low": entry.interval.low,
+                "high": entry.interval.high,
+                "new": new.interval.mean,
+                "verdict": in_words(study, entry),
+            }
+        )
+    return {
+        "created": info["created"],
+        "config_hash": info["config_hash"],
+        "seeds": len(info["seeds"]),
+        "level": level_of(study),
+        "parameters": every[BASELINE].parameters,
+        "train_tokens": training_budget(info),
+        "differences": differences,
+    }
