@@ -17,12 +17,11 @@ OUTLIERS = PUBLISHED / "evaluations" / "outliers"
 DIGESTS = {
     "ablations": "e49f9473cad8b776",
     "gradient_flow": "77789c9a06cebd97",
-    "laptop": "3b4c033cff6044ee",
     "rank": "2f1ae6bf9d85f6f2",
     "recall": "86bdfe652702dbc1",
     "scaling": "9ac0f9a86c5b2447",
     "stability": "54df13cb28041303",
-    "text": "7c1d409988c7bfa7",
+    "text": "376f8a43bf1cec0b",
     "outliers": "e589d0f9740f34fd",
 }
 
@@ -60,7 +59,7 @@ def test_pandas_reads_a_table():
 
 def test_a_table_stands_for_its_folders(tmp_path):
     study = tmp_path / "study"
-    shutil.copytree(runs_folder(PUBLISHED / "laptop"), study / "runs")
+    shutil.copytree(runs_folder(PUBLISHED / "scaling"), study / "runs")
     pack_runs(study / "runs", study / TABLE)
     before = digest(study / "runs")
     shutil.rmtree(study / "runs")
@@ -68,7 +67,7 @@ def test_a_table_stands_for_its_folders(tmp_path):
 
 
 def test_a_damaged_table_is_named(tmp_path):
-    (tmp_path / TABLE).write_bytes((PUBLISHED / "laptop" / TABLE).read_bytes()[:1000])
+    (tmp_path / TABLE).write_bytes((PUBLISHED / "scaling" / TABLE).read_bytes()[:1000])
     with pytest.raises(CheckpointError, match="must be a gzip file, got a damaged one"):
         runs_folder(tmp_path)
 

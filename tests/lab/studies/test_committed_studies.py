@@ -30,7 +30,7 @@ from diffattn.lab.training.recall import solved_step
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED_STUDIES = ROOT / "published"
-OF_TEXT = ("text", "laptop", "ablations", "rank")
+OF_TEXT = ("text", "ablations", "rank")
 FITTED = frozenset({"mean", "r2", "max_error", "other_x", "loss", "ratio"})
 READERS = {
     "gradient_flow": read_gradient_flow_study,
@@ -58,10 +58,6 @@ def config_of(name):
     make = {
         "ablations": lambda: comparison("study", kind="ablations", seeds=seeds),
         "gradient_flow": lambda: gradient_flow_study("laptop", seeds=seeds),
-        # Its recipe evaluates on fewer tokens now, which changes no number of a table.
-        "laptop": lambda: comparison(
-            "laptop", seeds=seeds, settings=["train.evaluation_tokens=16384"]
-        ),
         "rank": lambda: comparison("study", kind="rank", seeds=seeds),
         "recall": lambda: recall_study("study"),
         "scaling": lambda: scaling_study("laptop"),
@@ -100,8 +96,7 @@ def test_results_follow_from_the_runs(name, assert_same_statistics):
     assert assert_same_statistics(results, committed(name), **fit) > 50
     for written in (results, committed(name)):
         checked(RESULTS[config.kind][0], written, name)
-    if name != "laptop":  # whose models that count were replaced by newer ones
-        assert read_any(name).gaps == ()
+    assert read_any(name).gaps == ()
 
 
 @pytest.mark.parametrize("name", [*OF_TEXT, *READERS])
@@ -110,7 +105,7 @@ def test_every_run_is_whole_and_from_a_clean_commit(name):
     members = members_of(name, config, runs)
     names = {member.config.name for member in members}
     assert names <= set(runs.results)
-    assert name in ("text", "laptop") or names == set(runs.results)
+    assert name == "text" or names == set(runs.results)
     records = [RunRecord.read(runs.folder / member.config.name) for member in members]
     metrics = runs.rows("metrics")
     for member, record in zip(members, records, strict=True):

@@ -69,7 +69,7 @@ def gradient_flow_document(study: Study) -> Document:
     verdict = unfinished("judged")
     sections = [Section("judged", "Claims and verdicts", unfinished("judged"))]
     if study.results is not None:
-        verdict = [Text(verdicts(study), "lead")]
+        verdict = [Text(verdicts(study), "verdict")]
         every_pair = [
             ratio_table(study, measure, phase) for measure in MEASURES for phase in info["phases"]
         ]

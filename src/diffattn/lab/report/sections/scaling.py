@@ -73,7 +73,7 @@ def scaling_document(study: Study) -> Document:
         published_fits(),
     ]
     verdict = (
-        Text(study.results["verdict"]["sentence"], "lead")
+        Text(study.results["verdict"]["sentence"], "verdict")
         if study.results
         else unfinished("fitted")[0]
     )
