@@ -114,7 +114,9 @@ def stability_document(study: Study) -> Document:
         study,
         "stability",
         verdict=[
-            Text(results["verdict"]["sentence"], "verdict") if results else unfinished("compared")[0]
+            Text(results["verdict"]["sentence"], "verdict")
+            if results
+            else unfinished("compared")[0]
         ],
         lead=lead,
         sections=sections,
