@@ -40,8 +40,6 @@ from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, plural, type_name
 from diffattn.lab.report.sections import recall_answers as answers
 from diffattn.lab.report.sections import recall_tables as tables
-from diffattn.lab.report.study.beside import committed_text, live_text
-from diffattn.lab.report.study.files import TextStudy
 
 VERSION = 5
 """Version of the protocol ``recall_study`` whose records are shown. A control that names itself as
@@ -114,15 +112,18 @@ def _sweep_runs(
 
 
 def recall_document(
-    study: Study, claims: Table | None = None, text: TextStudy | None = None
+    study: Study,
+    claims: Table | None = None,
+    loss: Sequence[Element] = (),
+    origins: Sequence[Element] = (),
 ) -> Document:
     """Assemble the page: one sentence, one figure, one table; then a section per question.
 
     Args:
         study: Study that the page is of.
-        claims: What committed records say of the papers' claims. The page then shows the committed
-            study on text, too.
-        text: A study on text that ran beside it.
+        claims: What committed records say of the papers' claims.
+        loss: What studies on text say.
+        origins: Where their numbers come from.
     """
     info, tasks, results = study.info, study.info["tasks"], study.results
     first = next(iter(tasks))
@@ -141,9 +142,9 @@ def recall_document(
         Section("results", "Does it retrieve sooner?", sooner),
         Section("maps", "What does the second map do?", _maps(study, first)),
         Section("costs", "What does it cost?", _costs(study)),
-        Section("loss", "Is the loss lower?", _loss(text, beside=claims is not None)),
+        Section("loss", "Is the loss lower?", loss),
         claims_section(claims),
-        Section("provenance", "Where do the numbers come from?", _provenance(study, text)),
+        Section("provenance", "Where do the numbers come from?", [*provenance(study), *origins]),
     ]
     return Document(
         title=f"Differential attention: recall “{info.get('scale')}”",
@@ -248,21 +249,6 @@ def _sweep(study: Study, task: str) -> list[Element]:
         return []
     names = [name for name in study.info["swept"] if name.startswith(f"{task}-")]
     return [swept, accuracy_chart(study, task, names, f"chart-sweep-{task}")]
-
-
-def _loss(text: TextStudy | None, *, beside: bool) -> list[Element]:
-    """The study on text that ran, and the committed one."""
-    live = [] if text is None else live_text(text)
-    return [*live, *(committed_text() if beside else ())]
-
-
-def _provenance(study: Study, text: TextStudy | None) -> list[Element]:
-    if text is None:
-        return provenance(study)
-    return [
-        Part("Retrieval", provenance(study)),
-        Part("Language models", provenance(text)),
-    ]
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
