@@ -123,8 +123,6 @@ COUNT_MODELS: dict[str, type[Unigram] | type[Bigram] | type[BigramCopy]] = {
     "bigram": Bigram,
     "bigram_copy": BigramCopy,
 }
-COPIES = "bigram_copy"
-"""The best of them: a language model that has learned less says nothing about attention."""
 
 
 def count_losses(model: CountModel, windows: np.ndarray) -> PartLosses:

@@ -6,6 +6,8 @@ from diffattn.lab.records.fields import Probability
 
 At = Literal["best", "common"]
 """Which learning rate: the one chosen for a variant, or the common one."""
+COPIES = "bigram_copy"
+"""The best count model. A language model that has learned less says nothing about attention."""
 
 
 class Protocol(TypedDict):

@@ -4,7 +4,7 @@ from typing import Any
 
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import BASELINE, FEW, GATE
-from diffattn.lab.data.count_models import COPIES
+from diffattn.lab.records.text_results import COPIES
 from diffattn.lab.report.page.committed import TEXT
 from diffattn.lab.report.page.elements import Element, Fold, Text
 from diffattn.lab.report.page.run_tables import cost_table

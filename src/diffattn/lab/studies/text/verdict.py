@@ -5,8 +5,8 @@ from itertools import chain
 from typing import Any
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, WIDER_FLOOR, type_name
-from diffattn.lab.data.count_models import COPIES
 from diffattn.lab.records.text_results import (
+    COPIES,
     ComparisonResults,
     GroupResult,
     TextVerdict,
