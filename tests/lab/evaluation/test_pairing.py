@@ -104,13 +104,6 @@ def test_texts_that_all_differ_leave_nothing_to_compare():
     ]
 
 
-def test_records_without_hashes_are_paired_as_before():
-    old = [{k: v for k, v in row.items() if k != "prompt"} for row in rows([1] * 6)]
-    found = compared(answers("a", rows([0] * 6)), answers("b", old, vocabulary="w"))
-    assert next(one for one in found.differences if one.primary).num_items == 6
-    assert found.notes[0].endswith("the records do not say whether their texts are the same.")
-
-
 def test_versions_and_parameters_are_never_mixed():
     for more, why in (
         ({"version": 2}, "it is of key_values, version 2, where a has key_values, version 1"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import read_json, read_jsonl
+from diffattn.files.io import read_jsonl
 from diffattn.lab.data.ngrams import NgramCounts
 from diffattn.lab.evaluation.gather import gather
 from diffattn.lab.evaluation.long_context import haystack
@@ -75,25 +75,14 @@ def test_rewritten_texts_are_refused_and_the_same_go_on(models, texts, tmp_path,
     assert evaluate(model, part_of(protocol), out) == finished
 
 
-def test_records_without_a_digest_go_on(models, texts, tmp_path, monkeypatch):
-    model, out = models["diff"], tmp_path / "out"
-    protocol = WordPerplexity(texts=str(texts), window=64, stride=32)
-    interrupted(protocol, model, out, monkeypatch, after=1)
-    (out / "data.json").unlink()
-    assert evaluate(model, part_of(protocol), out).num_items == 3
-    assert len(read_json(out / "data.json")["sha256"]) == 16
-
-
-def test_a_damaged_digest_is_named_and_a_missing_one_is_an_older_record(models, texts, tmp_path):
+def test_a_damaged_digest_is_named(models, texts, tmp_path):
     model, out = models["diff"], tmp_path / "out"
     part = part_of(WordPerplexity(texts=str(texts), window=64, stride=32))
-    result = evaluate(model, part, out)
+    evaluate(model, part, out)
     whole = (out / "data.json").read_text("utf-8")
     (out / "data.json").write_text(whole.replace("sha256", "sha255"), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"data\.json: must be as it was written"):
         evaluate(model, part, out)
-    (out / "data.json").unlink()
-    assert evaluate(model, part, out) == result
 
 
 def test_what_was_begun_and_never_asked_leaves_the_folder_free(

@@ -1,5 +1,6 @@
 """An evaluation can be interrupted, continued and compared; a bad item takes no other down."""
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -201,6 +202,17 @@ def test_an_interrupted_evaluation_continues_at_the_next_item(models, tmp_path, 
     assert (asked[10:], again) == (["3", "4", "5"], result)
 
 
+def test_a_changed_configuration_is_another_model(models, tmp_path):
+    """The same weights and entries under another setting give other answers."""
+    run(models["diff"], tmp_path / "a")
+    other = copy.copy(models["diff"])
+    other.network = copy.copy(other.network)
+    other.network.config = copy.deepcopy(other.network.config)
+    other.network.config.rms_norm_eps = 0.5
+    with pytest.raises(CheckpointError, match=r"got model\.config '\w{16}' where '\w{16}' is reco"):
+        run(other, tmp_path / "a")
+
+
 def test_another_evaluation_in_the_folder_is_refused(models, tmp_path):
     run(models["diff"], tmp_path / "a")
     with pytest.raises(CheckpointError, match=r"got parameters\.size 4 where 6 is rec"):
@@ -283,7 +295,7 @@ def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path)
     assert [one.score for one in found.differences] == list(anyway)
     assert found.notes == [
         "counting: two has another tokenizer than one: a length in tokens holds another amount of "
-        "text; the records do not say whether their texts are the same."
+        "text; the paired items hold the same text."
     ]
     assert found.skipped == [
         f"counting: {', '.join(per_token)} of two was not compared: its tokenizer has another "

@@ -44,18 +44,6 @@ def test_the_same_run_goes_on_and_another_is_refused(tmp_path):
     assert (tmp_path / "a" / "run.json").read_bytes() == written
 
 
-def test_what_an_older_record_lacks_is_not_compared(tmp_path):
-    names = ["model.end", "model.template"]
-    before, now = {"width": 8, "template": None}, {"width": 8, "end": 3, "template": None}
-    assert claim_run(tmp_path, run(model=before), "a run", later=names) == []
-    assert claim_run(tmp_path, run(model=before), "a run", later=names) == []
-    assert claim_run(tmp_path, run(model=now), "a run", later=names) == ["model.end"]
-    with pytest.raises(CheckpointError, match=r"model\.end 3 where None"):
-        claim_run(tmp_path, run(model=now), "a run")
-    with pytest.raises(CheckpointError, match=r"model\.template 'x' where None"):  # it says: none
-        claim_run(tmp_path, run(model=now | {"template": "x"}), "a run", later=names)
-
-
 def test_hashes_are_named_last(tmp_path):
     claim_run(tmp_path, run(model={"weights": "aa", "width": 8}), "a run")
     with pytest.raises(CheckpointError, match=r"got model\.width 9"):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,16 +62,12 @@ class Answers:
         return guessing(protocol, [self.rows[i] for i in ids], score)
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(NamedTuple):
     """Ids of items that two models have both answered."""
 
-    same: tuple[str, ...]
-    """Items with the same text, as far as the records tell."""
-    other_text: tuple[str, ...]
+    same: list[str]
+    other_text: list[str]
     """Items with another text: not paired."""
-    unhashed: int
-    """How many of ``same`` do not record a hash of their text."""
 
 
 def compare_folder(folder: Path) -> Comparison | None:
@@ -150,17 +146,11 @@ def compare_answers(
 
 def pair_items(model: Answers, baseline: Answers) -> Pairing:
     """Ids in the baseline's order; two texts are the same if their hashes are."""
-    same, other, unhashed = [], [], 0
+    pairing = Pairing([], [])
     for name, row in baseline.rows.items():
-        if name not in model.rows:
-            continue
-        digests = text_hash(row), text_hash(model.rows[name])
-        if None not in digests and digests[0] != digests[1]:
-            other.append(name)
-            continue
-        unhashed += None in digests
-        same.append(name)
-    return Pairing(tuple(same), tuple(other), unhashed)
+        if name in model.rows:
+            pairing[text_hash(row) != text_hash(model.rows[name])].append(name)
+    return pairing
 
 
 def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[PairedDifference]:
@@ -310,14 +300,9 @@ def _notes(model: Answers, base: Answers, pairing: Pairing) -> list[str]:
             f"{_reason(model, base)}."
         )
     if _other_vocabulary(model, base) and pairing.same:
-        same = (
-            "the records do not say whether their texts are the same"
-            if pairing.unhashed
-            else "the paired items hold the same text"
-        )
         notes.append(
             f"{model.label} has another tokenizer than {base.label}: a length in tokens holds "
-            f"another amount of text; {same}."
+            "another amount of text; the paired items hold the same text."
         )
     ran, other = model.result.model, base.result.model
     unequal = [key for key in _RAN_WITH if ran[key] != other[key]]

@@ -9,9 +9,12 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.evaluation.compare import Answers, compare_answers
 from diffattn.lab.evaluation.read_data import recorded_data
 from diffattn.lab.evaluation.shards import shard_folders
-from diffattn.lab.records.evaluations import LATER_FACTS, Comparison, EvalResult, evaluation_marker
+from diffattn.lab.records.evaluations import Comparison, EvalResult, evaluation_marker
 
-_SAME = ("weights", "vocabulary", "dtype", "bos", "max_length")
+_SAME = (
+    *("weights", "vocabulary", "dtype", "bos", "max_length"),
+    *("end_tokens", "config", "tokenizer_hash", "chat_template"),
+)
 """Facts that are equal where two folders mean one model by one label."""
 
 
@@ -50,13 +53,10 @@ class Gathered:
     def label(self, label: str, result: EvalResult, folder: Path) -> str:
         """The label, with the folder's name behind it if another model has it already."""
         facts = {key: result.model.get(key) for key in _SAME}
-        facts |= {key: result.model[key] for key in LATER_FACTS if key in result.model}
         name, count = label, 1
-        # Facts that only one of two records holds are not compared.
-        while any(facts.get(key, x) != x for key, x in self.facts.get(name, {}).items()):
+        while self.facts.setdefault(name, facts) != facts:
             end = "" if count == 1 else f"-{count}"
             name, count = f"{label}@{folder.resolve().name}{end}", count + 1
-        self.facts[name] = facts | self.facts.get(name, {})
         return name
 
     def add(

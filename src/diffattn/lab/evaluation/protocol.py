@@ -197,10 +197,9 @@ def prompt_facts(text: str) -> dict[str, Any]:
 
 
 def text_hash(row: Mapping[str, Any]) -> str | None:
-    """Hash of the text that a row's item held; ``None`` in records without it."""
-    prompt = row.get("prompt")
-    digest = prompt.get("sha256") if isinstance(prompt, Mapping) else None
-    return digest if isinstance(digest, str) else None
+    """Hash of the text that a row's item held."""
+    digest: str | None = row.get("prompt", {}).get("sha256")
+    return digest
 
 
 def split_long_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:

@@ -35,7 +35,7 @@ def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
         CheckpointError: The rows are of other data.
     """
     recorded = recorded_data(folder) if has_rows else None
-    if recorded is None:  # none of the rows that an older version wrote can be checked
+    if recorded is None:
         write_json(folder / DATA, {"schema": 1, "sha256": digest})
     elif recorded != digest:
         raise CheckpointError(
@@ -46,7 +46,7 @@ def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
 
 
 def recorded_data(folder: Path) -> str | None:
-    """Digest of the data of the rows in ``folder``; ``None`` in older records."""
+    """Digest of the data of the rows in ``folder``, if there is one."""
     path = folder / DATA
     return str(read_json(path).get("sha256")) if path.exists() else None
 

@@ -17,9 +17,9 @@ from diffattn.files.io import (
     write_jsonl,
 )
 from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, shortfall, text_hash
-from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest, recorded_data
+from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest
 from diffattn.lab.evaluation.selection import ALL, Selection
-from diffattn.lab.evaluation.shards import FREE_SETTINGS, LATER_SETTINGS, rows_of_shards
+from diffattn.lab.evaluation.shards import FREE_SETTINGS, rows_of_shards
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ModelError
 from diffattn.lab.records.claim import claim_run
@@ -63,7 +63,7 @@ def evaluate(
     """
     folder, protocol = Path(folder), part.protocol
     with sole_writer(folder, wait=wait):
-        config = _claim(model, part, folder, selection, on_message)
+        config = _claim(model, part, folder, selection)
         finished = _finished(folder, on_message)
         if finished is not None:
             _check_data(model, protocol, folder, on_message)
@@ -78,9 +78,7 @@ def evaluate(
     return result
 
 
-def _claim(
-    model: LanguageModel, part: Part, folder: Path, selection: Selection, on_message: OnMessage
-) -> dict[str, Any]:
+def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection) -> dict[str, Any]:
     """Write ``run.json``, or check that it is of the same evaluation; return its settings."""
     config: dict[str, Any] = {
         "protocol": part.protocol.name,
@@ -97,12 +95,7 @@ def _claim(
         device=model.device.type,
         versions=package_versions(),
     )
-    missing = claim_run(folder, record, "an evaluation", free=FREE_SETTINGS, later=LATER_SETTINGS)
-    if missing:
-        on_message(
-            f"Its record is older and lacks {', '.join(missing)}: whether they are the same "
-            "cannot be told."
-        )
+    claim_run(folder, record, "an evaluation", free=FREE_SETTINGS)
     return config
 
 
@@ -123,8 +116,6 @@ def _check_data(
     model: LanguageModel, protocol: Protocol, folder: Path, on_message: OnMessage
 ) -> None:
     """Check that a finished part is of today's data."""
-    if recorded_data(folder) is None:  # an older record, which cannot be checked
-        return
     try:
         _, data = _batches(model, protocol)
     except DiffAttnError as error:

@@ -7,14 +7,12 @@ from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.evaluation.read_data import recorded_data
-from diffattn.lab.records.claim import difference, missing_settings
-from diffattn.lab.records.evaluations import LATER_FACTS, EvalResult
+from diffattn.lab.records.claim import difference
+from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.records.run import RunRecord
 
 FREE_SETTINGS = ("model.path",)
 """The place of the weights does not matter: their hash tells whether they are the same."""
-LATER_SETTINGS = tuple(f"model.{name}" for name in LATER_FACTS)
-"""See :data:`diffattn.lab.records.evaluations.LATER_FACTS`."""
 _NAME = re.compile(r"\.shard-(\d{1,6})-of-(\d{1,6})")
 
 
@@ -46,8 +44,7 @@ def rows_of_shards(
             continue
         try:
             recorded = RunRecord.read(path).config
-            free = ["shard", *FREE_SETTINGS, *missing_settings(recorded, LATER_SETTINGS)]
-            if difference("", recorded, config, free) is not None:
+            if difference("", recorded, config, ["shard", *FREE_SETTINGS]) is not None:
                 on_message(f"{path.name} has other settings and is left out")
             elif recorded_data(path) not in (None, data):
                 on_message(f"{path.name} has read other data and is left out")

@@ -161,6 +161,5 @@ def _above_floor(item: PairedDifference) -> tuple[bool, bool]:
 
 def _is_above(value: float, guess: float, n: int, level: float) -> bool:
     """Whether a score is above a guess, as if every cluster were one item, which is wide."""
-    # Averages of older records could pass 1 where tasks were not asked by their weights.
     low = wilson_interval(round(min(value, 1.0) * n), n, level).low
     return low is not None and low > guess + ABOVE

@@ -1,6 +1,6 @@
 """Whether an output folder is free, or holds the same work already."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,7 @@ def claim_run(
     *,
     besides: str | None = None,
     free: Collection[str] = (),
-    later: Collection[str] = (),
-) -> list[str]:
+) -> None:
     """Write ``run.json``, or check that the folder holds the same run.
 
     Args:
@@ -49,10 +48,6 @@ def claim_run(
         what: The run in words, with its article.
         besides: Name of one entry that may lie in a free folder.
         free: Dotted names of settings that may differ.
-        later: Dotted names of settings that an older record may lack.
-
-    Returns:
-        Settings of ``later`` that the record lacks and this run has: they were not compared.
 
     Raises:
         CheckpointError: The folder holds another run, whose first other setting is named, or other
@@ -60,33 +55,17 @@ def claim_run(
     """
     if not is_claimed(folder, "run.json", subject, besides=besides):
         record.write(folder)
-        return []
+        return
     recorded = RunRecord.read(folder)
-    known = set(later) - set(missing_settings(record.config, later))
-    missing = [name for name in missing_settings(recorded.config, later) if name in known]
     for name, before, now in (
         ("", recorded.config, record.config),
         ("seed", recorded.seed, record.seed),
     ):
-        if fault := difference(name, before, now, {*free, *missing}):
+        if fault := difference(name, before, now, free):
             raise CheckpointError(
                 f"{folder}: must hold {subject} with the same settings to be continued, got "
                 f"{fault} ({recorded.name!r}). Choose another --out."
             )
-    return missing
-
-
-def missing_settings(config: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """The settings, by their dotted names, that a recorded config lacks."""
-    missing = []
-    for name in names:
-        at: Any = config
-        for key in name.split("."):
-            if not isinstance(at, Mapping) or key not in at:
-                missing.append(name)
-                break
-            at = at[key]
-    return missing
 
 
 def difference(

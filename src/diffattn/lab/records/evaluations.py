@@ -15,8 +15,6 @@ EVAL_SCHEMA_VERSION = 2
 EVALUATION_MARKER = "evaluation.json"
 """Names the models and parts of an evaluation folder, in their order."""
 ITEMS = "items.jsonl"
-LATER_FACTS = ("end_tokens", "config", "tokenizer_hash", "chat_template")
-"""Facts of a model that older records lack. Where a record lacks them, they are not compared."""
 _FOLDER = "evaluation folder"
 
 

@@ -59,7 +59,7 @@ def test_the_longest_hundredth_is_left_out():
 def test_joined_pieces_are_the_tokens_of_the_whole_prompt(models, files, dataset):
     model = models["diff"]
     task = IclTask(model, dataset, files, 5, seed=0)
-    known, order = task.known, task.rounds(0)[:9]
+    known, order = task.known, balanced_rounds(task.train, 0)[:9]
     pieces = task.encode(model, order)
     for i, question in task.questions.items():
         text = SEPARATOR.join(

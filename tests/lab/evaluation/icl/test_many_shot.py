@@ -7,7 +7,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
-from diffattn.lab.evaluation.icl.demonstrations import IclTask
+from diffattn.lab.evaluation.icl.demonstrations import IclTask, balanced_rounds
 from diffattn.lab.evaluation.icl.many_shot import ManyShot
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.registry import parts
@@ -23,7 +23,7 @@ def run(model, protocol, folder):
 def prompts(model, protocol, rows):
     """Whole prompts of some rows, put together without anything shared."""
     task = IclTask(model, protocol.dataset, protocol.data, protocol.test_items, protocol.seed)
-    order = task.rounds(protocol.seed)
+    order = balanced_rounds(task.train, protocol.seed)
     for row in rows:
         pieces = task.encode(model, order[: row["shots"]])
         question = task.questions[int(row["cluster"])]

@@ -41,10 +41,10 @@ def test_the_labels_of_an_asked_prompt_stand_in_the_order_of_its_format(models, 
     in_turn = []
     for batch in protocol.batches(model):
         row = protocol.ask(model, batch[:1])[0]
-        ready = protocol._ready(model)
+        ready = protocol.ready(model)
         shown = ready.readers[row["order"]].text(model, row["shots"])
         labels = re.findall(rf"(?m)^{re.escape(ready.task.known.y_prefix)}(.+)$", shown)
-        assert sorted(labels) == sorted(example.label for example in ready.examples)
+        assert sorted(labels) == sorted(example.label for example in ready.order)
         assert row["prompt"]["begins"].startswith(shown[:200])
         assert len(labels) == 12
         in_turn.append(len(set(labels[:6])) == 6 and labels[6:] == labels[:6])

@@ -86,10 +86,6 @@ class IclTask:
         self.trie = LabelTrie(model, data.labels, f"{SEPARATOR}{self._question('x')}")
         self.questions = {i: self.question(model, example.text) for i, example in self.test.items()}
 
-    def rounds(self, seed: int) -> list[Example]:
-        """All training examples in balanced rounds; see :func:`balanced_rounds`."""
-        return balanced_rounds(self.train, seed)
-
     def encode(self, model: LanguageModel, examples: Sequence[Example]) -> list[list[int]]:
         """Tokens of every demonstration and the separator after it, the first behind BOS."""
         texts = [

@@ -1,25 +1,25 @@
 """Many-shot in-context learning: accuracy over the number of demonstrations."""
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS, OVERLAP_CHOICE, Example
 from diffattn.lab.evaluation.icl.demonstrations import (
     DemonstrationReader,
     IclProtocol,
     IclTask,
+    balanced_rounds,
     kept_per_model,
     skipped_classes,
 )
-from diffattn.lab.evaluation.metrics import metric, score_metric
+from diffattn.lab.evaluation.metrics import score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
 from diffattn.lab.inference.label_trie import LabelReading, LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.stats.proportions import share_interval
 from diffattn.models.config.known_names import check_known
 
 DECODINGS = ("greedy_trie", "loglik")
@@ -32,6 +32,14 @@ PROMPT_CHOICES = {
     "encoding": "every demonstration is encoded as it follows a separator, and the pieces joined",
     "text": "line breaks and repeated spaces within a text become one space",
 }
+
+
+class Ready(NamedTuple):
+    """A data set as one model reads it, and demonstrations in their order."""
+
+    task: IclTask
+    order: list[Example]
+    readers: dict[Any, DemonstrationReader]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +57,61 @@ class LabelProtocol(IclProtocol):
         check_known(self.name, "decoding", self.decoding, DECODINGS)
         self.require_at_least(1, "test_items")
 
-    def task(self, model: LanguageModel) -> IclTask:
-        """The data set as the model reads it."""
-        return IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
+    @abstractmethod
+    def ready(self, model: LanguageModel) -> Ready:
+        """What all items share, kept for a model."""
 
+    @abstractmethod
+    def groups(self, ready: Ready) -> Sequence[int]:
+        """Numbers of the demonstrations that some items follow."""
 
-@dataclass(kw_only=True, slots=True)
-class _Ready:
-    task: IclTask
-    order: list[Example]
-    tokens: dict[int, int]
-    """Tokens of the demonstrations, by their number."""
-    reader: DemonstrationReader
+    @abstractmethod
+    def demonstrations(
+        self, model: LanguageModel, ready: Ready, group: int
+    ) -> tuple[DemonstrationReader, dict[str, Any]]:
+        """Demonstrations of a group, and its fields of a row, ``shots`` among them."""
+
+    def batches(self, model: LanguageModel) -> list[list[Item]]:
+        """One batch per group, whose demonstrations all its items follow."""
+        ready = self.ready(model)
+        items = [
+            [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]
+            for n in self.groups(ready)
+        ]
+        return split_long_batches(items, 50)
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The examples."""
+        task = self.ready(model).task
+        return task.train, task.test
+
+    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Both predictions of every item, all labels in one pass."""
+        ready = self.ready(model)
+        (group,) = {item.payload[0] for item in items}
+        reader, facts = self.demonstrations(model, ready, group)
+        before = reader.prefix(model, facts["shots"])
+        shown, task = reader.text(model, facts["shots"]), ready.task
+        chosen = [item.payload[1] for item in items]
+        questions = [task.questions[i] for i in chosen]
+        readings = model.read_labels(task.trie, questions, before=before)
+        return [
+            facts
+            | _row(task.trie, task.test[i], reading)
+            | {"prompt_tokens": before.length + len(question)}
+            | {"prompt": prompt_facts(shown + model.decode(question))}
+            for i, question, reading in zip(chosen, questions, readings, strict=True)
+        ]
+
+    def order_that_fits(
+        self, model: LanguageModel, wanted: Sequence[int], hint: str = ""
+    ) -> tuple[IclTask, list[Example], list[list[int]], list[int]]:
+        """Task, all training examples in order, tokens of the wanted ones, and numbers that fit."""
+        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
+        order = balanced_rounds(task.train, self.seed)
+        pieces = task.encode(model, order[: wanted[-1]])
+        fit = task.how_many_fit(model, pieces)
+        return task, order, pieces, self.numbers_that_fit(model, wanted, fit, hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,41 +145,34 @@ class ManyShot(LabelProtocol):
         wanted = ICL_DATASETS[self.dataset].shots if self.shots is None else self.shots
         return tuple(sorted(set(wanted)))
 
-    def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One batch per number of demonstrations, which all its items follow."""
-        ready = self._ready(model)
-        items = [
-            [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]
-            for n in ready.tokens
-        ]
-        return split_long_batches(items, 50)
+    @kept_per_model
+    def ready(self, model: LanguageModel) -> Ready:
+        """See :meth:`LabelProtocol.ready`; all numbers have one reader."""
+        task, order, pieces, shots = self.order_that_fits(model, self.grid)
+        return Ready(task, order, dict.fromkeys(shots, DemonstrationReader(pieces, shots)))
 
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The examples."""
-        task = self._ready(model).task
-        return task.train, task.test
+    def groups(self, ready: Ready) -> Sequence[int]:
+        """The numbers of demonstrations that fit."""
+        return list(ready.readers)
 
-    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Both predictions of every item, all labels in one pass."""
-        ready = self._ready(model)
-        (count,) = {item.payload[0] for item in items}
-        prefix = ready.reader.prefix(model, count)
-        facts = {"shots": count, "classes_skipped": skipped_classes(ready.order, count)}
-        chosen = [item.payload[1] for item in items]
-        return label_rows(model, ready.task, chosen, prefix, facts, ready.reader.text(model, count))
+    def demonstrations(
+        self, model: LanguageModel, ready: Ready, group: int
+    ) -> tuple[DemonstrationReader, dict[str, Any]]:
+        """The first so many."""
+        facts = {"shots": group, "classes_skipped": skipped_classes(ready.order, group)}
+        return ready.readers[group], facts
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Accuracy per number, over all numbers, and over those from ``stable_from`` on."""
-        metrics, curve = [], []
+        metrics: list[Metric] = []
+        curve = []
         start = self.stable_from or ICL_DATASETS[self.dataset].stable_from
         asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
         for decoding in DECODINGS:
             name, chosen = f"accuracy_{decoding}", decoding == self.decoding
-            metrics.append(mean_accuracy(name, rows, {}, headline=chosen))
+            metrics += score_metric(name, rows, {}, headline=chosen)
             late = [row for row in rows if row["shots"] >= start]
-            if late:
-                where = {"shots_from": start}
-                metrics.append(mean_accuracy(name, late, where, headline=chosen))
+            metrics += score_metric(name, late, {"shots_from": start}, headline=chosen)
             for n in asked:
                 of_number = [row for row in rows if row["shots"] == n]
                 metrics += score_metric(name, of_number, {"shots": n})
@@ -149,37 +193,6 @@ class ManyShot(LabelProtocol):
             "most_frequent_answer": most_frequent_answer(rows),
         }
         return Summary(metrics=metrics, tables=tables)
-
-    @kept_per_model
-    def _ready(self, model: LanguageModel) -> _Ready:
-        task = self.task(model)
-        order = task.rounds(self.seed)
-        pieces = task.encode(model, order[: self.grid[-1]])
-        fit = task.how_many_fit(model, pieces)
-        shots = self.numbers_that_fit(model, self.grid, fit)
-        tokens = {n: sum(map(len, pieces[:n])) for n in shots}
-        reader = DemonstrationReader(pieces, shots)
-        return _Ready(task=task, order=order, tokens=tokens, reader=reader)
-
-
-def label_rows(
-    model: LanguageModel,
-    task: IclTask,
-    chosen: list[int],
-    before: Prefix,
-    facts: dict[str, Any],
-    shown: str,
-) -> list[dict[str, Any]]:
-    """Rows of chosen test items after demonstrations, whose text is ``shown``."""
-    questions = [task.questions[i] for i in chosen]
-    readings = model.read_labels(task.trie, questions, before=before)
-    return [
-        facts
-        | _row(task.trie, task.test[i], reading)
-        | {"prompt_tokens": before.length + len(question)}
-        | {"prompt": prompt_facts(shown + model.decode(question))}
-        for i, question, reading in zip(chosen, questions, readings, strict=True)
-    ]
 
 
 def _row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, Any]:
@@ -202,13 +215,3 @@ def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The accuracy of always giving the same label, whichever does best."""
     answers = Counter(str(row["expected"]) for row in rows).most_common(1)
     return {"label": answers[0][0], "share": answers[0][1] / len(rows)}
-
-
-def mean_accuracy(
-    name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool
-) -> Metric:
-    """Mean over rows that ask the same test items again and again."""
-    interval = share_interval(
-        [row["scores"][name] for row in rows], [str(row["cluster"]) for row in rows]
-    )
-    return metric(name, interval, where=where, headline=headline)

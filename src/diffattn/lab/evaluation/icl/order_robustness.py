@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.lab.evaluation.icl.data import ICL_DATASETS, Example
+from diffattn.lab.evaluation.icl.data import ICL_DATASETS
 from diffattn.lab.evaluation.icl.demonstrations import (
     DemonstrationReader,
-    IclTask,
     alternating_order,
     kept_per_model,
     random_order,
@@ -18,12 +17,11 @@ from diffattn.lab.evaluation.icl.many_shot import (
     DECODINGS,
     PROMPT_CHOICES,
     LabelProtocol,
-    label_rows,
-    mean_accuracy,
+    Ready,
     most_frequent_answer,
 )
 from diffattn.lab.evaluation.metrics import score_metric
-from diffattn.lab.evaluation.protocol import Item, Summary, split_long_batches
+from diffattn.lab.evaluation.protocol import Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.proportions import expected_range
@@ -31,13 +29,6 @@ from diffattn.models.config.known_names import check_known
 
 ORDERS = {"random": random_order, "alternating": alternating_order}
 _REPEATS = 2_000
-
-
-@dataclass(kw_only=True, slots=True)
-class _Ready:
-    task: IclTask
-    examples: list[Example]
-    readers: dict[int, DemonstrationReader]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,33 +63,28 @@ class OrderRobustness(LabelProtocol):
         self.require_at_least(1, "per_class")
         self.require_at_least(2, "orders")
 
-    def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One batch per order, which all its items follow."""
-        test = self._ready(model).task.test
-        items = [
-            [Item(id=f"{order}-{i}", payload=(order, i), cluster=str(i)) for i in test]
-            for order in range(self.orders)
-        ]
-        return split_long_batches(items, 50)
+    @kept_per_model
+    def ready(self, model: LanguageModel) -> Ready:
+        """See :meth:`LabelProtocol.ready`; readers are made as they are needed."""
+        known = ICL_DATASETS[self.dataset]
+        wanted = known.shots if self.per_class is None else (self.per_class * known.num_classes,)
+        hint = "Choose a smaller per_class."
+        task, order, _, usable = self.order_that_fits(model, wanted, hint)
+        return Ready(task, order[: usable[-1]], {})
 
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The examples."""
-        task = self._ready(model).task
-        return task.train, task.test
+    def groups(self, ready: Ready) -> Sequence[int]:
+        """The orders."""
+        return range(self.orders)
 
-    def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Both predictions of every item after one order."""
-        ready = self._ready(model)
-        (order,) = {item.payload[0] for item in items}
-        if order not in ready.readers:  # one order's keys and values at a time
-            examples = ORDERS[self.format](ready.examples, self.seed + order)
-            pieces = ready.task.encode(model, examples)
-            ready.readers = {order: DemonstrationReader(pieces, [len(pieces)])}
-        reader = ready.readers[order]
-        prefix = reader.prefix(model, len(ready.examples))
-        facts = {"order": order, "shots": len(ready.examples)}
-        chosen, shown = [item.payload[1] for item in items], reader.text(model, facts["shots"])
-        return label_rows(model, ready.task, chosen, prefix, facts, shown)
+    def demonstrations(
+        self, model: LanguageModel, ready: Ready, group: int
+    ) -> tuple[DemonstrationReader, dict[str, Any]]:
+        """All of them in one order."""
+        if group not in ready.readers:  # one order's keys and values at a time
+            pieces = ready.task.encode(model, ORDERS[self.format](ready.order, self.seed + group))
+            ready.readers.clear()
+            ready.readers[group] = DemonstrationReader(pieces, [len(pieces)])
+        return ready.readers[group], {"order": group, "shots": len(ready.order)}
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Mean, spread and range over the orders, and the range that chance brings."""
@@ -112,23 +98,12 @@ class OrderRobustness(LabelProtocol):
             orders = sorted({row["order"] for row in rows})
             by_order = {n: [row for row in rows if row["order"] == n] for n in orders}
             each = [x for n in orders for x in score_metric(name, by_order[n], {"order": n})]
-            metrics.append(mean_accuracy(name, rows, {}, headline=chosen))
+            metrics += score_metric(name, rows, {}, headline=chosen)
             metrics += each
             ranges, facts = _ranges(_grid(rows, name), decoding, headline=chosen)
             metrics += ranges
             tables[name] = {"by_order": [m.value for m in each]} | facts
         return Summary(metrics=metrics, tables=tables)
-
-    @kept_per_model
-    def _ready(self, model: LanguageModel) -> _Ready:
-        task, known = self.task(model), ICL_DATASETS[self.dataset]
-        order, wanted = task.rounds(self.seed), known.shots
-        if self.per_class is not None:
-            wanted = (self.per_class * known.num_classes,)
-        pieces = task.encode(model, order[: wanted[-1]])
-        fit = task.how_many_fit(model, pieces)
-        usable = self.numbers_that_fit(model, wanted, fit, "Choose a smaller per_class.")
-        return _Ready(task=task, examples=order[: usable[-1]], readers={})
 
 
 def _grid(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
