@@ -1,15 +1,10 @@
 """Several evaluation folders are read as one; what does not fit is named and left out."""
 
-import json
-
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import write_json
 from diffattn.lab.evaluation.gather import gather
-from diffattn.lab.evaluation.registry import parts
-from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.evaluation.selection import Selection
 from diffattn.lab.records.evaluations import register
 from evaluation_folders import write
 
@@ -70,37 +65,6 @@ def test_folders_without_any_result(tmp_path):
     register(tmp_path / "x", "a", "key_values")
     with pytest.raises(CheckpointError, match=r"got none\. a has no result of key_values\."):
         gather([tmp_path / "x"])
-
-
-def test_shares_from_two_folders_are_the_whole(models, tmp_path):
-    """Put together without the model, by what the protocol makes of all rows."""
-    (part,) = parts(["key_values"], [], quick=True)
-    whole = evaluate(models["diff"], part, tmp_path / "whole" / "diff" / "key_values")
-    for i in (1, 2):
-        shard = Selection(shard=(i, 2))
-        where = tmp_path / str(i) / "diff" / f"key_values{shard.suffix}"
-        register(tmp_path / str(i), "diff", "key_values")
-        evaluate(models["diff"], part, where, selection=shard)
-    found = gather([tmp_path / "2", tmp_path / "1"])
-    assert found.gaps == []
-    (result,) = found.results()
-    assert json.dumps(result.tables) == json.dumps(whole.tables)
-    assert result.metrics == whole.metrics
-    assert (result.num_items, result.selection) == (whole.num_items, {})
-    with pytest.raises(CheckpointError, match="of 2 shares there is no 1"):
-        gather([tmp_path / "2"])
-
-
-def test_shares_of_other_settings_are_not_mixed(models, tmp_path):
-    for i, samples in ((1, 4), (2, 6)):
-        (part,) = parts(["key_values"], [f"key_values.samples={samples}"], quick=True)
-        shard = Selection(shard=(i, 2))
-        register(tmp_path, "diff", "key_values")
-        evaluate(
-            models["diff"], part, tmp_path / "diff" / f"key_values{shard.suffix}", selection=shard
-        )
-    with pytest.raises(CheckpointError, match="shard-2-of-2 of diff has other settings"):
-        gather([tmp_path])
 
 
 def test_folders_that_are_none(tmp_path):

@@ -1,6 +1,5 @@
 """Shares of an evaluation that lie beside it, and their answers."""
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,6 @@ from diffattn.lab.records.run import RunRecord
 
 FREE_SETTINGS = ("model.path",)
 """The place of the weights does not matter: their hash tells whether they are the same."""
-_NAME = re.compile(r"\.shard-(\d{1,6})-of-(\d{1,6})")
-
-
-def shard_folders(folder: Path) -> list[Path]:
-    """Folders of shares of the part that is recorded in ``folder``, finished or not."""
-    return sorted(
-        path
-        for path in (folder.parent.iterdir() if folder.parent.is_dir() else ())
-        if path.name.startswith(folder.name) and _NAME.fullmatch(path.name[len(folder.name) :])
-    )
 
 
 def all_finished(folder: Path, count: int) -> bool:
@@ -39,7 +28,7 @@ def rows_of_shards(
     The place of the weights and the share itself may differ.
     """
     rows: list[dict[str, Any]] = []
-    for path in shard_folders(folder):
+    for path in sorted(folder.parent.glob(f"{folder.name}.shard-*")):
         if not (path / "result.json").exists():
             continue
         try:

@@ -1,4 +1,4 @@
-"""Local files of the tasks: three forms of a document, and what is refused."""
+"""Local files of the tasks: two forms of a document, and what is refused."""
 
 import json
 
@@ -44,47 +44,6 @@ def test_boolq_with_truths(name, tmp_path):
     assert [one["label"] for one in read_one(tmp_path, "boolq", *records)] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("task", "record", "document"),
-    [
-        (
-            "arc_challenge",
-            {"query": "Question: why?\nAnswer:", "choices": ["a", "b", "c"], "gold": 2},
-            {
-                "question": "why?",
-                "choices": {"text": ["a", "b", "c"], "label": ["A", "B", "C"]},
-                "answerKey": "C",
-            },
-        ),
-        (
-            "openbookqa",
-            {"query": "Question: the sun is\nAnswer:", "choices": ["a", "b"], "gold": 0},
-            {
-                "question_stem": "the sun is",
-                "choices": {"text": ["a", "b"], "label": ["A", "B"]},
-                "answerKey": "A",
-            },
-        ),
-        (
-            "boolq",
-            {
-                "query": "T -- a\nQuestion: b\nQuestion: is it?\nAnswer:",
-                "choices": ["yes", "no"],
-                "gold": 0,
-            },
-            {"passage": "T -- a\nQuestion: b", "question": "is it", "label": 1},
-        ),
-        (
-            "hellaswag",
-            {"query": "A: b", "choices": [" c", "d  e"], "gold": 1},
-            {"query": "A: b", "choices": [" c", "d  e"], "gold": 1, "label": "1"},
-        ),
-    ],
-)
-def test_finished_prompts_give_their_fields_back(task, record, document, tmp_path):
-    assert read_one(tmp_path, task, record) == [document]
-
-
 ARC = {"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"}
 
 
@@ -96,10 +55,7 @@ ARC = {"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "a
         ("arc_easy", ARC | {"choices": {"text": ["a"], "label": ["A"]}}, "two texts or more"),
         ("boolq", {"passage": "p", "question": "q", "label": 2}, "label must be from 0 to 1"),
         ("boolq", {"passage": 3, "question": "q", "label": 1}, "passage must be text, got int"),
-        ("boolq", {"query": "q", "choices": ["yes", "no"], "gold": 0}, "a prompt of BoolQ"),
-        ("openbookqa", {"query": "q", "choices": ["a", "b"], "gold": 0}, "query must be"),
         ("piqa", {"goal": "g", "sol1": "a", "sol2": "b", "label": "-1"}, "label must be from 0"),
-        ("hellaswag", {"query": "q", "choices": ["a", "b"], "gold": 2}, "label must be from 0"),
         (
             "winogrande",
             {"sentence": "s", "option1": "a", "option2": "b", "answer": "1"},
@@ -138,16 +94,6 @@ def test_wrong_files(tmp_path):
     (tmp_path / "piqa_val_10.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="one file must hold"):
         read_task(tmp_path, "piqa")
-
-
-def test_both_files_of_a_task_must_be_of_one_form(tmp_path):
-    prompt = {"query": "A: b", "choices": ["c", "d"], "gold": 1}
-    original = documents("hellaswag", 1)[0]
-    (tmp_path / "hellaswag_train.jsonl").write_text(json.dumps(original), encoding="utf-8")
-    with pytest.raises(ConfigError, match="must hold the same fields"):
-        read_one(tmp_path, "hellaswag", prompt)
-    with pytest.raises(ConfigError, match="fields of the lines before"):
-        read_one(tmp_path, "hellaswag", prompt, original)
 
 
 def test_fields_can_be_called_otherwise(tmp_path):

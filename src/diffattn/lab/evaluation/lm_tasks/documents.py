@@ -1,13 +1,11 @@
 """Local files of the seven tasks of Tables 1 and 8, in the fields of the harness's prompts.
 
-A document may have the fields of the dataset on the hub, those of the original distribution, or
-be a finished prompt (``query``, ``choices``, ``gold``), from which the fields are taken back.
+A document may have the fields of the dataset on the hub, or those of the original distribution.
 Made-up documents show the protocol at work without any data.
 """
 
 import random
 import re
-import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +36,6 @@ class LocalDocuments:
     evaluated: list[Document]
     training: list[Document] | None
     """Source of few-shot examples; ``None`` without a training file."""
-    paths: tuple[Path, ...]
 
 
 def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> LocalDocuments:
@@ -62,18 +59,7 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
         if name.rpartition(".")[0] in ("", task) and name.rpartition(".")[2] in FIELDS[task]
     }
     read = [_read(path, task, of_task) for path in paths]
-    forms = {tuple(sorted(documents[0])) for documents in read}
-    if len(forms) > 1:
-        raise ConfigError(
-            f"{folder}: {' and '.join(path.name for path in paths)} must hold the same fields, "
-            f"got {' and '.join(str(sorted(form)) for form in sorted(forms))}."
-        )
-    return LocalDocuments(read[0], read[1] if training is not None else None, paths)
-
-
-def read_document(task: str, record: Mapping[str, Any]) -> Document:
-    """One document in any of the three forms, in the fields of the prompts."""
-    return _READERS[task](record)
+    return LocalDocuments(read[0], read[1] if training is not None else None)
 
 
 def _only(folder: Path, task: str, pattern: str) -> Path | None:
@@ -92,19 +78,13 @@ def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
     for number, record in files.json_objects(lines, str(path)):
         where = f"{path}:{number}"
         try:
-            document = read_document(task, files.with_known_names(record, columns, where))
+            documents.append(_READERS[task](files.with_known_names(record, columns, where)))
         except KeyError as error:
             raise ConfigError(
                 f"{where}: a document of {task} must have field {error}, got {sorted(record)}."
             ) from error
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{where}: {error}") from error
-        if documents and document.keys() != documents[0].keys():
-            raise ConfigError(
-                f"{where}: must have the fields of the lines before, {sorted(documents[0])}, "
-                f"got {sorted(document)}."
-            )
-        documents.append(document)
     if not documents:
         raise ConfigError(f"{path}: must hold one document or more, got an empty file.")
     return documents
@@ -114,19 +94,14 @@ def _science(stem: str) -> Callable[[Mapping[str, Any]], Document]:
     """ARC and OpenBookQA, which differ in the name of the question's field."""
 
     def read(record: Mapping[str, Any]) -> Document:
-        if _is_prompt(record):
-            texts, gold = _prompt_choices(record)
-            labels = list(string.ascii_uppercase[: len(texts)])
-            question, answer = _between(record["query"], "Question: ", "\nAnswer:"), labels[gold]
+        if isinstance(record.get("question"), Mapping):  # as first distributed
+            question, listed = _text(record["question"], "stem"), record["question"]["choices"]
+            texts = [_text(choice, "text") for choice in listed]
+            labels = [_text(choice, "label") for choice in listed]
         else:
-            if isinstance(record.get("question"), Mapping):  # as first distributed
-                question, listed = _text(record["question"], "stem"), record["question"]["choices"]
-                texts = [_text(choice, "text") for choice in listed]
-                labels = [_text(choice, "label") for choice in listed]
-            else:
-                question, listed = _text(record, stem), record["choices"]
-                texts, labels = _texts(listed, "text"), _texts(listed, "label")
-            answer = _text(record, "answerKey").strip()
+            question, listed = _text(record, stem), record["choices"]
+            texts, labels = _texts(listed, "text"), _texts(listed, "label")
+        answer = _text(record, "answerKey").strip()
         if answer not in labels or len(labels) != len(texts):
             raise ValueError(f"answerKey must be one of {labels}, got {answer!r}.")
         return {stem: question, "choices": {"text": texts, "label": labels}, "answerKey": answer}
@@ -135,22 +110,11 @@ def _science(stem: str) -> Callable[[Mapping[str, Any]], Document]:
 
 
 def _boolq(record: Mapping[str, Any]) -> Document:
-    if _is_prompt(record):
-        texts, gold = _prompt_choices(record)
-        passage, separator, rest = record["query"].rpartition("\nQuestion: ")
-        if not separator or sorted(texts) != ["no", "yes"]:
-            raise ValueError("query and choices must be a prompt of BoolQ, got another.")
-        question, label = _between(rest, "", "?\nAnswer:"), int(texts[gold] == "yes")
-    else:
-        passage, question = _text(record, "passage"), _text(record, "question")
-        label = _index(record["answer"] if "answer" in record else record["label"], 2)
-    return {"passage": passage, "question": question, "label": label}
+    fields: Document = {name: _text(record, name) for name in ("passage", "question")}
+    return fields | {"label": _index(record["answer" if "answer" in record else "label"], 2)}
 
 
 def _hellaswag(record: Mapping[str, Any]) -> Document:
-    if _is_prompt(record):  # cleaned already, and cleaning twice would change it
-        texts, gold = _prompt_choices(record)
-        return {"query": record["query"], "choices": texts, "gold": gold, "label": str(gold)}
     endings = _texts(record, "endings")
     fields = {name: _text(record, name) for name in ("activity_label", "ctx_a", "ctx_b")}
     return fields | {"endings": endings, "label": str(_index(record["label"], len(endings)))}
@@ -180,22 +144,6 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], Document]] = {
     "piqa": _piqa,
     "winogrande": _winogrande,
 }
-
-
-def _is_prompt(record: Mapping[str, Any]) -> bool:
-    return {"query", "choices", "gold"} <= record.keys()
-
-
-def _prompt_choices(record: Mapping[str, Any]) -> tuple[list[str], int]:
-    _text(record, "query")
-    texts = _texts(record, "choices")
-    return texts, _index(record["gold"], len(texts))
-
-
-def _between(text: str, before: str, after: str) -> str:
-    if not (text.startswith(before) and text.endswith(after)):
-        raise ValueError(f"query must be {before!r} ... {after!r}, got {text[:60]!r}.")
-    return text[len(before) : len(text) - len(after)]
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:
@@ -229,8 +177,8 @@ _NUM_TRAINING = 16
 def generated_documents(task: str, count: int, seed: int = 0) -> LocalDocuments:
     """``count`` documents of a task, and 16 to draw examples from; equal seeds make equal ones."""
     generator = random.Random(f"{task}-{seed}")
-    made = [read_document(task, _record(task, generator)) for _ in range(count + _NUM_TRAINING)]
-    return LocalDocuments(made[:count], made[count:], ())
+    made = [_READERS[task](_record(task, generator)) for _ in range(count + _NUM_TRAINING)]
+    return LocalDocuments(made[:count], made[count:])
 
 
 def _record(task: str, generator: random.Random) -> dict[str, Any]:

@@ -219,8 +219,6 @@ def _local_changes(documents: LocalDocuments, has_test: bool) -> dict[str, Any]:
     }
     if has_test and documents.training is None:
         changes["fewshot_split"] = evaluated  # else a question could be its own example
-    if "query" in documents.evaluated[0]:
-        changes["process_docs"] = None  # cleaned already
     return changes
 
 
