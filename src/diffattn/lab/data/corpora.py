@@ -201,7 +201,8 @@ def hub_dataset(
             if not path.is_dir():
                 files.require_regular(path)
     origin = ":".join(part for part in (name, config, split) if part is not None)
-    rows = _hub_rows(name, origin, config, split=split, revision=revision, streaming=True)
+    where = f"hub_dataset: {origin!r}"
+    rows = hub_rows(name, config, where=where, split=split, revision=revision, streaming=True)
     named = ((f"{origin}:{number}", row) for number, row in enumerate(rows))
     texts = ((row_name, _text_of(row, text_field, row_name)) for row_name, row in named)
     yield from _nonempty(
@@ -214,22 +215,35 @@ def hub_dataset(
     )
 
 
-def _hub_rows(name: str, origin: str, config: str | None, **options: Any) -> Iterator[Any]:
+def load_hub(name: str, config: str | None, *, where: str, **options: Any) -> Any:
+    """A dataset of the hub by the optional package ``datasets``; ``where`` begins the messages."""
     try:
         import datasets
     except ImportError as error:
         raise ConfigError(
-            "hub_dataset: needs the package 'datasets', got none installed. "
+            f"{where} needs the package 'datasets', got none installed. "
             "Run: pip install 'diffattn[data]'"
         ) from error
     try:
-        yield from datasets.load_dataset(name, config, **options)
+        return datasets.load_dataset(name, config, **options)
+    except (OSError, ValueError, RuntimeError, StopIteration) as error:
+        raise unreadable(where, error) from error
+
+
+def hub_rows(name: str, config: str | None, *, where: str, **options: Any) -> Iterator[Any]:
+    """Rows of :func:`load_hub`."""
+    try:
+        yield from load_hub(name, config, where=where, **options)
     # Some come at the first row only; StopIteration is for files without rows.
     except (OSError, ValueError, RuntimeError, StopIteration) as error:
-        raise ConfigError(
-            f"hub_dataset: {origin!r} must be a dataset that can be opened, "
-            f"got: {first_line(error)}."
-        ) from error
+        if isinstance(error, ConfigError):
+            raise
+        raise unreadable(where, error) from error
+
+
+def unreadable(where: str, error: Exception) -> ConfigError:
+    """What is said of a dataset that cannot be opened."""
+    return ConfigError(f"{where} must be a dataset that can be opened, got: {first_line(error)}.")
 
 
 _INSTALLED_SOURCES: dict[str, Callable[[], Iterator[Document]]] = {

@@ -98,7 +98,7 @@ def test_the_hub(monkeypatch):
     assert asked == [
         ("abisee/cnn_dailymail", "3.0.0", "test", True), ("me/copy", "c", "train", True),
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"gone: must be a data set that can be opened, got: no"):
+    with pytest.raises(ConfigError, match=r"gone: must be a dataset that can be opened, got: no"):
         load_examples(TASKS["cnn_dm"], "hub:gone", 5, 0)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match="needs the package 'datasets'"):
@@ -111,7 +111,7 @@ def test_the_archive_of_long_bench(monkeypatch, tmp_path):
         archive.writestr("data/qasper.jsonl", json.dumps(LONG_BENCH) + "\n")
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(path))
     assert load_examples(TASKS["qasper"], "hub", 5, 0)[0].question == "who?"
-    with pytest.raises(ConfigError, match=r"LongBench: must be a data set that can be opened"):
+    with pytest.raises(ConfigError, match=r"LongBench: must be a dataset that can be opened"):
         load_examples(TASKS["hotpotqa"], "hub", 5, 0)
 
 

@@ -7,28 +7,27 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.lengths import (
     length_metric,
-    lengths_that_fit,
     most_that_fits,
-    require_lengths,
 )
+from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 
 
 def test_standard_lengths_are_those_that_fit(build):
-    assert lengths_that_fit("ruler", None, build("diff", max_length=20_000)) == (4096, 8192, 16384)
-    assert lengths_that_fit("ruler", (7, 1024), build("diff")) == (7, 1024)
-    assert lengths_that_fit("x", None, build("diff"), (500, 1000, 2000)) == (500, 1000)
+    fit, model = Ruler().lengths_that_fit, build("diff")
+    assert fit(build("diff", max_length=20_000), None) == (4096, 8192, 16384)
+    assert fit(model, (7, 1024)) == (7, 1024)
+    assert fit(model, None, (500, 1000, 2000)) == (500, 1000)
     with pytest.raises(ConfigError, match=r"--set ruler.lengths=\[1024\]"):
-        lengths_that_fit("ruler", None, build("diff"))
+        fit(model, None)
     with pytest.raises(ConfigError, match="must fit the 1024 tokens of diff, got 1025"):
-        lengths_that_fit("ruler", (4, 1025), build("diff"))
+        fit(model, (4, 1025))
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (5, 5), (1.5,)])
 def test_lengths_must_be_different_positive_numbers(lengths):
-    require_lengths("ruler", (5, 3))
-    require_lengths("ruler", None)
+    assert Ruler(lengths=(5, 3))
     with pytest.raises(ConfigError, match="ruler: lengths must be different numbers"):
-        require_lengths("ruler", lengths)
+        Ruler(lengths=lengths)
 
 
 def test_the_effective_length_is_the_longest_above_the_threshold():

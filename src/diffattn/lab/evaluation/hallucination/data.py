@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError, did_you_mean, first_line
+from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.data import files
+from diffattn.lab.data.corpora import hub_rows, unreadable
 from diffattn.lab.evaluation.hallucination.tasks import Columns, Task
 
 _LONG_BENCH = "zai-org/LongBench"
@@ -79,17 +80,7 @@ def _json_rows(text: str, name: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _hub_rows(name: str, config: str | None, split: str) -> Iterator[Mapping[str, Any]]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ConfigError(
-            "hallucination: data from the hub needs the package 'datasets', got none installed. "
-            "Run: pip install 'diffattn[data]'"
-        ) from error
-    try:
-        yield from datasets.load_dataset(name, config, split=split, streaming=True)
-    except (OSError, ValueError, RuntimeError, StopIteration) as error:
-        raise _unreadable(name, error) from error
+    return hub_rows(name, config, where=f"{name}:", split=split, streaming=True)
 
 
 def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
@@ -101,12 +92,8 @@ def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
         with zipfile.ZipFile(path) as archive:
             text = archive.read(f"data/{task.name}.jsonl").decode()
     except (OSError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
-        raise _unreadable(_LONG_BENCH, error) from error
+        raise unreadable(f"{_LONG_BENCH}:", error) from error
     yield from _json_rows(files.normalise_line_ends(text), f"{_LONG_BENCH}/{task.name}.jsonl")
-
-
-def _unreadable(name: str, error: Exception) -> ConfigError:
-    return ConfigError(f"{name}: must be a data set that can be opened, got: {first_line(error)}.")
 
 
 def _example(

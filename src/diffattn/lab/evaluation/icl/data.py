@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError, first_line
+from diffattn.errors import ConfigError
 from diffattn.lab.data import files
+from diffattn.lab.data.corpora import load_hub
 from diffattn.models.config.known_names import check_known
 
 _WORDS = {
@@ -256,27 +257,10 @@ def _clinic(paths: list[Path], _: Mapping[str, str], *, out_of_scope: bool) -> I
 
 
 def _from_hub(name: str, known: IclDataset) -> IclData:
-    """The same data from the hub, by way of the optional package ``datasets``."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise ConfigError(
-            f"{name}: 'hub' needs the package 'datasets', got none installed. "
-            "Run: pip install 'diffattn[data]', or give a folder with the original files."
-        ) from error
     repository, _, config = known.hub.partition(":")
-
-    def read(split: str) -> Iterable[Example]:
-        try:
-            rows = datasets.load_dataset(repository, config or None, split=split)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"{name}: {known.hub!r} must be a data set that can be opened, "
-                f"got: {first_line(error)}. Or give a folder with {', '.join(known.files)}."
-            ) from error
-        return _hub_examples(name, rows)
-
-    return _data(map(read, ("train", "test")))
+    where = f"{name}: without a folder that holds {', '.join(known.files)}, {known.hub!r}"
+    load = partial(load_hub, repository, config or None, where=where)
+    return _data(_hub_examples(name, load(split=split)) for split in ("train", "test"))
 
 
 def _hub_examples(name: str, rows: Any) -> Iterable[Example]:

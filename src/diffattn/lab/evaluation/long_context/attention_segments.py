@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol, encode_within
-from diffattn.lab.evaluation.long_context.lengths import require_grid
+from diffattn.lab.evaluation.long_context.haystack import encode_within
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
-    STANDARD_DEPTHS,
     MagicPrompt,
+    MagicProtocol,
     MagicTask,
     answer,
     before_digits,
@@ -22,7 +21,7 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
 from diffattn.lab.evaluation.metrics import metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError, Prefix
+from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
@@ -34,7 +33,7 @@ _COMPARED = ("signed", "clipped", "absolute")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionSegments(HaystackProtocol):
+class AttentionSegments(MagicProtocol):
     """Where the token that predicts the answer's first digit looks.
 
     Per layer and head its attention over all keys is summed over five segments: BOS, the context
@@ -66,13 +65,8 @@ class AttentionSegments(HaystackProtocol):
     length: int = 4_096
     """Tokens of the prompt, exact."""
     num_needles: int = 8
-    depths: tuple[float, ...] = STANDARD_DEPTHS
-    """Of the answer, in percent."""
-    samples: int = 50
-    """Haystacks."""
     per_head: bool = False
     """Record the sums of every layer and head as well: about 10 kB per 100 heads and item."""
-    seed: int = 1234
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_needles <= len(CITIES):
@@ -80,16 +74,13 @@ class AttentionSegments(HaystackProtocol):
                 f"attention_segments: num_needles must be from 1 to {len(CITIES)} cities, "
                 f"got {self.num_needles}."
             )
-        require_grid(self.name, (self.length,), self.depths)
+        self.require_grid((self.length,), self.depths)
         self.require_at_least(1, "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch: its depths share their beginning."""
         self.require_fit(model, "length", self.length)
-        try:
-            build_prompts(model, self.task(0), self.depths[:1])
-        except ItemError as error:
-            raise ConfigError(f"attention_segments: {error}") from error
+        self.require_prompt(model, self.task(0))
         return [
             [
                 Item(id=f"{sample}/{depth:g}", payload=(sample, depth), cluster=str(sample))
@@ -144,20 +135,8 @@ class AttentionSegments(HaystackProtocol):
 
     def task(self, sample: int) -> MagicTask:
         """The needles of one haystack, and their places."""
-        return MagicTask(
-            source=self.haystack,
-            text_field=self.text_field,
-            length=self.length,
-            num_needles=self.num_needles,
-            num_asked=1,
-            sample=sample,
-            seed=self.seed,
-            template="completion",
-            room=0,
-            needs_start=True,
-            depths=tuple(self.depths),
-            ending=f" {answer('{city}')}",
-        )
+        facts = {"length": self.length, "num_needles": self.num_needles, "sample": sample}
+        return self.magic_task(**facts, needs_start=True, ending=f" {answer('{city}')}")
 
     def _row(
         self, model: LanguageModel, prompt: MagicPrompt, layers: Sequence[LayerRows]

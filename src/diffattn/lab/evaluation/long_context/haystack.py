@@ -18,9 +18,11 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.data.gutenberg import strip_gutenberg
-from diffattn.lab.evaluation.protocol import Item, Protocol
+from diffattn.lab.evaluation.long_context.lengths import LengthProtocol
+from diffattn.lab.evaluation.protocol import Item
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, Prefix
+from diffattn.lab.inference.prompting import prompt_text, require_chat_template
 from diffattn.lab.inference.scoring import Continuation
 
 _MAX_CHARACTERS = 20_000_000
@@ -41,7 +43,7 @@ _LONGEST_SENTENCE = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class HaystackProtocol(Protocol):
+class HaystackProtocol(LengthProtocol):
     """A protocol that hides something in a long text."""
 
     haystack: str = "stdlib"
@@ -84,6 +86,24 @@ class HaystackProtocol(Protocol):
             rows[i] = row(prompts[i], prefix)
             del prefix  # the next prompt is read only now: one less in memory
         return [rows[i] for i in range(len(prompts))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatProtocol(HaystackProtocol):
+    """A protocol whose prompts may go through the tokenizer's chat template."""
+
+    chat: bool = False
+    """Ask through the tokenizer's chat template."""
+
+    def prompt(self, model: LanguageModel, question: str, answer: str = "\nAnswer:") -> str:
+        """The prompt; ``answer`` begins the answer."""
+        if self.chat:
+            require_chat_template(model)
+        return prompt_text(model, question, answer, chat=self.chat)
+
+    def count(self, model: LanguageModel, prompt: str) -> int:
+        """Tokens of a prompt."""
+        return len(model.encode_prompt(prompt, special=self.chat))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,15 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.haystack import (
-    HaystackProtocol,
+    ChatProtocol,
     HaystackWords,
     insert_sentences,
 )
-from diffattn.lab.evaluation.long_context.lengths import (
-    length_metric,
-    lengths_that_fit,
-    most_that_fits,
-    require_lengths,
-)
+from diffattn.lab.evaluation.long_context.lengths import length_metric, most_that_fits
 from diffattn.lab.evaluation.metrics import guess_shares, metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.prompting import prompt_text, require_chat_template
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.proportions import share_interval
 
@@ -138,7 +132,7 @@ _SPARE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenNeedleSearch(HaystackProtocol):
+class HiddenNeedleSearch(ChatProtocol):
     """Who is it? One sentence tells, without sharing a word with the question.
 
     Source: A. Modarressi et al., arXiv:2502.05167 (NoLiMa): depths, score, effective length.
@@ -171,12 +165,10 @@ class HiddenNeedleSearch(HaystackProtocol):
     needles: int = len(NEEDLES)
     """How many of the needles, from the first on."""
     max_new_tokens: int = 16
-    chat: bool = False
-    """Ask through the tokenizer's chat template."""
     seed: int = 42
 
     def __post_init__(self) -> None:
-        require_lengths(self.name, self.lengths)
+        self.require_lengths(self.lengths)
         self.require_at_least(2, "depths")
         self.require_at_least(1, "max_new_tokens", "needles")
         if self.needles > len(NEEDLES):
@@ -186,13 +178,11 @@ class HiddenNeedleSearch(HaystackProtocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One text per batch: its questions share the reading."""
-        if self.chat:
-            require_chat_template(model)
         needles = NEEDLES[: self.needles]
         prompts = [self._prompt(model, "", n.question(kind)) for n in needles for kind in KINDS]
-        sizes = [len(model.encode_prompt(p, special=self.chat)) for p in prompts]
-        overhead = max(sizes) + self.max_new_tokens + _SPARE
-        lengths = lengths_that_fit(self.name, self.lengths, model, _STANDARD, overhead=overhead)
+        longest = max(self.count(model, prompt) for prompt in prompts)
+        overhead = longest + self.max_new_tokens + _SPARE
+        lengths = self.lengths_that_fit(model, self.lengths, _STANDARD, overhead=overhead)
         texts = [needle.text.format(name=name) for needle in needles for name in NAMES]
         least = max(len(model.encode(text)) for text in texts)
         if min(lengths) < 2 * least:
@@ -295,8 +285,7 @@ class HiddenNeedleSearch(HaystackProtocol):
         return 100 * step / (self.depths - 1)
 
     def _prompt(self, model: LanguageModel, text: str, question: str) -> str:
-        asked = _QUESTION.format(text=text, question=question)
-        return prompt_text(model, asked, "\nAnswer:", chat=self.chat)
+        return self.prompt(model, _QUESTION.format(text=text, question=question))
 
     def _text(
         self, model: LanguageModel, background: HaystackWords, length: int, number: int, step: int

@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.lengths import (
-    lengths_that_fit,
-    most_that_fits,
-    require_lengths,
-)
+from diffattn.lab.evaluation.long_context.lengths import LengthProtocol, most_that_fits
 from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 
@@ -40,7 +36,7 @@ class _Object:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyValues(Protocol):
+class KeyValues(LengthProtocol):
     """The value of a key: exact match of a UUID in a JSON object of UUIDs.
 
     Source: N. Liu et al., arXiv:2307.03172, section 3.1; HELMET, arXiv:2410.02694.
@@ -76,7 +72,7 @@ class KeyValues(Protocol):
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        require_lengths(self.name, self.lengths)
+        self.require_lengths(self.lengths)
         if self.lengths is not None and self.num_pairs is not None:
             raise ConfigError(
                 "key_values: one of lengths and num_pairs must be null, got both: "
@@ -167,7 +163,7 @@ class KeyValues(Protocol):
         return Summary(metrics=metrics)
 
     def _cells(self, model: LanguageModel) -> tuple[int, ...]:
-        return self.num_pairs or lengths_that_fit(self.name, self.lengths, model)
+        return self.num_pairs or self.lengths_that_fit(model, self.lengths)
 
     def _fit(self, model: LanguageModel, cell: int, number: int) -> _Object:
         """The object with as many pairs as asked for, or as fit."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.protocol import Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.proportions import mean_of_shares, share_interval
@@ -54,53 +55,54 @@ LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
 """Tokens, as in long-context tables."""
 
 
-def lengths_that_fit(
-    name: str,
-    wanted: Sequence[int] | None,
-    model: LanguageModel,
-    standard: Sequence[int] = LENGTHS,
-    *,
-    overhead: int = 0,
-) -> tuple[int, ...]:
-    """The lengths that are wanted, or all standard ones that fit the model, in tokens.
+class LengthProtocol(Protocol):
+    """A protocol over contexts of several lengths."""
 
-    ``overhead`` tokens come on top of a length.
-    """
-    room = model.max_length - overhead
-    lengths = tuple(wanted or (n for n in standard if n <= room))
-    besides = f" without the {overhead} of prompt and answer" if overhead else ""
-    if not lengths:
-        raise ConfigError(
-            f"{name}: {model.label} must take {min(standard)} tokens or more, got "
-            f"{room}{besides}. Set shorter lengths: --set {name}.lengths=[{max(1, room)}]"
-        )
-    if max(lengths) > room:
-        raise ConfigError(
-            f"{name}: lengths must fit the {room} tokens of {model.label}{besides}, "
-            f"got {max(lengths)}."
-        )
-    return lengths
+    def lengths_that_fit(
+        self,
+        model: LanguageModel,
+        wanted: Sequence[int] | None,
+        standard: Sequence[int] = LENGTHS,
+        *,
+        overhead: int = 0,
+    ) -> tuple[int, ...]:
+        """The lengths that are wanted, or all standard ones that fit the model, in tokens.
 
+        ``overhead`` tokens come on top of a length.
+        """
+        room = model.max_length - overhead
+        lengths = tuple(wanted or (n for n in standard if n <= room))
+        besides = f" without the {overhead} of prompt and answer" if overhead else ""
+        if not lengths:
+            raise ConfigError(
+                f"{self.name}: {model.label} must take {min(standard)} tokens or more, got "
+                f"{room}{besides}. Set shorter lengths: --set {self.name}.lengths=[{max(1, room)}]"
+            )
+        if max(lengths) > room:
+            raise ConfigError(
+                f"{self.name}: lengths must fit the {room} tokens of {model.label}{besides}, "
+                f"got {max(lengths)}."
+            )
+        return lengths
 
-def require_lengths(name: str, lengths: Sequence[int] | None, least: int = 1) -> None:
-    """Raise unless lengths are ``None`` or different integers from ``least`` on."""
-    if lengths is None:
-        return
-    if (
-        not lengths
-        or not all(isinstance(n, int) and n >= least for n in lengths)
-        or len(set(lengths)) < len(lengths)
-    ):
-        raise ConfigError(
-            f"{name}: lengths must be different numbers of tokens from {least} on, got {lengths}."
-        )
+    def require_lengths(self, lengths: Sequence[int] | None, least: int = 1) -> None:
+        """Raise unless lengths are ``None`` or different integers from ``least`` on."""
+        if lengths is None:
+            return
+        sound = all(isinstance(n, int) and n >= least for n in lengths)
+        if not lengths or not sound or len(set(lengths)) < len(lengths):
+            raise ConfigError(
+                f"{self.name}: lengths must be different numbers of tokens from {least} on, "
+                f"got {lengths}."
+            )
 
-
-def require_grid(name: str, lengths: Sequence[int], depths: Sequence[float]) -> None:
-    """Raise unless lengths are as :func:`require_lengths` says and depths different percentages."""
-    require_lengths(name, lengths)
-    if not depths or not all(0 <= d <= 100 for d in depths) or len(set(depths)) < len(depths):
-        raise ConfigError(f"{name}: depths must be from 0 to 100 and distinct, got {depths}.")
+    def require_grid(self, lengths: Sequence[int], depths: Sequence[float]) -> None:
+        """Raise unless lengths and depths, which are percentages, are different numbers."""
+        self.require_lengths(lengths)
+        if not depths or not all(0 <= d <= 100 for d in depths) or len(set(depths)) < len(depths):
+            raise ConfigError(
+                f"{self.name}: depths must be from 0 to 100 and distinct, got {depths}."
+            )
 
 
 def length_metric(

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.haystack import (
+    HaystackProtocol,
     corpus_text,
     encode_within,
     forced_answer,
@@ -73,12 +76,12 @@ class MagicTask:
     length: int
     """Tokens of BOS, template, text, needles, question and ``room`` together: exact."""
     num_needles: int
-    num_asked: int
+    num_asked: int = 1
     sample: int
     """Number of the haystack."""
     seed: int
-    template: str
-    room: int
+    template: str = "completion"
+    room: int = 0
     """Tokens kept free for the answer."""
     depths: tuple[float, ...]
     """Of the first city asked for, over the prompts of this haystack."""
@@ -87,6 +90,34 @@ class MagicTask:
     text_field: str = "text"
     ending: str = ""
     """Beginning of an answer after the template, up to its first digit; ``{city}`` is the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MagicProtocol(HaystackProtocol):
+    """A protocol that hides numbers of cities in a long text."""
+
+    depths: tuple[float, ...] = STANDARD_DEPTHS
+    """Of the first city asked for, in percent."""
+    samples: int = 50
+    """Haystacks, per length."""
+    seed: int = 1234
+
+    def magic_task(self, **facts: Any) -> MagicTask:
+        """The needles of one haystack, and their places."""
+        return MagicTask(
+            source=self.haystack,
+            text_field=self.text_field,
+            depths=tuple(self.depths),
+            seed=self.seed,
+            **facts,
+        )
+
+    def require_prompt(self, model: LanguageModel, task: MagicTask) -> None:
+        """Refuse, before the first item, a text or a length that is too short."""
+        try:
+            build_prompts(model, task, self.depths[:1])
+        except ItemError as error:
+            raise ConfigError(f"{self.name}: {error}") from error
 
 
 def needle(city: str, number: str) -> str:

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol
-from diffattn.lab.evaluation.long_context.lengths import require_grid
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
-    STANDARD_DEPTHS,
     TEMPLATES,
     MagicPrompt,
+    MagicProtocol,
     MagicTask,
     answer_room,
     build_prompts,
@@ -21,7 +19,7 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
 from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError, Prefix
+from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.records.evaluations import Metric
 from diffattn.models.config.known_names import check_known
 
@@ -30,7 +28,7 @@ _SCORES = (*_GRID, "digits_greedy", "logprob_per_token")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needle(HaystackProtocol):
+class Needle(MagicProtocol):
     """Numbers of N cities are hidden in a text; those of R cities are asked for.
 
     The first city asked for lies at fixed depths, the others anywhere. Every depth of one text
@@ -71,13 +69,8 @@ class Needle(HaystackProtocol):
     """(N, R): cities hidden and cities asked for."""
     lengths: tuple[int, ...] = (4_096,)
     """In tokens."""
-    depths: tuple[float, ...] = STANDARD_DEPTHS
-    """Of the first city asked for, in percent."""
-    samples: int = 50
-    """Haystacks per length."""
     prompt: str = "completion"
     """``"completion"`` or ``"lwm"``."""
-    seed: int = 1234
 
     def __post_init__(self) -> None:
         if not self.tasks or any(not 1 <= r <= n <= len(CITIES) for n, r in self.tasks):
@@ -85,7 +78,7 @@ class Needle(HaystackProtocol):
                 f"needle: tasks must be (N, R) with 1 <= R <= N <= {len(CITIES)} cities, "
                 f"got {self.tasks}."
             )
-        require_grid(self.name, self.lengths, self.depths)
+        self.require_grid(self.lengths, self.depths)
         self.require_at_least(1, "samples")
         check_known(self.name, "prompt", self.prompt, TEMPLATES)
 
@@ -94,10 +87,7 @@ class Needle(HaystackProtocol):
         self.require_fit(model, "lengths", max(self.lengths))
         for n, r in self.tasks:
             for length in {min(self.lengths), max(self.lengths)}:
-                try:  # the first of each, so that a text that is too short is refused early
-                    build_prompts(model, self._task(model, n, r, length, 0), self.depths[:1])
-                except ItemError as error:
-                    raise ConfigError(f"needle: {error}") from error
+                self.require_prompt(model, self._task(model, n, r, length, 0))
         return [
             [
                 Item(
@@ -159,18 +149,9 @@ class Needle(HaystackProtocol):
         return {"lengths": self.lengths, "depths": self.depths} | grid, metrics
 
     def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
-        return MagicTask(
-            source=self.haystack,
-            text_field=self.text_field,
-            length=length,
-            num_needles=n,
-            num_asked=r,
-            sample=sample,
-            seed=self.seed,
-            template=self.prompt,
-            room=answer_room(model, new_tokens(r)),
-            depths=tuple(self.depths),
-        )
+        facts = {"length": length, "num_needles": n, "num_asked": r, "sample": sample}
+        room = answer_room(model, new_tokens(r))
+        return self.magic_task(**facts, template=self.prompt, room=room)
 
 
 def new_tokens(num_asked: int) -> int:

@@ -15,7 +15,6 @@ from diffattn.lab.evaluation.long_context.haystack import (
     random_start,
     read_haystack_tokens,
 )
-from diffattn.lab.evaluation.long_context.lengths import require_grid
 from diffattn.lab.evaluation.metrics import score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
@@ -83,7 +82,7 @@ class SingleNeedle(HaystackProtocol):
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        require_grid(self.name, self.lengths, self.depths)
+        self.require_grid(self.lengths, self.depths)
         self.require_at_least(1, "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:

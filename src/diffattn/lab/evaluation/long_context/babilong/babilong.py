@@ -13,19 +13,16 @@ from diffattn.lab.evaluation.long_context.babilong.stories import (
     Story,
     mentioned,
 )
-from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol, insert_sentences
+from diffattn.lab.evaluation.long_context.haystack import ChatProtocol, insert_sentences
 from diffattn.lab.evaluation.long_context.lengths import (
     LENGTHS,
     by_length_and_task,
     length_metric,
-    lengths_that_fit,
     most_that_fits,
-    require_lengths,
 )
 from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.prompting import prompt_text, require_chat_template
 
 _EXAMPLES = {
     "qa1": (
@@ -102,7 +99,7 @@ _BATCH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class BabiLong(HaystackProtocol):
+class BabiLong(ChatProtocol):
     """Questions that one to three facts answer, between the sentences of a book.
 
     Source: Y. Kuratov et al., arXiv:2406.10149; booydar/babilong.
@@ -137,22 +134,18 @@ class BabiLong(HaystackProtocol):
     samples: int = 100
     """Per task and length."""
     max_new_tokens: int = 16
-    chat: bool = False
-    """Ask through the tokenizer's chat template."""
     seed: int = 42
 
     def __post_init__(self) -> None:
-        require_lengths(self.name, self.lengths, least=0)
+        self.require_lengths(self.lengths, least=0)
         self.require_at_least(1, "samples", "max_new_tokens")
         self.require_names("tasks", STORIES)
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Samples of one length and task, some at a time."""
-        if self.chat:
-            require_chat_template(model)
-        lengths = lengths_that_fit(self.name, self.lengths, model, _STANDARD)
+        lengths = self.lengths_that_fit(model, self.lengths, _STANDARD)
         least = max(
-            self._count(model, self._text(model, task, self._story(task, index)))
+            self.count(model, self._text(model, task, self._story(task, index)))
             + self.max_new_tokens
             for task in self.tasks
             for index in range(self.samples)
@@ -260,7 +253,7 @@ class BabiLong(HaystackProtocol):
             return self._text(model, task, story, context), depths
 
         units = most_that_fits(
-            lambda n: self._count(model, spread(n)[0]),
+            lambda n: self.count(model, spread(n)[0]),
             length - self.max_new_tokens,
             least=0,
             most=len(background.words),
@@ -268,15 +261,12 @@ class BabiLong(HaystackProtocol):
         assert units is not None, "batches() has measured every story"
         return story, *spread(units), background.sha256
 
-    def _count(self, model: LanguageModel, prompt: str) -> int:
-        return len(model.encode_prompt(prompt, special=self.chat))
-
     def _text(
         self, model: LanguageModel, task: str, story: Story, context: Sequence[str] | None = None
     ) -> str:
         """The prompt; by default the facts are the whole context."""
         question = question_text(task, " ".join(context or story.facts), story.question)
-        return prompt_text(model, question, "\nAnswer:", chat=self.chat)
+        return self.prompt(model, question)
 
 
 def _guesses(task: str, story: Story) -> dict[str, float]:

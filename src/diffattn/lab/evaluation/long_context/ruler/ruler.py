@@ -6,12 +6,8 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.haystack import HaystackProtocol
-from diffattn.lab.evaluation.long_context.lengths import (
-    lengths_that_fit,
-    most_that_fits,
-    require_lengths,
-)
+from diffattn.lab.evaluation.long_context.haystack import ChatProtocol
+from diffattn.lab.evaluation.long_context.lengths import most_that_fits
 from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     Material,
@@ -34,7 +30,6 @@ from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_li
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.prompting import prompt_text, require_chat_template
 
 _BATCH = 8
 """Samples of one length and task that are decoded together where memory allows."""
@@ -45,7 +40,7 @@ _TRIED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruler(HaystackProtocol):
+class Ruler(ChatProtocol):
     """Thirteen synthetic tasks per length; a model's effective length is where it still scores.
 
     Source: C.-P. Hsieh et al., arXiv:2404.06654; NVIDIA/RULER.
@@ -101,14 +96,12 @@ class Ruler(HaystackProtocol):
     ``"haystack"`` (words of the haystack), ``"coined"``, or a text file with a word per line."""
     key_list: str | None = None
     """Text file with a key of needles per line. Default: adjective-noun pairs."""
-    chat: bool = False
-    """Ask through the tokenizer's chat template."""
     logprob: bool = True
     """Score the right answer as well."""
     seed: int = 42
 
     def __post_init__(self) -> None:
-        require_lengths(self.name, self.lengths)
+        self.require_lengths(self.lengths)
         self.require_at_least(1, "samples")
         if self.haystack_start not in ("random", "beginning"):
             raise ConfigError(
@@ -126,9 +119,7 @@ class Ruler(HaystackProtocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Samples of one length and generation budget, some at a time."""
-        lengths = lengths_that_fit(self.name, self.lengths, model)
-        if self.chat:
-            require_chat_template(model)
+        lengths = self.lengths_that_fit(model, self.lengths)
         material = self._material(max(lengths))
         if material.background is not None:
             self.require_words(model, max(lengths))
@@ -296,7 +287,7 @@ class Ruler(HaystackProtocol):
         return self._build(task, units, length, index, material), units
 
     def _tokens(self, model: LanguageModel, sample: Sample) -> int:
-        return len(model.encode_prompt(self._text(model, sample), special=self.chat))
+        return self.count(model, self._text(model, sample))
 
     def _build(
         self, task: RulerTask, units: int, length: int, index: int, material: Material
@@ -305,4 +296,4 @@ class Ruler(HaystackProtocol):
         return task.build(units, length, index, streams, material)
 
     def _text(self, model: LanguageModel, sample: Sample) -> str:
-        return prompt_text(model, sample.question, sample.answer_prefix, chat=self.chat)
+        return self.prompt(model, sample.question, sample.answer_prefix)
