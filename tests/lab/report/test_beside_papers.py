@@ -51,7 +51,7 @@ def test_the_page_of_the_committed_records(committed):
     outline = outline_of(committed)
     assert len(set(outline.ids)) == len(outline.ids)
     anchors = {link[1:] for link in outline.loads if link.startswith("#")}
-    assert {section.id for section in paper_results()} | {"glance", "provenance"} <= anchors
+    assert {section.id for section in paper_results()} | {"provenance"} <= anchors
     assert anchors <= set(outline.ids)
     assert str(ROOT) not in committed
     assert "was left out" not in committed

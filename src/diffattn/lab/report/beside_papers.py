@@ -129,7 +129,7 @@ def papers_document(
     judged = {row.claim.id: row for row in judged_claims(records.records)}
     studies = _read_studies(records)
     from_studies = _study_elements(studies)
-    sections = [_glance(judged)]
+    sections = []
     if stages:
         note = Text(_STAGES.format(scale=scale))
         sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))
@@ -165,13 +165,11 @@ def _lead(judged: Sequence[JudgedClaim], records: RecordFolders) -> list[Element
     reasons = Counter(row.why for row in judged if row.verdict == "uninformative")
     frequent = [f"{times} × {why}" for why, times in reasons.most_common()]
     return [
-        Text(_LEAD, "lead"),
-        Equation(),
-        Text(_CLAIMED),
         Text(summary, "verdict"),
-        meanings,
         *([decided] if answered else ()),
+        meanings,
         *([Fold("Why claims are uninformative here", [Bullets(frequent)])] if frequent else ()),
+        Fold("What differential attention is", [Text(_LEAD), Equation(), Text(_CLAIMED)]),
         Fold("Words used on this page", [Terms(_WORDS)]),
         Bullets(records.gaps, "What is missing or was left out", "gap"),
     ]
@@ -179,22 +177,6 @@ def _lead(judged: Sequence[JudgedClaim], records: RecordFolders) -> list[Element
 
 def _verdict_cell(verdict: str) -> Cell:
     return Cell(text=verdict, badge=verdict.replace(" ", "-"))
-
-
-def _glance(judged: Mapping[str, JudgedClaim]) -> Section:
-    rows = [
-        [
-            Cell(text=result.title, kind="head", href=f"#{result.id}"),
-            Cell(text=result.says),
-            Cell(lines=tuple((judged[claim.id].verdict, claim.id) for claim in result.claims))
-            if result.claims
-            else Cell(note="no claim is tested"),
-        ]
-        for result in paper_results()
-    ]
-    caption = "Every table and figure of the papers, and every claim that tests it."
-    headers = ("Table or figure", "The paper", "Verdicts here")
-    return Section("glance", "At a glance", [table(caption, headers, rows)])
 
 
 def _compare(
@@ -207,9 +189,9 @@ def _compare(
     charts = published_charts(result.id)
     measured = [row for row in rows if row.measured is not None]
     not_run = [f"{row.claim.id}: {row.claim.says}" for row in rows if row.measured is None]
-    content: list[Element] = [Text(f"{result.says} ({result.source})", title="The paper:")]
-    if result.remark:
-        content.append(Text(result.remark, "remark"))
+    counts = Counter(row.verdict for row in rows)
+    here = listing(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
+    content: list[Element] = [Text(result.remark, "remark")] if result.remark else []
     content += [Pair(charts)] if len(charts) > 1 else charts
     content += map(published_table, result.tables)
     if measured:
@@ -218,7 +200,10 @@ def _compare(
     content += [Bullets(not_run, "Not run:"), *from_studies]
     if rows:
         content.append(Fold("Commands", [Part(row.claim.id, _commands(row)) for row in rows]))
-    return content
+    return [
+        Text(f"{result.says} ({result.source})", title="The paper:"),
+        Fold(f"Here: {here or 'no claim is tested'}", content),
+    ]
 
 
 def _commands(row: JudgedClaim) -> list[Element]:
@@ -274,7 +259,7 @@ def _provenance(records: RecordFolders, studies: Mapping[str, Any]) -> list[Elem
     for file, result in zip(records.benchmarks, records.records.benchmarks, strict=True):
         facts.append((records.name(file), f"benchmarks: {', '.join(result.runs)}"))
     return [
-        table("Records that this page was made from.", ("Record", "Description"), facts),
+        Fold("Every record", [table("Records of this page.", ("Record", "Description"), facts)]),
         Text(
             "Published numbers: tables as printed, points of figures as read from the vector "
             "graphics of arXiv:2410.05258v2."

@@ -1,4 +1,4 @@
-"""The benchmark section of a report: tables, every contender, and ratios over length."""
+"""The benchmark section of a report: tables, and ratios over length."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from itertools import cycle
 from typing import Any
 
 from diffattn.lab.records.results import BenchCase, BenchResult
-from diffattn.lab.report.benchmarks.tables import case_tables, contender_rows
-from diffattn.lab.report.benchmarks.wording import case_title, mode_text, run_text, targets_in_words
+from diffattn.lab.report.benchmarks.tables import case_tables
+from diffattn.lab.report.benchmarks.wording import mode_text, run_text, targets_in_words
 from diffattn.lab.report.page.charts import (
     PALETTE,
     Chart,
@@ -18,7 +18,6 @@ from diffattn.lab.report.page.charts import (
 )
 from diffattn.lab.report.page.elements import Bullets, Element, Fold, Pair, Section, Text
 from diffattn.lab.report.page.runs import is_number
-from diffattn.lab.report.page.tables import record_table
 
 _READING = (
     "T is PyTorch's softmax attention on the matched Transformer. TC is the same softmax attention "
@@ -36,14 +35,14 @@ def bench_section(results: Sequence[BenchResult]) -> list[Section]:
     content: list[Element] = [Text(_READING)]
     for index, result in enumerate(results):
         operators = [case for case in result.cases if case.suite in ("ops", "decode", "paged")]
-        contenders = [record_table(case_title(case), contender_rows(case)) for case in result.cases]
-        content += [
-            Bullets([run_text(result, name) for name in result.runs]),
+        runs = [run_text(result, name) for name in result.runs]
+        shown: list[Element] = [
+            Bullets(runs),
             *case_tables(result.cases),
             Pair(_charts(operators, f"bench-{index}")),
             Bullets(targets_in_words(result.cases).split("\n")),
-            Fold("Every contender", contenders),
         ]
+        content.append(Fold(" · ".join(result.runs), shown))
     return [Section("benchmarks", "Benchmarks", content)]
 
 
