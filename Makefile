@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help install reproduce smoke lint docs test fast-variant test-variants test-scheduled trials resolve wheel-smoke clean
 
 help:
-	@echo "make reproduce       install, train small models to retrieve among noise, write a page (5-7 minutes)"
+	@echo "make reproduce       install, train small models, write one page that compares them (9 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
 	@echo "make docs            the documentation site, in runs/docs"
 	@echo "make test-variants   the tests of every push with the kernels of other CPUs"
@@ -34,18 +34,21 @@ help:
 install: $(WITH_EXTRAS)
 
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) $(PIP_TORCH_ARGS) torch
-	$(PIP_INSTALL) -e '.[lab]'
-	touch $(INSTALLED)
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
+	@echo "Installing into $(VENV): 1 of 2, PyTorch (most of the time; minutes on a slow line)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) $(PIP_TORCH_ARGS) torch
+	@echo "Installing into $(VENV): 2 of 2, diffattn and what it needs (half a minute)"
+	@$(PIP_INSTALL) -e '.[lab]'
+	@touch $(INSTALLED)
 
 $(WITH_EXTRAS): $(INSTALLED)
-	$(PIP_INSTALL) -e '.[lab,test,data,triton,eval,track,docs]'
-	touch $(WITH_EXTRAS)
+	@echo "Installing into $(VENV): the extras, for tests and documents (a minute)"
+	@$(PIP_INSTALL) -e '.[lab,test,data,triton,eval,track,docs]'
+	@touch $(WITH_EXTRAS)
 
 reproduce: $(INSTALLED)
-	$(BIN)/diffattn reproduce --out runs/first
+	@$(BIN)/diffattn reproduce --out runs/first
 
 smoke: $(INSTALLED)
 	rm -rf runs/smoke
