@@ -18,7 +18,7 @@ DIGESTS = {
     "ablations": "e49f9473cad8b776",
     "gradient_flow": "77789c9a06cebd97",
     "rank": "2f1ae6bf9d85f6f2",
-    "recall": "86bdfe652702dbc1",
+    "recall": "ce25a7d4bd801567",
     "scaling": "9ac0f9a86c5b2447",
     "stability": "54df13cb28041303",
     "text": "376f8a43bf1cec0b",

@@ -48,7 +48,7 @@ def test_sooner_is_not_can():
     assert found["sooner"]["verdict"] == "differs"
     pairs = [(pair["first"], pair["later"]) for pair in found["sooner"]["pairs"]]
     assert pairs == [("diff", "softmax"), ("diff", "diff_v2")]
-    sentence = "DIFF V1 sooner than Transformer (softmax); DIFF V1 sooner than DIFF V2."
+    sentence = "DIFF V1 learns it sooner than the Transformer and DIFF V2."
     assert found["sooner"]["sentence"] == sentence
     assert [test["sooner"] for test in tests["tests"]] == ["diff", None, "diff"]
 
@@ -57,7 +57,7 @@ def test_can_is_a_difference_of_shares():
     found, _ = verdicts({"softmax": NEVER, "diff": EARLY})
     assert found["can"]["verdict"] == "differs"
     assert found["can"]["pairs"][0]["more"] == "diff"
-    assert "DIFF V1 more often than Transformer (softmax)" in found["can"]["sentence"]
+    assert "DIFF V1 is solved more often than the Transformer" in found["can"]["sentence"]
     some = group(*range(100, 170, 10), None)
     found, _ = verdicts({"softmax": some, "diff": EARLY})
     assert found["can"]["verdict"] == "inconclusive"
@@ -104,7 +104,7 @@ def test_nothing_shown():
         "verdict": "inconclusive",
         "pairs": [],
         "reasons": [],
-        "sentence": "No type is shown to learn it sooner than another.",
+        "sentence": "No type learns it reliably sooner than another.",
     }
 
 
@@ -159,7 +159,7 @@ def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
     found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
     (pair,) = found["sooner"]["pairs"]
     assert pair["explained_by"] == explained
-    assert ("But the lead of DIFF V1" in found["sooner"]["sentence"]) == bool(explained)
+    assert ("no reliable lead" in found["sooner"]["sentence"]) == bool(explained)
 
 
 NAMES = {
@@ -172,40 +172,39 @@ NAMES = {
 @pytest.mark.parametrize(
     ("norm_alone", "end"),
     [
-        ({}, "for DIFF V1 without head norm: the norm may be why."),
+        ({}, "DIFF V1 has no reliable lead without head norm: the norm may be the cause."),
         (
             {"softmax_norm": LATE},
-            " No part alone is shown to be sooner than softmax attention (DIFF V1 without head "
-            "norm; Softmax with head norm): the whole lead takes the difference and the norm.",
+            " No part alone has a reliable lead over the Transformer (DIFF V1 without head norm; "
+            "Softmax with head norm): the lead takes the difference and the norm.",
         ),
         (
             {"softmax_norm": LATE, "softmax_wide_norm": LATE},
-            "norm; Softmax with head norm; Softmax, half the heads, head norm): the whole lead "
-            "takes the difference and the norm.",
+            "norm; Softmax with head norm; Softmax, half the heads, head norm): the lead takes "
+            "the difference and the norm.",
         ),
-        ({"softmax_norm": EARLY}, "over Softmax with head norm: the norm may be why."),
+        ({"softmax_norm": EARLY}, "over Softmax with head norm: the norm may be the cause."),
         (
             {"softmax_wide": EARLY},
-            "half the heads: the width of its heads may be why. But the lead "
-            "of DIFF V1 over Transformer (softmax) is not shown for DIFF V1 without head norm: the "
-            "norm may be why.",
+            "half the heads: the width of its heads may be the cause. DIFF V1 has no reliable "
+            "lead without head norm: the norm may be the cause.",
         ),
         (  # what explains the lead leaves nothing for the norm to be needed for
             {"softmax_norm": LATE, "softmax_wide_norm": LATE, "softmax_wide": EARLY},
-            "half the heads: the width of its heads may be why.",
+            "half the heads: the width of its heads may be the cause.",
         ),
         # The norm alone has a lead of its own, though V1's is larger.
-        ({"softmax_norm": SOON}, "DIFF V1 sooner than Transformer (softmax)."),
+        ({"softmax_norm": SOON}, "DIFF V1 learns it sooner than the Transformer."),
         (
             {"softmax_norm": LATE, "softmax_wide_norm": SOON},
-            "DIFF V1 sooner than Transformer (softmax).",
+            "DIFF V1 learns it sooner than the Transformer.",
         ),
     ],
 )
 def test_a_lead_that_takes_the_norm(norm_alone, end):
     controls = {"diff_no_norm": LATE, **norm_alone}
     found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
-    said, beaten, by = found["sooner"]["sentence"].partition(" Sooner than Transformer (softmax) ")
+    said, beaten, by = found["sooner"]["sentence"].partition(" Ahead of the Transformer ")
     assert said.endswith(end)
     ahead = [name for name in NAMES if norm_alone.get(name) in (EARLY, SOON)]
     expected = [f"without a second map that learns: {NAMES[name]}." for name in ahead]
@@ -219,18 +218,18 @@ def test_a_lead_is_held_against_the_maps_without_their_difference():
     for added, ends in (
         (
             LATE,
-            "; Softmax with head norm; DIFF V1, maps added): the whole lead takes the "
-            "difference and the norm.",
+            "; Softmax with head norm; DIFF V1, maps added): the lead takes the difference and "
+            "the norm.",
         ),
         (
             EARLY,
-            "is not shown over DIFF V1, maps added: its difference may not be why. Sooner than "
-            "Transformer (softmax) without a difference: DIFF V1, maps added.",
+            "no reliable lead over DIFF V1, maps added: its difference may not be the cause. "
+            "Ahead of the Transformer without a difference: DIFF V1, maps added.",
         ),
         (
             SOON,
-            "DIFF V1 sooner than Transformer (softmax). Sooner than Transformer (softmax) "
-            "without a difference: DIFF V1, maps added.",
+            "DIFF V1 learns it sooner than the Transformer. Ahead of the Transformer without a "
+            "difference: DIFF V1, maps added.",
         ),
     ):
         found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {"diff_added": added})
@@ -258,20 +257,19 @@ def test_a_lag_behind_softmax_that_an_imitation_shares_is_said_to_be():
         found, _ = verdicts(types, {"softmax_half": half, "softmax_minus_mean": EARLY})
         (pair,) = found["sooner"]["pairs"]
         assert (pair["first"], pair["shared_by"]) == ("softmax", shared)
-        but = (
-            " But the lead of Transformer (softmax) over DIFF V2 is not shown for Softmax × ½: the "
-            "second map may not be why."
+        reservation = (
+            " We found no reliable lead of Softmax × ½ over DIFF V2: the second map may not be the "
+            "cause."
         )
-        assert found["sooner"]["sentence"] == "Transformer (softmax) sooner than DIFF V2." + (
-            but if shared else ""
-        )
+        lead = "The Transformer learns it sooner than DIFF V2."
+        assert found["sooner"]["sentence"] == lead + (reservation if shared else "")
 
 
 def test_controls_that_beat_softmax_are_named_whatever_types_do():
     found, _ = verdicts({"softmax": LATE, "diff": LATE}, {"softmax_minus_mean": EARLY})
     assert found["sooner"]["sentence"] == (
-        "No type is shown to learn it sooner than another. Sooner than Transformer (softmax) "
-        "without a second map that learns: Softmax − 0.7 mean value."
+        "No type learns it reliably sooner than another. Ahead of the Transformer without a "
+        "second map that learns: Softmax − 0.7 mean value."
     )
 
 
@@ -283,13 +281,13 @@ def test_more_often_is_held_against_controls_too():
     pairs = {(pair["more"], pair["less"]): pair for pair in found["can"]["pairs"]}
     assert pairs["diff", "softmax"]["explained_by"] == ["softmax_half"]
     assert pairs["diff", "diff_v2"]["explained_by"] == ["softmax_half"]
-    said, _, by = found["can"]["sentence"].partition(" More often than Transformer (softmax) ")
-    assert said.endswith("over Softmax × ½: its second map may not be why.")
+    said, _, by = found["can"]["sentence"].partition(" Ahead of the Transformer ")
+    assert said.endswith("over Softmax × ½: its second map may not be the cause.")
     assert by == "without a second map that learns: Softmax × ½."
     assert tests["control_tests"][2]["more"] == "softmax_half"
     clear, _ = verdicts(types, {"softmax_half": NEVER})
     assert clear["can"]["pairs"][0]["explained_by"] == []
-    assert "But" not in clear["can"]["sentence"]
+    assert "We found no" not in clear["can"]["sentence"]
 
 
 @pytest.mark.parametrize("late", [LATE, NEVER])

@@ -4,7 +4,7 @@ A type *can* recall if its runs are solved within the steps given. It learns to 
 its runs are solved at earlier steps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -273,64 +273,78 @@ def _can(types: Groups, tests: _Tests) -> RecallClaim:
     if all(group["solved"] == group["trials"] for group in types.values()):
         verdict, sentence = "all", f"Every type learned it on every seed ({shares})."
     elif pairs:
-        leads = "; ".join(
-            f"{type_name(pair['more'])} more often than {type_name(pair['less'])}" for pair in pairs
-        )
-        reservations = "".join(_reservation(pair, pair["more"], pair["less"]) for pair in pairs)
         verdict = "differs"
-        sentence = f"Shares solved in the steps given: {shares}. Shown: {leads}.{reservations}"
+        leads = _leads(pairs, ("more", "less"), "is solved more often than")
+        sentence = f"Shares solved in the steps given: {shares}. {leads}"
     else:
         verdict = "inconclusive"
-        sentence = f"Shares solved in the steps given: {shares}; no difference is shown."
-    return _claim(verdict, pairs, sentence + _leading_controls(tests, "fisher_exact", "More often"))
+        sentence = f"Shares solved in the steps given: {shares}. No difference is reliable."
+    return _claim(verdict, pairs, sentence + _leading_controls(tests, "fisher_exact"))
 
 
 def _sooner(tests: _Tests) -> RecallClaim:
     pairs = tests.pairs("log_rank", ("first", "later"))
-    controls = _leading_controls(tests, "log_rank", "Sooner")
+    controls = _leading_controls(tests, "log_rank")
     if not pairs:
-        sentence = f"No type is shown to learn it sooner than another.{controls}"
+        sentence = f"No type learns it reliably sooner than another.{controls}"
         return _claim("inconclusive", [], sentence)
-    leads = "; ".join(
-        f"{type_name(pair['first'])} sooner than {type_name(pair['later'])}" for pair in pairs
-    )
-    reservations = ""
+    sentence = _leads(pairs, ("first", "later"), "learns it sooner than")
     for pair in pairs:
-        reservations += _reservation(pair, pair["first"], pair["later"])
         if pair["later"] == BASELINE:
             pair["takes_both"] = not pair["explained_by"] and tests.takes_both(pair["first"])
             if pair["takes_both"]:
                 parts = [type_name(part) for part in _PARTS if tests.has(part, BASELINE)]
-                reservations += (
-                    " No part alone is shown to be sooner than softmax attention "
-                    f"({'; '.join(parts)}): the whole lead takes the difference and the norm."
+                sentence += (
+                    f" No part alone has a reliable lead over {_name(BASELINE)} "
+                    f"({'; '.join(parts)}): the lead takes the difference and the norm."
                 )
-    return _claim("differs", pairs, f"{leads}.{reservations}{controls}")
+    return _claim("differs", pairs, sentence + controls)
 
 
-def _leading_controls(tests: _Tests, by: Test, how: str) -> str:
+def _leads(pairs: Sequence[Any], keys: tuple[str, str], verb: str) -> str:
+    """Which type is ahead of which, and by which controls a lead or a lag may be explained."""
+    by_leader: dict[str, list[Any]] = {}
+    for pair in pairs:
+        by_leader.setdefault(pair[keys[0]], []).append(pair)
+    sentences: dict[str, None] = {}
+    for ahead, group in by_leader.items():
+        behind = listing(_name(pair[keys[1]]) for pair in group)
+        sentences[f"{_name(ahead, first=True)} {verb} {behind}."] = None
+        for pair in group:
+            sentences |= dict.fromkeys(_reservations(pair, ahead, pair[keys[1]]))
+    return " ".join(sentences)
+
+
+def _name(variant: str, *, first: bool = False) -> str:
+    """A model within a sentence, or as its first words."""
+    if variant != BASELINE:
+        return type_name(variant)
+    return "The Transformer" if first else "the Transformer"
+
+
+def _leading_controls(tests: _Tests, by: Test) -> str:
     """Name the controls that are significantly ahead of softmax attention."""
     controls = (*SIDE_EFFECTS, *_PARTS_OF_NORMED, UNIFORM)
     ahead = [type_name(name) for name in controls if tests.leads(name, BASELINE, by)]
-    start, text = f" {how} than {type_name(BASELINE)} without", ""
+    text = ""
     if ahead:
-        text += f"{start} a second map that learns: {listing(ahead)}."
+        text += f" Ahead of the Transformer without a second map that learns: {listing(ahead)}."
     if tests.leads(ADDED, BASELINE, by):
-        text += f"{start} a difference: {type_name(ADDED)}."
+        text += f" Ahead of the Transformer without a difference: {type_name(ADDED)}."
     return text
 
 
-def _reservation(pair: RecallPair, ahead: str, behind: str) -> str:
-    """State the controls by which a lead or a lag may be explained."""
+def _reservations(pair: RecallPair, ahead: str, behind: str) -> Iterator[str]:
+    """The controls by which a lead or a lag may be explained, one sentence per cause."""
     explanations = pair.get("explained_by", [])
-    lead = f"the lead of {type_name(ahead)} over {type_name(behind)}"
-    text = ""
     if shared := [type_name(control) for control in pair.get("shared_by", [])]:
-        text += f" But {lead} is not shown for {listing(shared)}: the second map may not be why."
+        yield (
+            f"We found no reliable lead of {listing(shared)} over {_name(behind)}: the second map "
+            "may not be the cause."
+        )
     for cause in dict.fromkeys(_CAUSES.values()):
         alike = [type_name(name) for name in explanations if _CAUSES.get(name) == cause]
         if alike:
-            text += f" But {lead} is not shown over {listing(alike)}: {cause} why."
+            yield f"We found no reliable lead over {listing(alike)}: {cause} the cause."
     if WITHOUT_NORM in explanations:
-        text += f" But {lead} is not shown for {type_name(WITHOUT_NORM)}: the norm may be why."
-    return text
+        yield f"{_name(ahead)} has no reliable lead without head norm: the norm may be the cause."
