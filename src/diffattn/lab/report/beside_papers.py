@@ -129,7 +129,7 @@ def papers_document(
     judged = {row.claim.id: row for row in judged_claims(records.records)}
     studies = _read_studies(records)
     from_studies = _study_elements(studies)
-    sections = []
+    sections: list[Section] = []
     if stages:
         note = Text(_STAGES.format(scale=scale))
         sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))

@@ -17,8 +17,10 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import write_text
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow
 from diffattn.lab.report.benchmarks.wording import (
+    check_text,
     fastest,
     figure,
+    milliseconds,
     mode_text,
     run_text,
     shape_text,
@@ -40,6 +42,37 @@ _MODEL_COLUMNS = {
     "diffllama": "DiffLlama",
 }
 _GENERATION_COLUMNS = _MODEL_COLUMNS | {"shared_diff_folded": "Shared DIFF, folded"}
+
+
+def contender_rows(case: BenchCase) -> list[dict[str, str]]:
+    """One row per contender, with everything that was measured."""
+    is_rate = any(row.tokens_per_second is not None for row in case.rows)
+    return [
+        {
+            "contender": f"{row.role}: {row.contender}"
+            + ("" if row.backend in (None, row.contender) else f", {row.backend}"),
+            "time": milliseconds(row.seconds),
+            "/ T": times(row.ratio_t),
+            "/ TC": times(row.ratio_tc),
+            "rounds": str(row.seconds.rounds) if row.seconds else MISSING,
+            **_rates(row, is_rate=is_rate),
+            "check": check_text(row),
+        }
+        for row in case.rows
+    ]
+
+
+def _rates(row: BenchRow, *, is_rate: bool) -> dict[str, str]:
+    """Columns that all rows of a case share: a contender that failed has no numbers."""
+    flops, share = row.flops_per_second, row.share_of_peak
+    if is_rate:
+        first = {"tokens/s": count(row.tokens_per_second)}
+    else:
+        first = {"peak": mebibytes(row.peak_bytes), "held": mebibytes(row.held_bytes)}
+    return first | {
+        "GFLOP/s": number(None if flops is None else flops / 1e9, 1),
+        "of matmul peak": MISSING if share is None else f"{number(100 * share, 0)} %",
+    }
 
 
 def operator_row(case: BenchCase) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Spread
+from diffattn.lab.report.page.runs import is_number
 from diffattn.lab.report.page.wording import MISSING, number, span
 
 
@@ -29,12 +30,31 @@ def fastest(case: BenchCase, role: str) -> BenchRow | None:
     return min(timed, key=lambda row: row.seconds.median if row.seconds else 0.0, default=None)
 
 
+def milliseconds(value: Spread | None) -> str:
+    """Median and quartiles."""
+    if value is None:
+        return MISSING
+    middle, low, high = (figure(1e3 * x) for x in (value.median, value.low, value.high))
+    return f"{middle} ms ({low} to {high})"
+
+
 def times(value: Spread | None, *, spread: bool = True) -> str:
     """A ratio as a factor, with its quartiles."""
     if value is None:
         return MISSING
     text = f"{number(value.median, 2)}×"
     return f"{text} ({span(value.low, value.high, 2)})" if spread else text
+
+
+def check_text(row: BenchRow) -> str:
+    """The contender's error against the reference, or why it did not run."""
+    if row.status != "ok":
+        return f"{row.status}: {row.reason}"
+    check = row.check or {}
+    error, budget = check.get("error"), check.get("budget")
+    if not (is_number(error) and is_number(budget)):
+        return MISSING
+    return f"right ({error:.1e} of {budget:.1e}, {check.get('compared')})"
 
 
 def targets_in_words(cases: Iterable[BenchCase]) -> str:
