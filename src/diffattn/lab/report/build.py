@@ -107,7 +107,8 @@ def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path 
             origins = [Part("The language models", provenance(models))]
         beside = None if claims is None else claims_table(claims)
         study = recall.read_recall_study(recall_folder)
-        return write_document(out, recall.recall_document(study, beside, loss, origins))
+        title = "Differential attention: the models that you trained"
+        return write_document(out, recall.recall_document(study, beside, loss, origins, title))
 
 
 def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:

@@ -12,9 +12,8 @@ _PUBLISHED = Path(__file__).parents[1] / "published"
 TEXT, RECALL = _PUBLISHED / "text.json", _PUBLISHED / "recall.json"
 """Differences in loss of the study on text, and steps until learned of the recall study."""
 _CLAIMS = (
-    "From the committed records, not from the study above. docs/findings/claims.md says how each "
-    "is tested and when a verdict is given: at least three seeds, and a p-value of at most 0.05 "
-    "after Holm's adjustment over all claims. None is about models of the papers' sizes."
+    "From the committed records, not from the study above: none is about models of the papers' "
+    "sizes. docs/findings/claims.md has the rule."
 )
 
 
@@ -29,5 +28,9 @@ def claims_section(claims: Table | None) -> Section:
     """The papers' claims; empty without."""
     content: list[Element] = []
     if claims is not None:
-        content = [Text(_CLAIMS), Fold("Every claim, its number and its verdict", [claims])]
+        content = [
+            Text(claims.caption),
+            Text(_CLAIMS, "remark"),
+            Fold("Every claim, its number and its verdict", [claims]),
+        ]
     return Section("claims", "What do the papers claim?", content)

@@ -1,6 +1,7 @@
 """Attention maps of one example: A₁, A₂ and their signed difference side by side."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from diffattn.lab.report.page.runs import BASELINE, Study, is_number
 from diffattn.lab.report.page.wording import WHITE_SPACE, number, type_name
 
 _READING = (
-    "Each row shows one head of one model, all on the same text. A row of a map is a query, a "
+    "Each map is of one head, all on the same text. A row of a map is a query, a "
     "column a key; ␣ is a space, ⏎ a line break. Rows of A, A₁ and A₂ sum to 1, rows of A₁ − λA₂ "
     "to 1 − λ. One head is an example, not a measurement."
 )
@@ -39,12 +40,13 @@ _COLORBAR = {
 }
 
 
-def attention_maps(study: Study, prefix: str) -> list[Element]:
+def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> list[Element]:
     """One head of every attention type in ``maps.json``, in the study's order; empty without.
 
     Args:
         study: Study whose ``maps.json`` is shown.
         prefix: Start of the element ids, unique in the page.
+        in_one_row: Show the maps of all types side by side. Default: a row for each type.
 
     Raises:
         CheckpointError: A map is not square over the tokens, or not numeric.
@@ -53,11 +55,15 @@ def attention_maps(study: Study, prefix: str) -> list[Element]:
         return []
     tokens, layers = study.maps["tokens"], study.maps["layers"]
     heads: list[Element] = []
+    row: list[Chart] = []
     for index, name in enumerate(name for name in study.types if name in layers):
         entry = layers[name]
         where = ", ".join(f"{key} {entry.get(key)}" for key in ("run", "layer", "head"))
         charts = _charts(name, entry, tokens, f"{prefix}{index}")
         heads.append(Part(f"{type_name(name)} ({where})", [Pair(charts, "maps")]))
+        row += [replace(chart, caption=f"{type_name(name)}: {chart.caption}") for chart in charts]
+    if in_one_row:
+        heads = [Pair(row, "four")]
     return [Text(_READING), Code("".join(map(str, tokens))), *heads]
 
 

@@ -16,7 +16,7 @@ def provenance(study: Study) -> list[Element]:
     """Show facts of a study, a table of its runs, and its resolved config as JSON."""
     config = json.dumps(study.info["config"], indent=2, ensure_ascii=False)
     return [
-        _facts(study),
+        Fold("Data, versions and machine", [_facts(study)]),
         Fold("Every run", [_runs_table(study)]),
         Fold("Resolved config", [Code(config)]),
     ]

@@ -116,6 +116,7 @@ def recall_document(
     claims: Table | None = None,
     loss: Sequence[Element] = (),
     origins: Sequence[Element] = (),
+    title: str = "",
 ) -> Document:
     """Assemble the page: one sentence, one figure, one table; then a section per question.
 
@@ -124,6 +125,7 @@ def recall_document(
         claims: What committed records say of the papers' claims.
         loss: What studies on text say.
         origins: Where their numbers come from.
+        title: Of the page. Default: the study's.
     """
     info, tasks, results = study.info, study.info["tasks"], study.results
     first = next(iter(tasks))
@@ -141,13 +143,13 @@ def recall_document(
     sections = [
         Section("results", "Does it retrieve sooner?", sooner),
         Section("maps", "What does the second map do?", _maps(study, first)),
-        Section("costs", "What does it cost?", _costs(study)),
         Section("loss", "Is the loss lower?", loss),
+        Section("costs", "What does it cost?", _costs(study)),
         claims_section(claims),
         Section("provenance", "Where do the numbers come from?", [*provenance(study), *origins]),
     ]
     return Document(
-        title=f"Differential attention: recall “{info.get('scale')}”",
+        title=title or f"Differential attention: recall “{info.get('scale')}”",
         lead=lead,
         sections=[section for section in sections if section.content],
         summary=tables.summary_table(study) if results else None,
@@ -178,6 +180,7 @@ def _results(study: Study, task: str) -> list[Element]:
         return unfinished("counted")
     entry = study.results["tasks"][task]
     details: list[Element] = [
+        tables.solved_table(study, task),
         Text(_comparison(study.info)),
         Text(statement(study)),
         Text(
@@ -207,7 +210,6 @@ def _results(study: Study, task: str) -> list[Element]:
                 tables.leak_in_words(entry["leak"]),
             ]
         ),
-        tables.solved_table(study, task),
         Fold("Controls and tests", [tables.tests_table(study, task), *controls]),
         Fold("How we know", details),
     ]
@@ -222,11 +224,15 @@ def _maps(study: Study, task: str) -> list[Element]:
     first = [name for name in (BASELINE, answers.V1) if name in study.types]
     rest = [name for name in study.types if name not in first]
     maps, others = (
-        attention_maps(replace(study, info=study.info | {"types": names}), prefix)
+        attention_maps(
+            replace(study, info=study.info | {"types": names}), prefix, in_one_row=names == first
+        )
         for names, prefix in ((first, "map-"), (rest, "map-other-"))
     )
     table = answers.share_table(study, task)
-    return [chart, *maps, Fold("Every map and group of keys", [table, *others])]
+    sentence = answers.weights_sentence(study, task)
+    lead: list[Element] = [Text(sentence)] if sentence else []
+    return [*lead, chart, *maps, Fold("Every map and group of keys", [table, *others])]
 
 
 def _costs(study: Study) -> list[Element]:

@@ -38,28 +38,48 @@ def members_of(study: Study, task: str) -> dict[str, dict[str, Any]]:
 
 
 def answer_sentence(study: Study, task: str) -> str:
-    """Steps and attention of V1, of the control that decides and of the Transformer, in words."""
+    """Steps of V1, of the Transformer and of the control that decides, in words."""
     members = members_of(study, task)
-    names = {V1: "V1", UNIFORM: "V1 with a uniform second map", BASELINE: "the Transformer"}
-    shown = [name for name in names if name in members]
-    if V1 not in shown or BASELINE not in shown:
+    if V1 not in members or BASELINE not in members:
         return ""
     seeds = len(members[V1]["runs"])
     spread = f"medians of {seeds} seeds" if seeds > 1 else "one seed"
-    first, *others = (f"in {_median(members[name])}" for name in shown)
-    rest = listing(f"{names[name]} {steps}" for name, steps in zip(shown[1:], others, strict=True))
-    words = f"DIFF V1 learns to find a value among noise {first} training steps, {rest} ({spread})."
+    steps = {name: _median(members[name]) for name in (V1, BASELINE, UNIFORM) if name in members}
+    words = (
+        f"DIFF V1 learns to find a value among noise in {steps[V1]} training steps, the "
+        f"Transformer in {steps[BASELINE]} ({spread})."
+    )
+    if UNIFORM not in steps:
+        return words
+    words += f" A V1 whose second map is uniform, and so sees nothing, needs {steps[UNIFORM]}"
     if beside := committed_beside(study, task):
-        steps = listing(beside["steps"][name] for name in shown)
-        words += f" In the committed study of {beside['seeds']} seeds they need {steps}"
-        words += ": V1 is not shown to be sooner than this control." if beside["shared"] else "."
-    if all("attention" in members[name] for name in shown):
-        noise, answer = (
-            listing(number(members[name]["attention"]["net"][group]["mean"], 2) for name in shown)
-            for group in ("noise", "answer")
+        others = beside["steps"]
+        words += (
+            f"; in the committed study of {beside['seeds']} seeds {others[UNIFORM]}, against "
+            f"{others[V1]} and {others[BASELINE]}"
         )
-        words += f" At the end their net weight on noise is {noise}, on the answer {answer}."
-    return words
+        words += ": what the second map sees may not be the reason" if beside["shared"] else ""
+    return f"{words}."
+
+
+def weights_sentence(study: Study, task: str) -> str:
+    """Net weight on noise and on the answer of the same models, in words; empty without."""
+    members = members_of(study, task)
+    names = {BASELINE: "the Transformer", V1: "V1", UNIFORM: "V1 with a uniform second map"}
+    shown = [name for name in names if "attention" in members.get(name, {})]
+    if len(shown) < len(names):
+        return ""
+    noise, answer = (
+        [number(members[name]["attention"]["net"][group]["mean"], 2) for name in shown]
+        for group in ("noise", "answer")
+    )
+    pairs = zip(shown, noise, strict=True)
+    on_noise = listing(f"{value} with {names[name]}" for name, value in pairs)
+    return (
+        f"After training the weights on noise add up to {on_noise}; those on the answer to "
+        f"{listing(answer)}. A negative sum means that the second map takes more from noise than "
+        "the first one gives it."
+    )
 
 
 def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
@@ -225,7 +245,7 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
         look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
         caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds.",
         runs=names_of(used),
-        height=330,
+        height=430,
         label="Accuracy over training steps, one line per model",
     )
 
