@@ -59,7 +59,10 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("train laptop --out {out} --set train.num_step=3", "Did you mean 'train.num_steps'?"),
         ("plan 13b --gpu h100", "Unknown recipe or preset '13b'. Did you mean '3b'?"),
         ("plan smoke --gpu h2000", "Did you mean 'h200'?"),
-        ("plan smoke --gpu cpu --parallel dpp", "engine.parallel must be 'ddp' or 'fsdp'"),
+        (
+            "plan smoke --gpu cpu --set engine.parallel=dpp",
+            "engine.parallel must be 'ddp' or 'fsdp'",
+        ),
         ("plan smoke --gpu cpu --utilisation 2", "--utilisation must be above 0"),
         ("plan smoke --gpu cpu --price nan", "--price must be above 0"),
         ("plan smoke --gpu cpu --attention dif", "Did you mean 'diff'?"),

@@ -204,7 +204,7 @@ def test_a_batch_is_that_of_all_processes_together(
         (
             3,
             {},
-            r"WORLD_SIZE=3: train\.batch_tokens must hold a multiple of 3 sequences.* got 4 of",
+            r"WORLD_SIZE=3: a batch of 4 sequences .*must be shared out evenly, got 3 devices",
         ),
         (2, {"micro_batch_sequences": 4}, r"train\.micro_batch_sequences must divide 2, .* got 4"),
     ],

@@ -1,6 +1,7 @@
 """``diffattn plan``."""
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -13,22 +14,23 @@ _Gpus = Annotated[int, typer.Option(help="how many")]
 _Attention = Annotated[
     str | None, typer.Option(help="plan the recipe's twin: softmax, diff, diff_v2 or shared_diff")
 ]
-_Parallel = Annotated[str | None, typer.Option(help="ddp or fsdp, over several GPUs")]
-_Checkpointing = Annotated[
-    bool, typer.Option("--activation-checkpointing", help="compute activations again")
-]
 _Utilisation = Annotated[
-    float, typer.Option(help="share of the peak in bfloat16 that is reached; assumed")
+    float | None, typer.Option(help="share of the peak that is reached [as we measured it]")
 ]
-_Price = Annotated[float | None, typer.Option(help="of one GPU for an hour")]
+_Price = Annotated[float | None, typer.Option(help="of one GPU for an hour, in US dollars")]
 _CacheBatch = Annotated[int, typer.Option(help="sequences of the KV cache")]
 _CacheLength = Annotated[int | None, typer.Option(help="tokens of each [the longest context]")]
 _Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="e.g. train.micro_batch_sequences=1 (repeatable)"
+        "--set",
+        metavar="KEY=VALUE",
+        help="also fixes what would be searched, e.g. engine.parallel=fsdp (repeatable)",
     ),
 ]
+_RENDEZVOUS = "--rdzv-backend c10d --rdzv-endpoint HOST"
+_MANY_TOKENS = 10**9
+"""Beyond these a run needs a corpus of its own."""
 _Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -37,70 +39,135 @@ def plan(
     gpu: _Gpu,
     gpus: _Gpus = 1,
     attention: _Attention = None,
-    parallel: _Parallel = None,
-    activation_checkpointing: _Checkpointing = False,
-    utilisation: _Utilisation = 0.4,
+    utilisation: _Utilisation = None,
     price: _Price = None,
     cache_batch: _CacheBatch = 1,
     cache_length: _CacheLength = None,
     set_: _Set = None,
     json_: _Json = False,
 ) -> None:
-    """Say what a run needs before anything is rented: memory by part, time and cost.
+    """Find how a run fits on your devices, how long it takes, and what DIFF costs.
 
-    A preset is planned with the training of the papers' main model. Nothing is allocated.
+    Tries micro batches, shards, logits in chunks and activations that are computed again, and
+    prints the command of the fastest plan, beside that of the softmax twin (of a softmax model
+    the DIFF V1 twin). A preset is planned with the training of the papers' main model.
     """
     from diffattn.lab.catalog.recipes.catalog import plan_of_size
     from diffattn.lab.training.planning.devices import check_positive, device
-    from diffattn.lab.training.settings import apply_settings
-
-    planned, target = plan_of_size(recipe), device(gpu)
-    check_positive("--utilisation", utilisation, most=1.0)
-    check_positive("--price", price)
-    changes = _changes(set_ or [], parallel, activation_checkpointing, attention)
-    # torch loads from here on, after every name is known to be right.
-    from diffattn.lab.training.planning.plan import make_plan
-
-    config = apply_settings(planned.config(), changes, attention=attention)
-    made = make_plan(
-        config,
-        target,
-        devices=gpus,
-        utilisation=utilisation,
-        price=price,
-        cache_sequences=cache_batch,
-        cache_tokens=cache_length,
-    )
-    _show(made, target.source, json_)
-
-
-def _changes(
-    settings: list[str], parallel: str | None, checkpointing: bool, attention: str | None
-) -> list[str]:
-    """All changes to the recipe as settings; checked, as the attention type is."""
     from diffattn.lab.training.settings import read_changes
     from diffattn.models.config.attention_types import attention_facts
 
-    changes = list(settings)
-    if parallel is not None:
-        changes.append(f"engine.parallel={parallel}")
-    if checkpointing:
-        changes.append("engine.activation_checkpointing=true")
-    read_changes(changes)
+    planned, target, changes = plan_of_size(recipe), device(gpu), set_ or []
+    check_positive("--utilisation", utilisation, most=1.0)
+    check_positive("--price", price)
+    fixed = read_changes(changes)
     if attention is not None:
         attention_facts("twin", attention)
-    return changes
+    # torch loads from here on, after every name is known to be right.
+    from diffattn.lab.training.planning.search import best_plan, twin_of
+    from diffattn.lab.training.settings import apply_settings
+
+    config = apply_settings(planned.config(), changes, attention=attention)
+    if target.name == "cpu":
+        target = _with_measured_peak(target, config.train.precision, gpus)
+    cache = {"cache_sequences": cache_batch, "cache_tokens": cache_length}
+    options = {"devices": gpus, "utilisation": utilisation, "price": price} | cache
+    plans = {
+        run.model.attention_type: best_plan(run, target, fixed=fixed, **options)
+        for run in (config, twin_of(config))
+        if run is not None
+    }
+    best = plans[config.model.attention_type]
+    if best is None:
+        _show_what_fits(recipe, config, target, gpus, fixed, json_)
+    else:
+        commands = _commands(recipe, attention, changes, planned, best[0], gpus)
+        _show({name: made[1] for name, made in plans.items() if made}, commands, json_)
 
 
-def _show(plan: Any, device_source: str, json_: bool) -> None:
+def _with_measured_peak(target: Any, precision: str, processes: int) -> Any:
+    """The CPU with the rate of its products; one process uses all threads, several one each."""
+    import torch
+
+    from diffattn.lab.benchmark.timing import matmul_peak, timer_of
+
+    threads = torch.get_num_threads() if processes == 1 else 1
+    rate = matmul_peak(getattr(torch, precision), "cpu", timer_of("cpu"))
+    return replace(target, peak_flops=threads * rate)
+
+
+def _commands(
+    recipe: str, attention: str | None, changes: list[str], planned: Any, config: Any, gpus: int
+) -> list[str]:
+    """The commands that train a plan."""
+    from diffattn.lab.catalog.recipes.catalog import RECIPES, plan_of_size
+    from diffattn.lab.training.planning.search import changes_of
+
+    name, settings = recipe, []
+    if recipe not in RECIPES:  # a preset: the main model's recipe with another size
+        name = "diff-transformer-3b"
+        model = plan_of_size(name).model.settings()
+        settings = [
+            f"model.{key}={json.dumps(value)}"
+            for key, value in planned.model.settings().items()
+            if value != model[key]
+        ]
+    options = [] if attention is None else [f"--attention {attention}"]
+    options += [f"--set {change}" for change in (*settings, *changes)]
+    options += [f"--set {change}" for change in changes_of(planned.config(), config, changes)]
+    start = "diffattn train"
+    if gpus > 1:
+        nodes = f"--standalone --nproc-per-node {gpus}"
+        if gpus > 8 and gpus % 8 == 0:
+            nodes = f"--nnodes {gpus // 8} --nproc-per-node 8 \\\n    {_RENDEZVOUS}"
+        start = f"torchrun {nodes} \\\n    -m diffattn train"
+    is_long = config.train.num_steps * config.train.batch_tokens > _MANY_TOKENS
+    commands = []
+    if is_long and not any(change.startswith("data.") for change in changes):
+        size = config.model.vocab_size
+        commands.append(f"diffattn pack YOUR_TEXT --vocab-size {size} --out runs/tokens")
+        options.append("--data runs/tokens")
+    return [*commands, " \\\n    ".join([f"{start} {name} --out runs/{recipe}", *options])]
+
+
+def _show(plans: dict[str, Any], commands: list[str], json_: bool) -> None:
     if json_:
-        typer.echo(json.dumps(plan.as_dict() | {"device_source": device_source}, indent=2))
+        made = {name: plan.as_dict() for name, plan in plans.items()}
+        typer.echo(json.dumps({"plans": made, "commands": commands}, indent=2))
         return
-    from diffattn.lab.cli.screen.tables import print_table
-    from diffattn.lab.training.planning.table import plan_rows
+    from diffattn.lab.catalog.models import type_name
+    from diffattn.lab.cli.screen.tables import print_table, print_text
+    from diffattn.lab.training.planning import table
 
-    print_table(plan_rows(plan))
-    again = "; operations done again do not count" if plan.activation_checkpointing else ""
-    typer.echo(
-        f"Speed and memory of the device: {device_source}. Utilisation is an assumption{again}."
-    )
+    titled = {type_name(name).partition(" (")[0]: plan for name, plan in plans.items()}
+    first = next(iter(plans.values()))
+    typer.echo(table.heading(first))
+    print_table(table.plan_rows(titled))
+    lines = table.notes(first)
+    if len(titled) == 2:
+        (title, plan), (baseline, other) = titled.items()
+        if first.attention_type == "softmax":
+            title, plan, baseline, other = baseline, other, title, plan
+        lines.insert(0, table.cost_of_difference(plan, title, other, baseline))
+    print_text(lines)
+    where = " (torchrun on each machine, HOST is one)" if _RENDEZVOUS in commands[-1] else ""
+    typer.echo("\n  ".join([f"\nTrain it{where}:", *commands]))
+
+
+def _show_what_fits(
+    recipe: str, config: Any, target: Any, gpus: int, fixed: Any, json_: bool
+) -> None:
+    from diffattn.lab.training.planning.search import SEARCHED, enough_devices
+
+    enough = enough_devices(config, target, gpus, fixed)
+    if json_:
+        devices = [{"gpu": other.name, "gpus": count} for other, count in enough]
+        typer.echo(json.dumps({"plans": {}, "fits_on": devices}, indent=2))
+        return
+    given = "".join(f", with {key}={value}" for key, value in fixed.items() if key in SEARCHED)
+    typer.echo(f"{recipe} does not fit on {gpus} x {target.product}{given}.")
+    if not enough:
+        typer.echo("Nor does it fit on any larger device, or on 64 times as many.")
+    for other, count in enough:
+        command = f"diffattn plan {recipe} --gpu {other.name} --gpus {count}"
+        typer.echo(f"It fits on {count} x {other.product}:\n  {command}")

@@ -185,8 +185,8 @@ class TrainConfig:
         sequences, share = self.batch_sequences, self.batch_sequences // devices
         if sequences % devices:
             raise ConfigError(
-                f"{where}: train.batch_tokens must hold a multiple of {devices} sequences, a share "
-                f"per device, got {sequences} of train.seq_len={self.seq_len}."
+                f"{where}: a batch of {sequences} sequences (train.batch_tokens / train.seq_len) "
+                f"must be shared out evenly, got {devices} devices."
             )
         micro = self.micro_batch_sequences or share
         if share % micro:

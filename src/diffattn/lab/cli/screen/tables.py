@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -64,6 +64,14 @@ def print_groups(groups: Mapping[str, Sequence[tuple[str, ...]]]) -> None:
                 begin + text, width, subsequent_indent=indent, break_on_hyphens=False
             )
         console.print("\n".join(lines), markup=False, highlight=False)
+
+
+def print_text(sentences: Iterable[str]) -> None:
+    """Print sentences, each on lines of its own."""
+    console = Console()
+    width = min(console.width, _WIDEST_TEXT)
+    lines = [textwrap.fill(text, width, break_on_hyphens=False) for text in sentences]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def _cell(value: Any) -> str:

@@ -1,29 +1,31 @@
-"""Accelerators by name: memory and peak of bfloat16 products. Loads without torch.
+"""Devices by name: memory, peak, and the share of it that we measured. Loads without torch.
 
-None of the figures was checked against a vendor's datasheet; ``source`` says how each was had.
+No peak was checked against a vendor's datasheet; ``source`` says how each was had.
 """
 
 from dataclasses import dataclass
+from math import log
 from types import MappingProxyType
 
 from diffattn.errors import ConfigError
+from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.config.known_names import check_known
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator."""
+    """One accelerator, or this machine's CPU."""
 
     name: str
     product: str
     memory_bytes: int | None
     """Printed gigabytes read as 10**9 bytes: what a driver keeps for itself is about what binary
     gigabytes would add. ``None``: of this machine, asked when it is planned for."""
-    bfloat16_flops: float | None
-    """Peak of dense matrix products per second: half of what is printed "with sparsity". ``None``
-    where no speed is estimated."""
+    peak_flops: float | None
+    """Operations per second in dense matrix products: of a GPU in bfloat16, half of what is printed
+    "with sparsity"; of a CPU ``None``, measured when it is planned for."""
     source: str
-    """How the figures were had."""
+    """How the peak was had."""
     capability: tuple[int, int] | None = None
     """Compute capability of a CUDA device, major and minor. ``None``: of another device, on which
     the Triton kernels do not run."""
@@ -44,7 +46,7 @@ _ROWS = (
         "memory: secondary pages; peak: from memory, a secondary page has about 1.3e15; "
         "not checked against the datasheet",
     ),
-    Device("cpu", "CPU process on this machine", None, None, "asked; no speed is estimated"),
+    Device("cpu", "CPU process on this machine", None, None, "a matrix product, measured here"),
 )  # fmt: skip
 DEVICES = MappingProxyType({row.name: row for row in _ROWS})
 """Name to facts."""
@@ -61,6 +63,45 @@ def device(name: str) -> Device:
     """
     check_known("plan", "gpu", name.lower(), DEVICES)
     return DEVICES[name.lower()]
+
+
+_H100_RECORD = "measured on an H100, size 3b, 4,096 tokens per pass (benchmarks/results/h100.json)"
+_CPU_RECORD = "measured on an AMD EPYC, size {} (benchmarks/results/cpu.json)"
+_TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
+MEASURED: dict[tuple[str, str, int], tuple[str, tuple[float, ...]]] = {
+    ("h100", "bfloat16", 3_072): (_H100_RECORD, (0.487, 0.403, 0.438)),
+    ("cpu", "float32", 128): (_CPU_RECORD.format("laptop"), (0.509, 0.459, 0.415, 0.428)),
+    ("cpu", "float32", 256): (_CPU_RECORD.format("study"), (0.671, 0.618, 0.563, 0.596)),
+    ("cpu", "float32", 512): (_CPU_RECORD.format("wide"), (0.783, 0.766, 0.756, 0.759)),
+    ("cpu", "bfloat16", 128): (_CPU_RECORD.format("laptop"), (0.303, 0.278, 0.246, 0.253)),
+    ("cpu", "bfloat16", 256): (_CPU_RECORD.format("study"), (0.476, 0.449, 0.372, 0.414)),
+    ("cpu", "bfloat16", 512): (_CPU_RECORD.format("wide"), (0.666, 0.639, 0.604, 0.627)),
+}
+"""Device, precision and hidden size to the record, and the share of the peak that the operations of
+:data:`_TYPES` reached, forward and backward; of softmax attention by its faster implementation."""
+
+
+def measured_utilisation(
+    device: Device, precision: str, attention_type: str, hidden_size: int
+) -> tuple[float, str] | None:
+    """The share of the peak that a type reached at the nearest size, and a phrase on its source.
+
+    GPUs without a record take the H100's, types without one that of DIFF V1, or of softmax if they
+    have one map. ``None``: no device was measured in this precision.
+    """
+    kind = "cpu" if device.name == "cpu" else "h100"
+    sizes = [key for key in MEASURED if key[:2] == (kind, precision)]
+    if not sizes:
+        return None
+    nearest = min(sizes, key=lambda key: abs(log(key[2] / hidden_size)))
+    source, (*values,) = MEASURED[nearest]
+    shares = dict(zip(_TYPES, values, strict=False))
+    if device.name != kind:
+        source += ", assumed for this device"
+    if attention_type in shares:
+        return shares[attention_type], source
+    other = "softmax" if ATTENTION[attention_type].op == "softmax_attention" else "diff"
+    return shares[other], f"{source}; {attention_type} is assumed to reach that of {other}"
 
 
 def check_positive(option: str, value: float | None, most: float = 1e12) -> None:

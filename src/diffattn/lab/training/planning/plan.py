@@ -5,8 +5,8 @@ from math import isqrt
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.training.config import RunConfig, TrainConfig
-from diffattn.lab.training.planning.devices import Device, check_positive
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.planning.devices import Device, check_positive, measured_utilisation
 from diffattn.lab.training.planning.step_memory import (
     FORWARD,
     LAST_BLOCK,
@@ -21,6 +21,12 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.memory import available_bytes
 from diffattn.ops.inputs import kernel_support
 
+ROOM = 0.9
+"""Share of a device's memory that a plan may take. Fragments and the process need the rest."""
+
+_MEASURED_BACKENDS = ("triton", "hopper", "sdpa", "chunked")
+"""Backends that are as fast as the records; others may be far slower."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -34,6 +40,7 @@ class Plan:
     replicas: int
     """Copies of the model: as many as devices, or fewer if a copy is sharded."""
     activation_checkpointing: bool
+    loss_chunk_tokens: int | None
     backend: str
     backend_untested: str | None
     """The choice of ``"auto"`` in its place, while no record says that the kernels passed their
@@ -44,8 +51,11 @@ class Plan:
     non_embedding_parameters: int
     forward_flops_per_token: int
     backward_flops_per_token: int
+    repeated_flops_per_token: int
+    """Forward operations that the backward pass does again, to save memory."""
     tokens: int
     batch_tokens: int
+    seq_len: int
     micro_batch_sequences: int
     """Sequences of one forward pass on one device."""
     passes_per_step: int
@@ -54,16 +64,17 @@ class Plan:
     memory_bytes: int
     device_memory_bytes: int | None
     fits: bool | None
-    largest_micro_batch: int | None
-    """The largest divisor of a device's share of the batch that fits; 0: no divisor fits."""
+    """Whether the memory is at most :data:`ROOM` of the device's. ``None``: that is not known."""
     kv_cache: dict[str, int]
     """Sequences, tokens of each, and bytes in bfloat16: generating, not training."""
-    utilisation: float
+    utilisation: float | None
+    """Share of the peak that operations reach; repeated operations count."""
+    utilisation_source: str
     tokens_per_second: float | None
     days: float | None
     device_hours: float | None
     cost: float | None
-    """In the currency of the price."""
+    """In US dollars, as the price."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -75,19 +86,19 @@ def make_plan(
     device: Device,
     *,
     devices: int = 1,
-    utilisation: float = 0.4,
+    utilisation: float | None = None,
     price: float | None = None,
     cache_sequences: int = 1,
     cache_tokens: int | None = None,
 ) -> Plan:
-    """Plan a run; memory is that of eager PyTorch without fragmentation.
+    """Plan a run as it is configured; memory is that of eager PyTorch without fragmentation.
 
     Args:
         config: The run, with how it is executed.
         device: What it runs on.
         devices: How many.
-        utilisation: Assumed share of the peak that model operations reach, in (0, 1].
-        price: Of a device for an hour.
+        utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
+        price: Of a device for an hour, in US dollars.
         cache_sequences: Sequences in the key/value cache.
         cache_tokens: Tokens of each. Default: the model's longest context.
 
@@ -99,35 +110,48 @@ def make_plan(
     check_positive("--utilisation", utilisation, most=1.0)
     check_positive("--price", price)
     _check_counts({"gpus": devices, "cache-batch": cache_sequences, "cache-length": cache_tokens})
-    shards = config.engine.shards(devices, "plan")
+    memory = RunMemory(config, device, devices)
     micro = train.micro_batch(devices, f"plan with --gpus {devices}")
-    share = train.batch_sequences // devices
-    planner = _Memory(config, device, devices, shards, share)
-    step, memory = planner.step(micro), planner.parts(micro)
-    forward = flops_per_token(model, train.seq_len)
+    forward, repeated = flops_per_token(model, train.seq_len), _repeated(config)
+    step, parts = memory.step(micro), memory.parts(micro)
     return Plan(
         name=config.name,
         attention_type=model.attention_type,
         device=device.product,
         devices=devices,
         parallel=config.engine.parallel if devices > 1 else "none",
-        replicas=devices // shards,
+        replicas=devices // memory.shards,
         activation_checkpointing=config.engine.activation_checkpointing,
-        **planner.backends(step),
+        loss_chunk_tokens=config.engine.loss_chunk_tokens,
+        **memory.backends(step),
         parameters=parameter_count(model),
         non_embedding_parameters=parameter_count(model, embeddings=False),
         forward_flops_per_token=forward,
         backward_flops_per_token=2 * forward,
+        repeated_flops_per_token=repeated,
         tokens=train.num_steps * train.batch_tokens,
         batch_tokens=train.batch_tokens,
+        seq_len=train.seq_len,
         micro_batch_sequences=micro,
-        passes_per_step=share // micro,
-        memory=memory,
-        **planner.verdict(memory, _memory_of(device, devices)),
+        passes_per_step=memory.share // micro,
+        memory=parts,
+        memory_bytes=sum(parts.values()),
+        device_memory_bytes=memory.available,
+        fits=None if memory.available is None else memory.fits(micro),
         kv_cache=_kv_cache(model, cache_sequences, cache_tokens),
-        utilisation=utilisation,
-        **_time_and_cost(train, device, devices, utilisation, forward, price),
+        **_time_and_cost(
+            config, device, devices, utilisation, 3 * forward + repeated, price, step.backend
+        ),
     )
+
+
+def _repeated(config: RunConfig) -> int:
+    """Forward operations per token that the backward pass does again."""
+    model, engine = config.model, config.engine
+    logits = 2 * model.vocab_size * model.hidden_size
+    blocks = flops_per_token(model, config.train.seq_len) - logits
+    of_logits = 0 if engine.loss_chunk_tokens is None else logits
+    return of_logits + (blocks if engine.activation_checkpointing else 0)
 
 
 def _check_counts(counts: dict[str, int | None]) -> None:
@@ -145,19 +169,32 @@ def _memory_of(device: Device, devices: int) -> int | None:
 
 
 def _time_and_cost(
-    train: TrainConfig,
+    config: RunConfig,
     device: Device,
     devices: int,
-    utilisation: float,
-    forward: int,
+    utilisation: float | None,
+    flops: int,
     price: float | None,
+    backend: str,
 ) -> dict[str, Any]:
-    """Speed, time and cost; unknown without a peak in the run's precision."""
-    if device.bfloat16_flops is None or train.precision != "bfloat16":
-        return dict.fromkeys(("tokens_per_second", "days", "device_hours", "cost"))
-    speed = devices * device.bfloat16_flops * utilisation / (3 * forward)
+    """Speed, time and cost; unknown where no peak or no share of it is known."""
+    model, train, peak = config.model, config.train, device.peak_flops
+    source = "as given"
+    if utilisation is None and backend in _MEASURED_BACKENDS:
+        measured = measured_utilisation(
+            device, train.precision, model.attention_type, model.hidden_size
+        )
+        utilisation, source = measured or (None, "")
+    if device.name != "cpu" and train.precision != "bfloat16":
+        peak = None  # the peak is that of bfloat16
+    if peak is None or utilisation is None:
+        fields = ("utilisation", "tokens_per_second", "days", "device_hours", "cost")
+        return dict.fromkeys(fields) | {"utilisation_source": "no peak is known here"}
+    speed = devices * peak * utilisation / flops
     hours = train.num_steps * train.batch_tokens / speed / 3600
     return {
+        "utilisation": utilisation,
+        "utilisation_source": source,
         "tokens_per_second": speed,
         "days": hours / 24,
         "device_hours": hours * devices,
@@ -209,24 +246,31 @@ def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, d
     return phases
 
 
-class _Memory:
-    """Memory of a run on its devices, at any micro batch."""
+class RunMemory:
+    """Memory of a run on its devices, at any micro batch.
 
-    def __init__(
-        self, config: RunConfig, device: Device, devices: int, shards: int, share: int
-    ) -> None:
-        self._config, self._device, self._share = config, device, share
-        self._devices, self._shards = devices, shards
+    Attributes:
+        share: Sequences of a batch on one device.
+        shards: Devices that hold one copy of the model together.
+        available: Bytes of one device; ``None`` if not known.
+    """
+
+    def __init__(self, config: RunConfig, device: Device, devices: int) -> None:
+        self._config, self._device, self._devices = config, device, devices
+        self.shards = config.engine.shards(devices, "plan")
+        self.share = config.train.batch_sequences // devices
+        self.available = _memory_of(device, devices)
         self._steps: dict[int, StepMemory] = {}
 
     def step(self, micro: int) -> StepMemory:
+        """A step on one device that shares nothing."""
         if micro not in self._steps:
             on_cpu = self._device.name == "cpu"
             self._steps[micro] = step_memory(
                 self._config.model,
                 self._config.train,
                 sequences=micro,
-                accumulates=micro < self._share,
+                accumulates=micro < self.share,
                 device="cpu" if on_cpu else "cuda",
                 checkpointing=self._config.engine.activation_checkpointing,
                 loss_chunk_tokens=self._config.engine.loss_chunk_tokens,
@@ -255,30 +299,22 @@ class _Memory:
         }
 
     def parts(self, micro: int) -> dict[str, int]:
-        return largest(device_phases(self.step(micro), devices=self._devices, shards=self._shards))
+        """Bytes by part at the peak of a step."""
+        return largest(device_phases(self.step(micro), devices=self._devices, shards=self.shards))
 
-    def verdict(self, memory: dict[str, int], available: int | None) -> dict[str, Any]:
-        needed = sum(memory.values())
-        return {
-            "memory_bytes": needed,
-            "device_memory_bytes": available,
-            "fits": None if available is None else needed <= available,
-            "largest_micro_batch": self.largest_micro_batch(available),
-        }
+    def fits(self, micro: int) -> bool:
+        """Whether a micro batch fits with room to spare, or may, as the memory is not known."""
+        return self.available is None or sum(self.parts(micro).values()) <= ROOM * self.available
 
-    def largest_micro_batch(self, available: int | None) -> int | None:
-        """The largest divisor of a device's share that fits; 0 if not one sequence does.
-
-        ``None``: the device's memory is unknown.
-        """
-        if available is None:
-            return None
-        small = [size for size in range(1, isqrt(self._share) + 1) if self._share % size == 0]
-        sizes = sorted({*small, *(self._share // size for size in small)})
+    def largest_micro_batch(self, most: int) -> int:
+        """The largest divisor of a device's share, at most ``most``, that fits; 0 if none does."""
+        small = [size for size in range(1, isqrt(self.share) + 1) if self.share % size == 0]
+        sizes = sorted({*small, *(self.share // size for size in small)})
+        sizes = [size for size in sizes if size <= most]
         low, high = 0, len(sizes)  # sizes[:low] fit, sizes[high:] do not
         while low < high:
             middle = (low + high) // 2
-            if sum(self.parts(sizes[middle]).values()) <= available:
+            if self.fits(sizes[middle]):
                 low = middle + 1
             else:
                 high = middle

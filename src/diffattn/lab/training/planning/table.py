@@ -1,78 +1,111 @@
-"""A plan as a table for people."""
+"""Plans as a table for people, a column each, and what they say in sentences."""
+
+from collections.abc import Mapping, Sequence
 
 from diffattn.lab.training.planning.plan import Plan
+from diffattn.lab.training.planning.step_memory import PARTS
 from diffattn.ops.inputs.kernel_support import OPT_IN
 
-_SHOWN = 10_000
-"""Bytes below which a part is not worth a line."""
-_BYTES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6))
-_COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6))
+_SHOWN = 0.01
+"""Share of the memory below which a part is not worth a line."""
+_BYTES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3))
 
 
-def plan_rows(plan: Plan) -> list[dict[str, str]]:
-    """Rows of two columns: the quantity and its value in words."""
-    rows = {**_run_rows(plan), **_memory_rows(plan), **_time_rows(plan)}
-    return [{"plan": name, "": value} for name, value in rows.items()]
+def plan_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
+    """Rows of quantities, with a column for every plan under its title."""
+    parts = [
+        part
+        for part in PARTS
+        if any(plan.memory.get(part, 0) >= _SHOWN * plan.memory_bytes for plan in plans.values())
+    ]
+    columns = {title: _rows(plan, parts) for title, plan in plans.items()}
+    return [
+        {"": name} | {title: column.get(name, "") for title, column in columns.items()}
+        for name in next(iter(columns.values()))
+    ]
 
 
-def _run_rows(plan: Plan) -> dict[str, str]:
-    backend = plan.backend
-    if plan.backend_untested is not None:
-        backend += f" (with {OPT_IN}=1; else {plan.backend_untested})"
+def heading(plan: Plan) -> str:
+    """The run and its devices."""
     devices = f"{plan.devices:,} x {plan.device}"
-    if plan.devices > 1:
-        devices += f", {plan.parallel}"
-    if plan.parallel == "fsdp" and plan.replicas > 1:
-        devices += f" in {plan.replicas:,} replicas"
-    if plan.activation_checkpointing:
-        devices += ", activations computed again"
-    return {
-        "run": f"{plan.name}, {plan.attention_type} attention by {backend}",
-        "devices": devices,
-        "parameters": f"{plan.parameters:,}, of them {plan.non_embedding_parameters:,} "
-        "without embeddings",
-        "operations per token": f"{_count(plan.forward_flops_per_token)} forward, "
-        f"{_count(plan.backward_flops_per_token)} backward",
-        "batch": f"{plan.batch_tokens:,} tokens; on each device "
-        f"{plan.passes_per_step:,} x {plan.micro_batch_sequences:,} sequences",
-    }
+    return f"{plan.name}: {_count(plan.tokens)} tokens on {devices}"
 
 
-def _memory_rows(plan: Plan) -> dict[str, str]:
-    rows = {f"memory: {part}": _bytes(size) for part, size in plan.memory.items() if size >= _SHOWN}
+def cost_of_difference(plan: Plan, title: str, other: Plan, baseline: str) -> str:
+    """How much more time and memory one plan takes than another."""
+    parts = []
+    if plan.days is not None and other.days is not None:
+        parts.append(f"{plan.days / other.days:.2f} times the time")
+    if plan.micro_batch_sequences == other.micro_batch_sequences:
+        parts.append(f"{plan.memory_bytes / other.memory_bytes:.2f} times the memory")
+    costs = f"{title} takes {' and '.join(parts)} of the {baseline}." if parts else ""
+    if plan.micro_batch_sequences != other.micro_batch_sequences:
+        costs += (
+            f" There is room for {plan.micro_batch_sequences:,} x {plan.seq_len:,} tokens a pass, "
+            f"with the {baseline} for {other.micro_batch_sequences:,} x {plan.seq_len:,}."
+        )
+    return costs.strip()
+
+
+def notes(plan: Plan) -> list[str]:
+    """Sentences about what the numbers rest on."""
+    sentences = []
+    if plan.days is not None:
+        sentences.append(f"Share of the peak: {plan.utilisation_source}.")
+        if plan.devices > 1:
+            sentences.append("Devices are assumed not to wait for each other: unmeasured.")
+    factor = plan.composed_operations
+    if plan.backend_untested is not None:
+        slower = f", with {factor:.2f} times the operations" if factor and factor > 1 else ""
+        sentences.append(
+            f"Attention by {plan.backend} needs {OPT_IN}=1 there; else {plan.backend_untested} "
+            f"runs{slower}."
+        )
+    elif factor and factor > 1:
+        sentences.append(f"Attention by composed: {factor:.2f} times the operations.")
+    return sentences
+
+
+def _rows(plan: Plan, parts: Sequence[str]) -> dict[str, str]:
     memory = _bytes(plan.memory_bytes)
     if plan.device_memory_bytes is not None:
-        verdict = "fits" if plan.fits else "does not fit"
-        memory += f" of {_bytes(plan.device_memory_bytes)}: {verdict}"
-    largest = "not known"
-    if plan.largest_micro_batch is not None:
-        size = plan.largest_micro_batch
-        largest = f"{size:,} sequences" if size else "none: one sequence does not fit"
+        memory += f" of {_bytes(plan.device_memory_bytes)}"
     cache = plan.kv_cache
     return {
-        **rows,
+        "parameters": _count(plan.parameters),
+        "attention by": plan.backend,
+        "copies of the model": _copies(plan),
+        "pass on a device": f"{plan.micro_batch_sequences:,} x {plan.seq_len:,} tokens",
+        "passes per step": f"{plan.passes_per_step:,}",
+        "activations": "computed again" if plan.activation_checkpointing else "kept",
+        "logits": "all at once"
+        if plan.loss_chunk_tokens is None
+        else f"{plan.loss_chunk_tokens:,} tokens at a time",
         "memory of a device": memory,
-        "largest micro batch": largest,
-        "KV cache": f"{_bytes(cache['bytes'])} for {cache['sequences']:,} x "
-        f"{cache['tokens']:,} tokens in bfloat16 (when generating)",
+        **{f"  {part}": _bytes(plan.memory.get(part, 0)) for part in parts},
+        **_time_rows(plan),
+        f"KV cache, {cache['sequences']:,} x {cache['tokens']:,} tokens": _bytes(cache["bytes"]),
     }
+
+
+def _copies(plan: Plan) -> str:
+    if plan.parallel != "fsdp":
+        return f"{plan.devices:,}, whole" if plan.devices > 1 else "1"
+    return f"{plan.replicas:,}, in {plan.devices // plan.replicas:,} shards"
 
 
 def _time_rows(plan: Plan) -> dict[str, str]:
-    rows = {"tokens": _count(plan.tokens)}
-    if plan.tokens_per_second is None or plan.days is None or plan.device_hours is None:
-        return rows | {"time": "not estimated: no peak is known for this device and precision"}
-    speed = f"{plan.tokens_per_second:,.0f} at {plan.utilisation:.0%} of the peak"
-    rows["tokens per second"] = speed
-    rows["time"] = f"{_time(plan.days)}, {_amount(plan.device_hours)} device hours"
-    factor = plan.composed_operations
-    if factor is not None and factor > 1:
-        rows["time by composed"] = (
-            f"{_time(factor * plan.days)}: {factor:.2f} times the operations, as each map "
-            "meets V by itself, with scores as wide as both maps' keys"
-        )
+    flops = plan.forward_flops_per_token + plan.backward_flops_per_token
+    rows = {"operations per token": _count(flops + plan.repeated_flops_per_token)}
+    if plan.days is None or plan.tokens_per_second is None or plan.device_hours is None:
+        return rows | {"time": "not measured"}
+    rows["share of the peak"] = f"{plan.utilisation:.0%}"
+    rows["tokens per second"] = f"{plan.tokens_per_second:,.0f}"
+    rows["time"] = _time(plan.days)
+    rows["device hours"] = _amount(plan.device_hours)
     if plan.cost is not None:
-        rows["cost"] = f"{_amount(plan.cost)} at the price given"
+        rows["cost"] = f"{_amount(plan.cost)} US dollars"
     return rows
 
 
@@ -97,5 +130,5 @@ def _bytes(size: int) -> str:
 def _count(count: float) -> str:
     for unit, least in _COUNTS:
         if count >= least:
-            return f"{count / least:,.4g} {unit}"
+            return f"{count / least:,.4g}{unit}"
     return f"{count:,.0f}"

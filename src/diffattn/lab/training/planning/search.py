@@ -1,0 +1,130 @@
+"""Find how a run fits on given devices: the settings that change memory, and not the result."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from diffattn.errors import ConfigError
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.planning.devices import DEVICES, Device
+from diffattn.lab.training.planning.plan import Plan, RunMemory, make_plan
+
+_CHUNK = 1_024
+"""Tokens whose logits exist at once, where they are computed in chunks."""
+_ENOUGH_TOKENS = 4_096
+"""Tokens per pass for which speed was measured; fewer are planned only if nothing else fits."""
+_DOUBLINGS = 7
+"""Of the number of devices, in search of one that is enough."""
+SEARCHED = (
+    "train.micro_batch_sequences",
+    "engine.parallel",
+    "engine.activation_checkpointing",
+    "engine.loss_chunk_tokens",
+)
+
+
+def best_plan(
+    config: RunConfig,
+    device: Device,
+    *,
+    devices: int = 1,
+    fixed: Collection[str] = (),
+    **options: Any,
+) -> tuple[RunConfig, Plan] | None:
+    """The fastest plan that fits, with its configuration; ``None`` if none does.
+
+    Settings that cost least are tried first: whole copies before shards, then logits in chunks, and
+    last of all activations that are computed again. The micro batch is the recipe's, or the largest
+    below it that fits.
+
+    Args:
+        config: The run.
+        device: What it runs on.
+        devices: How many.
+        fixed: Names in :data:`SEARCHED` that stay as they are.
+        **options: Of :func:`make_plan`.
+
+    Raises:
+        ConfigError: A number is out of range, or the batch cannot be divided.
+        BackendError: The configured backend cannot run there.
+    """
+    train = config.train
+    is_fixed = "train.micro_batch_sequences" in fixed
+    if not is_fixed:
+        config = replace(config, train=replace(train, micro_batch_sequences=None))
+    share = config.train.micro_batch(devices, f"plan with --gpus {devices}")
+    most = share if is_fixed else min(train.micro_batch_sequences or share, share)
+    slower: RunConfig | None = None
+    for candidate in _candidates(config, devices, fixed):
+        memory = RunMemory(candidate, device, devices)
+        micro = most * memory.fits(most) if is_fixed else memory.largest_micro_batch(most)
+        if not micro:
+            continue
+        if micro != share or train.micro_batch_sequences is not None:
+            candidate = replace(candidate, train=replace(train, micro_batch_sequences=micro))
+        if micro * train.seq_len >= min(_ENOUGH_TOKENS, most * train.seq_len):
+            return candidate, make_plan(candidate, device, devices=devices, **options)
+        slower = slower or candidate
+    return slower and (slower, make_plan(slower, device, devices=devices, **options))
+
+
+def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iterator[RunConfig]:
+    engine = config.engine
+
+    def values(name: str, *tried: Any) -> tuple[Any, ...]:
+        return (getattr(engine, name),) if f"engine.{name}" in fixed else tried
+
+    parallel = ("fsdp",) if engine.replicas > 1 else ("ddp", "fsdp")[: 2 if devices > 1 else 1]
+    for again in values("activation_checkpointing", False, True):
+        for kind in values("parallel", *parallel):
+            for chunk in values("loss_chunk_tokens", None, _CHUNK):
+                changes = {"activation_checkpointing": again, "parallel": kind}
+                yield replace(config, engine=replace(engine, loss_chunk_tokens=chunk, **changes))
+
+
+def twin_of(config: RunConfig) -> RunConfig | None:
+    """The run with softmax attention and equal parameters, or of a softmax run with DIFF V1.
+
+    ``None``: the model has no such twin, as its heads cannot be halved.
+    """
+    kind = "diff" if config.model.attention_type == "softmax" else "softmax"
+    try:
+        return replace(config, model=config.model.twin(kind).config)
+    except ConfigError:
+        return None
+
+
+def changes_of(recipe: RunConfig, planned: RunConfig, given: Iterable[str]) -> list[str]:
+    """The searched settings of a plan that differ from the recipe's, as ``KEY=VALUE``."""
+    keys = {change.partition("=")[0] for change in given}
+    changes = []
+    for name in SEARCHED:
+        section, field = name.split(".")
+        value = getattr(getattr(planned, section), field)
+        if name not in keys and value != getattr(getattr(recipe, section), field):
+            changes.append(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+    return changes
+
+
+def enough_devices(
+    config: RunConfig, device: Device, devices: int, fixed: Collection[str]
+) -> list[tuple[Device, int]]:
+    """Devices on which a run fits that does not fit on these: more of them, or larger ones.
+
+    In place of CPUs, GPUs are counted.
+    """
+    kind, least = (device, 2 * devices) if device.memory_bytes else (DEVICES["h100"], 1)
+    larger = sorted(DEVICES.values(), key=lambda row: row.memory_bytes or 0)
+    more = [(kind, least * 2**n) for n in range(_DOUBLINGS)]
+    others = [
+        (row, devices) for row in larger if (row.memory_bytes or 0) > (kind.memory_bytes or 0)
+    ]
+    enough = []
+    for group in (more, others):
+        for row, count in group:
+            is_even = config.train.batch_sequences % count == 0
+            if is_even and best_plan(config, row, devices=count, fixed=fixed):
+                enough.append((row, count))
+                break
+    return enough
