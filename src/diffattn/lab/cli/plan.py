@@ -71,7 +71,7 @@ def plan(
     if target.name == "cpu":
         target = _with_measured_peak(target, config.train.precision, gpus)
     cache = {"cache_sequences": cache_batch, "cache_tokens": cache_length}
-    options = {"devices": gpus, "utilisation": utilisation, "price": price} | cache
+    options: dict[str, Any] = {"devices": gpus, "utilisation": utilisation, "price": price} | cache
     plans = {
         run.model.attention_type: best_plan(run, target, fixed=fixed, **options)
         for run in (config, twin_of(config))

@@ -66,7 +66,9 @@ def best_plan(
         if micro * train.seq_len >= min(_ENOUGH_TOKENS, most * train.seq_len):
             return candidate, make_plan(candidate, device, devices=devices, **options)
         slower = slower or candidate
-    return slower and (slower, make_plan(slower, device, devices=devices, **options))
+    if slower is None:
+        return None
+    return slower, make_plan(slower, device, devices=devices, **options)
 
 
 def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iterator[RunConfig]:
