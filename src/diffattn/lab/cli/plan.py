@@ -64,25 +64,33 @@ def plan(
     if attention is not None:
         attention_facts("twin", attention)
     # torch loads from here on, after every name is known to be right.
-    from diffattn.lab.training.planning.search import best_plan, twin_of
     from diffattn.lab.training.settings import apply_settings
 
     config = apply_settings(planned.config(), changes, attention=attention)
-    if target.name == "cpu":
-        target = _with_measured_peak(target, config.train.precision, gpus)
-    cache = {"cache_sequences": cache_batch, "cache_tokens": cache_length}
-    options: dict[str, Any] = {"devices": gpus, "utilisation": utilisation, "price": price} | cache
-    plans = {
-        run.model.attention_type: best_plan(run, target, fixed=fixed, **options)
-        for run in (config, twin_of(config))
-        if run is not None
-    }
-    best = plans[config.model.attention_type]
+    options = {"devices": gpus, "utilisation": utilisation, "price": price}
+    options |= {"cache_sequences": cache_batch, "cache_tokens": cache_length}
+    plans = _best_plans(config, target, fixed, options)
+    best = plans.get(config.model.attention_type)
     if best is None:
         _show_what_fits(recipe, config, target, gpus, fixed, json_)
     else:
         commands = _commands(recipe, attention, changes, planned, best[0], gpus)
-        _show({name: made[1] for name, made in plans.items() if made}, commands, json_)
+        _show({name: made for name, (_, made) in plans.items()}, commands, json_)
+
+
+def _best_plans(
+    config: Any, target: Any, fixed: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Configuration and plan of the run and of its twin, by attention type, if they fit."""
+    from diffattn.lab.training.planning.search import best_plan, twin_of
+
+    if target.name == "cpu":
+        target = _with_measured_peak(target, config.train.precision, options["devices"])
+    runs = [run for run in (config, twin_of(config)) if run is not None]
+    best = {
+        run.model.attention_type: best_plan(run, target, fixed=fixed, **options) for run in runs
+    }
+    return {name: made for name, made in best.items() if made is not None}
 
 
 def _with_measured_peak(target: Any, precision: str, processes: int) -> Any:

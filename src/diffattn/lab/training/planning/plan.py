@@ -107,8 +107,6 @@ def make_plan(
         BackendError: The configured backend cannot run there.
     """
     model, train = config.model, config.train
-    check_positive("--utilisation", utilisation, most=1.0)
-    check_positive("--price", price)
     _check_counts({"gpus": devices, "cache-batch": cache_sequences, "cache-length": cache_tokens})
     memory = RunMemory(config, device, devices)
     micro = train.micro_batch(devices, f"plan with --gpus {devices}")
@@ -178,6 +176,8 @@ def _time_and_cost(
     backend: str,
 ) -> dict[str, Any]:
     """Speed, time and cost; unknown where no peak or no share of it is known."""
+    check_positive("--utilisation", utilisation, most=1.0)
+    check_positive("--price", price)
     model, train, peak = config.model, config.train, device.peak_flops
     source = "as given"
     if utilisation is None and backend in _MEASURED_BACKENDS:
