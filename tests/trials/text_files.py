@@ -8,7 +8,7 @@ from diffattn.lab.evaluation.hallucination.data import generated_rows, load_exam
 from diffattn.lab.evaluation.hallucination.tasks import TASKS as HALLUCINATION_TASKS
 from diffattn.lab.evaluation.icl.data import load_icl_data
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
-from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
 from diffattn.lab.evaluation.long_context.ruler.words import read_words
 from icl_files import write_all
 from language_models import prose
@@ -119,8 +119,8 @@ def documents(source):
     return [(d.name, d.text) for d in load_corpus(str(source))]
 
 
-def questions(read, path):
-    data = read(str(path))
+def questions(kind, path):
+    data = read_questions(str(path), kind)
     return data.documents, data.questions
 
 
@@ -134,8 +134,8 @@ READERS = {
     "JSON lines": ("rows.jsonl", lambda f: documents(f / "rows.jsonl")),
     "data set folder": ("set/rows.jsonl", lambda f: [t for _, t in documents(f"hub:{f / 'set'}")]),
     "word list": ("words.txt", lambda f: read_words(str(f / "words.txt"), 60)),
-    "SQuAD": ("squad.json", lambda f: questions(read_squad, f / "squad.json")),
-    "HotpotQA": ("hotpotqa.json", lambda f: questions(read_hotpotqa, f / "hotpotqa.json")),
+    "SQuAD": ("squad.json", lambda f: questions("SQuAD", f / "squad.json")),
+    "HotpotQA": ("hotpotqa.json", lambda f: questions("HotpotQA", f / "hotpotqa.json")),
     **{
         f"hallucination {name}": (
             f"halu/{name}.jsonl",

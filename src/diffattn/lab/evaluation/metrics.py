@@ -96,11 +96,7 @@ def metric(
     return Metric(
         name=name,
         value=interval.mean,
-        low=interval.low,
-        high=interval.high,
-        n=interval.n,
-        level=interval.level,
-        method=interval.method,
+        **interval.around_mean(),
         unit=unit,
         where=where or {},
         headline=headline,

@@ -66,7 +66,12 @@ def evaluate(
         config = _claim(model, part, folder, selection)
         finished = _finished(folder, on_message)
         if finished is not None:
-            _check_data(model, protocol, folder, on_message)
+            try:
+                _, data = _batches(model, protocol)
+            except DiffAttnError as error:
+                on_message(f"Whether its data are the same was not checked: {error}")
+            else:
+                claim_data(folder, data, has_rows=True)
             on_progress(finished.num_items, finished.num_items)
             return finished
         rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
@@ -110,18 +115,6 @@ def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
         on_message(f"The result is made again from the whole items: {error}")
         return None
     return None if any(map(_may_pass, rows)) else result
-
-
-def _check_data(
-    model: LanguageModel, protocol: Protocol, folder: Path, on_message: OnMessage
-) -> None:
-    """Check that a finished part is of today's data."""
-    try:
-        _, data = _batches(model, protocol)
-    except DiffAttnError as error:
-        on_message(f"Whether its data are the same was not checked: {error}")
-    else:
-        claim_data(folder, data, has_rows=True)
 
 
 def _result(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,10 @@ class Interval:
     def recorded(self) -> dict[str, float | None]:
         """The fields of an interval in records."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "level": self.level}
+
+    def around_mean(self) -> dict[str, Any]:
+        """All fields but the mean, as records of evaluations name them."""
+        return {name: getattr(self, name) for name in ("low", "high", "level", "n", "method")}
 
 
 def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:

@@ -115,10 +115,6 @@ def _shared(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SHARED_FIELDS} | {"rope_parameters": rope}
 
 
-def _diffattn(source: Source) -> dict[str, Any]:
-    return dict(_config(source).settings())
-
-
 def _diffllama(source: Source) -> dict[str, Any]:
     config = _config(source)
     _require(source, "hidden_act", config.hidden_act, "silu")
@@ -268,6 +264,7 @@ def _require(source: Source, name: str, value: Any, must: Any) -> None:
 
 
 _READERS: dict[str, Callable[..., dict[str, Any]]] = {
-    "diffattn": _diffattn, "diffllama": _diffllama, "original": _original, "original_v2": _original,
-    "motif": _motif, "llama": _llama,
+    "diffattn": lambda source: dict(_config(source).settings()),
+    "diffllama": _diffllama, "original": _original, "original_v2": _original, "motif": _motif,
+    "llama": _llama,
 }  # fmt: skip

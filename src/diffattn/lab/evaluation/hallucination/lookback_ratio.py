@@ -46,21 +46,15 @@ def lookback_ratios(
         kinds = ((layer.maps[:, 0], layer.signed, layer.signed.abs()) for layer in layers)
         means = [torch.stack([_means(x, num_context, counts) for x in maps]) for maps in kinds]
         steps.append(torch.stack(means))
-    return _ratios(torch.cat(steps, dim=-1))
+    weights = torch.cat(steps, dim=-1).double()  # [layers, maps, 2, H, steps]
+    ratios = (weights[:, :, 0] / weights.abs().sum(2)).mean(-1)  # [layers, maps, H]
+    return {
+        name: [[round(x, 6) if x == x else None for x in heads] for heads in ratios[:, i].tolist()]
+        for i, name in enumerate(MAPS)
+    }
 
 
 def _means(rows: Tensor, num_context: int, num_new: Tensor) -> Tensor:
     """Means over context and over new keys: ``[H, T, S]`` to ``[2, H, T]``."""
     context = rows[..., :num_context].mean(-1)
     return torch.stack([context, rows[..., num_context:].sum(-1) / num_new])
-
-
-def _ratios(means: Tensor) -> Ratios:
-    """From means ``[layers, maps, 2, H, steps]``, maps in the order of ``MAPS``."""
-    means = means.double()
-    ratios = (means[:, :, 0] / means.abs().sum(2)).mean(-1)  # [layers, maps, H]
-    return {name: [_plain(x) for x in ratios[:, i]] for i, name in enumerate(MAPS)}
-
-
-def _plain(values: Tensor) -> list[float | None]:
-    return [round(x, 6) if x == x else None for x in values.tolist()]

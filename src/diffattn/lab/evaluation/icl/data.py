@@ -116,7 +116,10 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
     check_known("load_icl_data", "dataset", dataset, ICL_DATASETS)
     known = ICL_DATASETS[dataset]
     if source == "generated":
-        return _generated()
+        return _data(
+            [_example(text, label, "generated") for text, label in generated_questions(n, seed)]
+            for n, seed in ((50, 0), (10, 1))
+        )
     data = _from_hub(dataset, known) if source == "hub" else _local(source, known, columns)
     for part, examples in (("train", data.train), ("test", data.test)):
         if not examples:
@@ -147,13 +150,6 @@ def without_test_texts(data: IclData) -> IclData:
 def _letters(text: str) -> str:
     """Letters and digits of a text in lower case; the whole text if it has none."""
     return "".join(filter(str.isalnum, text.lower())) or text
-
-
-def _generated() -> IclData:
-    return _data(
-        [_example(text, label, "generated") for text, label in generated_questions(n, seed)]
-        for n, seed in ((50, 0), (10, 1))
-    )
 
 
 def _data(parts: Iterable[Iterable[Example]]) -> IclData:

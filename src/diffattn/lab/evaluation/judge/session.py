@@ -144,7 +144,8 @@ def _judge_outputs(
         _claim(folder, f"{outputs.label}/{variant}", asker.judge)
         requests = outputs.requests(document)
         write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
-        replies = _known_replies(folder / "replies.jsonl")
+        rows, _ = recover_jsonl(folder / "replies.jsonl")  # a damaged reply is asked for again
+        replies = {(row["id"], row["request"]): row["reply"] for row in rows if "reply" in row}
         left = [request for request in requests if (request.name, request.digest) not in replies]
         known = len(requests) - len(left)
         on_progress(known, len(requests))
@@ -251,8 +252,3 @@ def _claim(folder: Path, name: str, judge: Judge) -> None:
         )
     else:
         RunRecord(name=name, config=config, seed=0).write(folder)
-
-
-def _known_replies(path: Path) -> dict[tuple[str, str], str]:
-    rows, _ = recover_jsonl(path)  # a damaged reply is asked for again
-    return {(row["id"], row["request"]): row["reply"] for row in rows if "reply" in row}

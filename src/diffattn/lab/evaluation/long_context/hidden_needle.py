@@ -236,7 +236,9 @@ class HiddenNeedleSearch(ChatProtocol):
                 "place": place,
                 "haystack": background.sha256,
                 "names_in_text": present,
-                **guess_shares(1, len(present), _count_names(completion.text, present)),
+                **guess_shares(
+                    1, len(present), int(sum(names(completion.text, other) for other in present))
+                ),
                 "scores": {
                     _SCORE[kind]: names(completion.text, name),
                     _LOGPROB[kind]: completion.logprob_per_token,
@@ -320,10 +322,6 @@ def names(output: str, name: str) -> float:
     """1 if the first line of the output has the name as a word, else 0."""
     first = output.strip().split("\n", maxsplit=1)[0]
     return float(re.search(rf"\b{re.escape(name)}\b", first) is not None)
-
-
-def _count_names(output: str, among: Sequence[str]) -> int:
-    return int(sum(names(output, name) for name in among))
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], headline: bool = False, **where: Any) -> Metric:

@@ -303,9 +303,9 @@ class ArHits(Protocol):
         metrics = [loss_metric("nll", overall, headline=True)]
         errors = {}
         for n in self.n:
-            parts = [(name, *_sums(rows, f"{name}_{n}")) for name in ("ar_hit", "other")]
             total = 0.0
-            for name, count, losses in parts:
+            for name in ("ar_hit", "other"):
+                count, losses = np.array([row["slices"][f"{name}_{n}"] for row in rows], float).T
                 share = cluster_ratio(count, tokens, clusters)
                 metrics.append(
                     metric(f"{name}_share", share, where={"n": n}, higher_is_better=None)
@@ -357,9 +357,3 @@ class ArHits(Protocol):
 def hit_threshold(train_tokens: int) -> int:
     """Zoology's 1,250 of ten billion training tokens, in proportion, rounded up, at least 1."""
     return max(1, math.ceil(_PUBLISHED_COUNT * train_tokens / _PUBLISHED_TOKENS))
-
-
-def _sums(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and summed losses of a slice in each row."""
-    pairs = np.array([row["slices"][name] for row in rows], float)
-    return pairs[:, 0], pairs[:, 1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from diffattn.lab.evaluation.long_context.haystack import HaystackWords
-from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     DEPTHS,
     Material,
@@ -35,7 +35,10 @@ def material(tmp_path_factory):
     return Material(
         background=background,
         words=WordList("coined"),
-        questions={"qa_1": read_squad(str(squad)), "qa_2": read_hotpotqa(str(hotpot))},
+        questions={
+            "qa_1": read_questions(str(squad), "SQuAD"),
+            "qa_2": read_questions(str(hotpot), "HotpotQA"),
+        },
     )
 
 

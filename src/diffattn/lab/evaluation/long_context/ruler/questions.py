@@ -1,6 +1,6 @@
 """RULER's questions over documents, from local files of SQuAD and HotpotQA."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -63,98 +63,77 @@ class QuestionTask(RulerTask):
         )
 
 
-@lru_cache(maxsize=2)
-def read_squad(path: str) -> QuestionFile:
-    """Answerable questions of a SQuAD file (1.1 or 2.0) in its original JSON format.
+@lru_cache(maxsize=4)
+def read_questions(path: str, kind: str) -> QuestionFile:
+    """Questions with answers of a file in its original JSON format.
+
+    ``kind`` is ``"SQuAD"`` (1.1 or 2.0, answerable questions) or ``"HotpotQA"`` (distractor
+    setting).
 
     Raises:
-        ConfigError: The file is missing, not JSON, or of another format.
+        ConfigError: The file is missing, not JSON, of another format, or without questions.
     """
-    value = _json(path)
-    try:
-        articles = [
-            [
-                (p["context"], [q for q in p["qas"] if not q.get("is_impossible", False)])
-                for p in a["paragraphs"]
-            ]
-            for a in value["data"]
-        ]
-        documents = tuple(sorted({text for article in articles for text, _ in article}))
-        number = {text: i for i, text in enumerate(documents)}
-        questions = tuple(
-            Question(
-                entry["question"],
-                tuple(dict.fromkeys(answer["text"] for answer in entry["answers"])),
-                (number[text],),
-                tuple(sorted({number[other] for other, _ in article} - {number[text]})),
-            )
-            for article in articles
-            for text, asked in article
-            for entry in asked
-            if entry["answers"]
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{path}: must be a SQuAD file (data, paragraphs, context, qas, question, answers), "
-            f"got {_reason(error)}."
-        ) from error
-    return _checked(QuestionFile(path, documents, questions), "SQuAD")
-
-
-@lru_cache(maxsize=2)
-def read_hotpotqa(path: str) -> QuestionFile:
-    """Questions of a HotpotQA file (distractor setting) in its original JSON format.
-
-    Raises:
-        ConfigError: The file is missing, not JSON, or of another format.
-    """
-    value = _json(path)
-    try:
-        if isinstance(value, Mapping):
-            raise TypeError
-        entries = [
-            (
-                entry["question"],
-                entry["answer"],
-                [f"{t}\n{''.join(p)}" for t, p in entry["context"]],
-            )
-            for entry in value
-        ]
-        documents = tuple(sorted({text for *_, texts in entries for text in texts}))
-        number = {text: i for i, text in enumerate(documents)}
-        questions = tuple(
-            Question(question, (answer,), tuple(dict.fromkeys(number[text] for text in texts)), ())
-            for question, answer, texts in entries
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"{path}: must be a HotpotQA file (a list of question, answer, context), "
-            f"got {_reason(error)}."
-        ) from error
-    return _checked(QuestionFile(path, documents, questions), "HotpotQA")
-
-
-def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else "values of other types"
-
-
-def _checked(file: QuestionFile, kind: str) -> QuestionFile:
-    """Raise unless there are questions, all of them text with an answer."""
-    for question in file.questions:
-        texts = (question.text, *question.answers)
-        if not all(isinstance(text, str) and text for text in texts):
-            raise ConfigError(
-                f"{file.path}: questions and answers must be text, got {texts[:2]!r}."
-            )
-    if not file.questions:
-        raise ConfigError(f"{file.path}: must hold {kind} questions with answers, got none.")
-    return file
-
-
-def _json(path: str) -> Any:
+    read, form = _FORMATS[kind]
     files.require_path(Path(path))
     text = files.read_text(Path(path))
     try:
-        return files.parse_json(text if text is not None else "")
+        value = files.parse_json(text if text is not None else "")
     except ValueError as error:
         raise ConfigError(f"{path}: must be JSON, got: {error}.") from error
+    try:
+        documents, questions = read(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else "values of other types"
+        raise ConfigError(f"{path}: must be a {kind} file ({form}), got {reason}.") from error
+    for question in questions:
+        texts = (question.text, *question.answers)
+        if not all(isinstance(text, str) and text for text in texts):
+            raise ConfigError(f"{path}: questions and answers must be text, got {texts[:2]!r}.")
+    if not questions:
+        raise ConfigError(f"{path}: must hold {kind} questions with answers, got none.")
+    return QuestionFile(path, documents, questions)
+
+
+def _squad(value: Any) -> tuple[tuple[str, ...], tuple[Question, ...]]:
+    articles = [
+        [
+            (p["context"], [q for q in p["qas"] if not q.get("is_impossible", False)])
+            for p in a["paragraphs"]
+        ]
+        for a in value["data"]
+    ]
+    documents = tuple(sorted({text for article in articles for text, _ in article}))
+    number = {text: i for i, text in enumerate(documents)}
+    return documents, tuple(
+        Question(
+            entry["question"],
+            tuple(dict.fromkeys(answer["text"] for answer in entry["answers"])),
+            (number[text],),
+            tuple(sorted({number[other] for other, _ in article} - {number[text]})),
+        )
+        for article in articles
+        for text, asked in article
+        for entry in asked
+        if entry["answers"]
+    )
+
+
+def _hotpotqa(value: Any) -> tuple[tuple[str, ...], tuple[Question, ...]]:
+    if isinstance(value, Mapping):
+        raise TypeError
+    entries = [
+        (entry["question"], entry["answer"], [f"{t}\n{''.join(p)}" for t, p in entry["context"]])
+        for entry in value
+    ]
+    documents = tuple(sorted({text for *_, texts in entries for text in texts}))
+    number = {text: i for i, text in enumerate(documents)}
+    return documents, tuple(
+        Question(question, (answer,), tuple(dict.fromkeys(number[text] for text in texts)), ())
+        for question, answer, texts in entries
+    )
+
+
+_FORMATS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "SQuAD": (_squad, "data, paragraphs, context, qas, question, answers"),
+    "HotpotQA": (_hotpotqa, "a list of question, answer, context"),
+}

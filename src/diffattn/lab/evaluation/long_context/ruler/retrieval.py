@@ -43,19 +43,11 @@ _EXAMPLE_LINES = 10
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def _word(draw: Random) -> str:
-    return f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}"
-
-
-def _number(draw: Random) -> str:
-    return str(draw.randint(1_000_000, 9_999_999))
-
-
-def _uuid(draw: Random) -> str:
-    return str(uuid.UUID(int=draw.getrandbits(128), version=4))
-
-
-_DRAW: dict[str, Callable[[Random], str]] = {"words": _word, "numbers": _number, "uuids": _uuid}
+_DRAW: dict[str, Callable[[Random], str]] = {
+    "words": lambda draw: f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}",
+    "numbers": lambda draw: str(draw.randint(1_000_000, 9_999_999)),
+    "uuids": lambda draw: str(uuid.UUID(int=draw.getrandbits(128), version=4)),
+}
 
 
 def _key(kind: str, material: Material) -> Callable[[Random], str]:
@@ -115,7 +107,10 @@ class NeedleTask(RulerTask):
             context, depths = self._in_text(needles, units, streams, material)
         else:
             lines, others = self._lines(units, streams, set(keys), set(values), material)
-            context, depths = _in_lines(needles, lines, streams("places"))
+            places = sorted(streams("places").sample(range(len(lines)), len(needles)))
+            hidden_at = list(zip(places, needles, strict=True))
+            context = "\n".join(insert_sentences(lines, hidden_at))
+            depths = [round(100 * place / len(lines)) for place in places]
         by_key = {key: [v for k, v in zip(owner, values, strict=True) if k == key] for key in asked}
         references = tuple(value for key in asked for value in by_key[key])
         query = asked[0] if len(asked) == 1 else ", ".join(asked[:-1]) + ", and " + asked[-1]

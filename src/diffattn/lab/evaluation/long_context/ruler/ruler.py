@@ -8,7 +8,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.haystack import ChatProtocol
 from diffattn.lab.evaluation.long_context.lengths import most_that_fits
-from diffattn.lab.evaluation.long_context.ruler.questions import read_hotpotqa, read_squad
+from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     Material,
     RulerTask,
@@ -215,8 +215,11 @@ class Ruler(ChatProtocol):
             keys = read_words(self.key_list, _LEAST_KEYS) if self.key_list else None
         except ConfigError as error:
             raise ConfigError(f"ruler: key_list: {error}") from error
-        readers = {"qa_1": read_squad, "qa_2": read_hotpotqa}
-        paths = {name: getattr(self, FILE_PARAMETERS[name]) for name in readers if name in chosen}
+        paths = {
+            name: (getattr(self, FILE_PARAMETERS[name]), kind)
+            for name, kind in (("qa_1", "SQuAD"), ("qa_2", "HotpotQA"))
+            if name in chosen
+        }
         return Material(
             background=background,
             numbers=frozenset() if background is None else background.numbers,
@@ -224,8 +227,8 @@ class Ruler(ChatProtocol):
             words=words,
             keys=keys,
             questions={
-                name: readers[name](path).shuffled(Random(f"{self.seed}-{name}-questions"))
-                for name, path in paths.items()
+                name: read_questions(*file).shuffled(Random(f"{self.seed}-{name}-questions"))
+                for name, file in paths.items()
             },
         )
 
