@@ -1,6 +1,8 @@
-"""Evaluation folders of made-up answers."""
+"""Evaluation folders: of made-up answers, and of a protocol on a model."""
 
-from diffattn.files.io import log_facts
+from diffattn.files.io import log_facts, read_jsonl
+from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.records.evaluations import EvalResult, register
 from record_files import change_record, write_rows
 
@@ -21,3 +23,10 @@ def write(folder, label, right, *, variant="key_values", weights=None, **more):
     EvalResult(**values).write(part)
     change_record(part / "result.json", items=log_facts(part / "items.jsonl"))
     return part
+
+
+def evaluated(model, protocol, folder, **options):
+    """The result of a protocol, and its rows."""
+    part = Part(variant=protocol.name, protocol=protocol)
+    result = evaluate(model, part, folder, **options)
+    return result, read_jsonl(folder / "items.jsonl")

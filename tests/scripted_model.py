@@ -5,8 +5,11 @@ from dataclasses import replace
 
 from transformers import DynamicCache
 
+from diffattn.lab.inference.decoding import Generation
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
+from diffattn.lab.inference.prompting import Completion
+from diffattn.lab.inference.scoring import Score
 
 
 def with_limits(model, **limits):
@@ -56,6 +59,31 @@ class ScriptedModel(_Stand):
         script = self._script[name]
         assert script is not None, f"{name} was asked for and is not scripted"
         return script(*args, **options)
+
+
+def completing(model, write):
+    """A model that completes every prompt with ``write(prompt, answer, max_new_tokens)``."""
+
+    def complete(prompts, answers, *, max_new_tokens, **_):
+        return [
+            Completion(
+                text=write(prompt, answer, max_new_tokens),
+                prompt_tokens=len(model.encode_prompt(prompt)),
+                logprob_per_token=None if answers is None else -1.0,
+            )
+            for prompt, answer in zip(prompts, answers or [None] * len(prompts), strict=True)
+        ]
+
+    return ScriptedModel(model, complete=complete)
+
+
+def generating(model, write):
+    """A model that generates ``write()`` after every prompt, and finds no right answer likely."""
+    return ScriptedModel(
+        model,
+        generate=lambda *_, **__: [Generation((), write(), "stop")],
+        score=lambda *_, **__: [Score((-5.0,), (1,), False)],
+    )
 
 
 class LoggedModel(_Stand):

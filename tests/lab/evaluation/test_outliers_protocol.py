@@ -5,14 +5,12 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.outliers import LARGEST, Outliers, scan_window
-from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.registry import parts
-from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.report.claims.verdicts import CLAIMS
 from diffattn.probes.outlier_tables import HIDDEN, LOGITS, WITH, outlier_summary, pooled
 from diffattn.probes.outliers import OutlierScan
+from evaluation_folders import evaluated
 
 
 @pytest.fixture
@@ -24,15 +22,10 @@ def corpus(tmp_path, text):
     return str(folder)
 
 
-def run(model, out, **settings):
-    part = Part(variant="outliers", protocol=Outliers(**settings))
-    return evaluate(model, part, out)
-
-
 def check_one_scan(model, corpus, tmp_path):
     """Items of two windows, put together, against one scan of all windows."""
     settings = {"texts": corpus, "window_tokens": 24, "num_windows": 5, "windows_per_document": 2}
-    result = run(model, tmp_path / "out", **settings, windows_per_item=2)
+    result, rows = evaluated(model, Outliers(**settings, windows_per_item=2), tmp_path / "out")
     assert (result.num_items, result.num_failed) == (3, 0)
     protocol, scan = Outliers(**settings), OutlierScan()
     windows = [ids for (item,) in protocol.batches(model) for ids in item.payload[1]]
@@ -53,7 +46,6 @@ def check_one_scan(model, corpus, tmp_path):
         LARGEST["logits"]: expected[LOGITS][WITH]["top"]["1"],
         LARGEST["hidden"]: expected[HIDDEN][WITH]["top"]["1"],
     }
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
     assert max(row["scores"][LARGEST["hidden"]] for row in rows) == headlines[LARGEST["hidden"]]
     layers = result.tables["layers"]
     assert max(row[HIDDEN][WITH] for row in layers) == headlines[LARGEST["hidden"]]
@@ -79,11 +71,11 @@ def test_the_claims_read_the_headlines():
 @pytest.mark.scheduled
 def test_what_cannot_run_is_refused(build, build_windowed, corpus, tmp_path):
     with pytest.raises(ConfigError, match="window_tokens must be at most the 1024 tokens"):
-        run(build("diff"), tmp_path / "a", texts=corpus, window_tokens=2048)
+        Outliers(texts=corpus, window_tokens=2048).batches(build("diff"))
     with pytest.raises(ConfigError, match="'mistral' must attend to all tokens before"):
-        run(build_windowed(8), tmp_path / "b", texts=corpus, window_tokens=9)
+        Outliers(texts=corpus, window_tokens=9).batches(build_windowed(8))
     (tmp_path / "short.txt").write_text("One.", encoding="utf-8")
     with pytest.raises(ConfigError, match="must hold a document of 999 tokens"):
-        run(build("diff"), tmp_path / "c", texts=str(tmp_path / "short.txt"), window_tokens=1000)
+        Outliers(texts=str(tmp_path / "short.txt"), window_tokens=1000).batches(build("diff"))
     with pytest.raises(ConfigError, match="window_tokens must be 2 or more"):
         Outliers(window_tokens=1)

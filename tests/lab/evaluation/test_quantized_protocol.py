@@ -10,17 +10,16 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation import quantized_logits as quantized
 from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
-from diffattn.lab.evaluation.protocol import Item, Part
+from diffattn.lab.evaluation.protocol import Item
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.evaluation.registry import protocol_class
-from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import quantized_logits
+from evaluation_folders import evaluated
 from lm_documents import write_task
 
 _ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
@@ -37,9 +36,7 @@ def corpus(tmp_path, text):
 
 
 def run(model, out, **settings):
-    protocol = QuantizedLogits(**settings)
-    result = evaluate(model, Part(variant="quantized_logits", protocol=protocol), out)
-    return result, read_jsonl(out / "items.jsonl")
+    return evaluated(model, QuantizedLogits(**settings), out)
 
 
 def values(result, name):
@@ -93,8 +90,8 @@ def test_16_bits_are_the_wrapped_protocol(models, tmp_path):
     model = models["diff_v2"]
     result, rows = run(model, tmp_path / "a", settings=settings, bits=(16, 4), text=None)
     plain = LmTasks(tasks=("hellaswag",), data=str(tmp_path / "data"))
-    expected = evaluate(model, Part(variant="lm_tasks", protocol=plain), tmp_path / "b")
-    plain_rows = {row["id"]: row for row in read_jsonl(tmp_path / "b" / "items.jsonl")}
+    expected, plain_rows = evaluated(model, plain, tmp_path / "b")
+    plain_rows = {row["id"]: row for row in plain_rows}
     for row in rows:
         if row["bits"] == 16:  # eager attention has its softmax in float32
             assert row["logprobs"] == pytest.approx(

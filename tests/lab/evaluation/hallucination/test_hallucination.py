@@ -5,13 +5,11 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.hallucination.answer_metrics import ROUGE
 from diffattn.lab.evaluation.hallucination.hallucination import Hallucination, text_read
 from diffattn.lab.evaluation.hallucination.tasks import TASKS
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.decoding import Generation
+from evaluation_folders import evaluated
 from scripted_model import ScriptedModel
 
 SIZES = {"samples": 3, "prompt_tokens": 600, "max_new_tokens": 6, "rouge": False}
@@ -19,13 +17,12 @@ SIZES = {"samples": 3, "prompt_tokens": 600, "max_new_tokens": 6, "rouge": False
 
 def run(model, folder, **parameters):
     protocol = Hallucination(**(SIZES | {"data": "generated"} | parameters))
-    return evaluate(model, Part(variant="hallucination", protocol=protocol), folder)
+    return evaluated(model, protocol, folder)
 
 
 def test_every_kind_of_model(model, tmp_path):
-    result = run(model, tmp_path / "out", dataset="xsum")
+    result, rows = run(model, tmp_path / "out", dataset="xsum")
     assert (result.num_items, result.num_failed) == (3, 0)
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
     config = model.network.config
     heads = getattr(config, "num_heads", config.num_attention_heads)
     if config.model_type == "diffllama":
@@ -41,11 +38,11 @@ def test_every_kind_of_model(model, tmp_path):
 
 @pytest.mark.parametrize("dataset", TASKS)
 def test_every_data_set(dataset, models, tmp_path):
-    result = run(models["diff"], tmp_path / "out", dataset=dataset, samples=2)
+    result, rows = run(models["diff"], tmp_path / "out", dataset=dataset, samples=2)
     assert result.num_failed == 0
     names = {metric.name for metric in result.metrics}
     assert ("span_match" in names) == (TASKS[dataset].kind == "answer")
-    for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
+    for row in rows:
         assert row["prompt_tokens"] <= 600
         head, tail = row["read"]
         read = text_read(row["document"], row["read"])
@@ -65,8 +62,7 @@ def test_answers_are_scored_in_what_was_read(models, tmp_path):
         return [Generation((5, 6), f" {written}", "eos")]
 
     model = ScriptedModel(models["diff"], generate=generate)
-    run(model, tmp_path / "out", dataset="hotpotqa", data=str(tmp_path))
-    (row,) = read_jsonl(tmp_path / "out" / "items.jsonl")
+    _, (row,) = run(model, tmp_path / "out", dataset="hotpotqa", data=str(tmp_path))
     assert row["output"] == written
     assert row["scores"]["span_match"] == 1.0
     # "Anna" begins the sentence; "Keller" is found, "Tom Brandt" is not.
@@ -86,8 +82,7 @@ def test_a_copied_beginning_stands_beside_a_summary(models, tmp_path, rouge):
     model = ScriptedModel(
         models["diff"], generate=lambda prompts, **_: [Generation((5, 6), lead, "eos")]
     )
-    result = run(model, tmp_path / "out", data=str(tmp_path), rouge=rouge)
-    (row,) = read_jsonl(tmp_path / "out" / "items.jsonl")
+    result, (row,) = run(model, tmp_path / "out", data=str(tmp_path), rouge=rouge)
     assert row["scores"]["entities_found"] == row["lead"]["entities_found"] == 1.0
     assert set(row["lead"]) == {"entities_found", *(ROUGE if rouge else ())}
     assert all(row["lead"][name] == row["scores"][name] for name in row["lead"])  # it was copied
@@ -100,7 +95,7 @@ def test_a_copied_beginning_stands_beside_a_summary(models, tmp_path, rouge):
 def test_an_empty_output_is_counted_and_has_no_shares(models, tmp_path):
     empty = Generation((), " ", "eos")
     model = ScriptedModel(models["diff"], generate=lambda prompts, **_: [empty] * len(prompts))
-    result = run(model, tmp_path / "out", dataset="qasper")
+    result, _ = run(model, tmp_path / "out", dataset="qasper")
     values = {metric.name: metric.value for metric in result.metrics}
     assert values == {"empty": 1.0, "span_match": 0.0, "word_f1": 0.0}
 
@@ -109,16 +104,16 @@ def test_an_empty_document_is_recorded_and_the_others_are_asked(models, tmp_path
     data = tmp_path / "xsum.jsonl"
     rows = [{"document": text, "summary": "s"} for text in ("A house.", "  ", "A road.")]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = run(models["diff"], tmp_path / "out", data=str(data))
+    result, rows = run(models["diff"], tmp_path / "out", data=str(data))
     assert (result.num_items, result.num_failed) == (3, 1)
-    failed = [r for r in read_jsonl(tmp_path / "out" / "items.jsonl") if "error" in r]
+    failed = [r for r in rows if "error" in r]
     assert "the document must hold text" in failed[0]["error"]
 
 
 def test_a_question_longer_than_the_prompt_is_recorded(models, tmp_path):
     rows = [{"context": "c c", "input": "why " * n, "answers": ["a"]} for n in (1, 900)]
     (tmp_path / "qasper.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = run(models["diff"], tmp_path / "out", dataset="qasper", data=str(tmp_path))
+    result, _ = run(models["diff"], tmp_path / "out", dataset="qasper", data=str(tmp_path))
     assert (result.num_items, result.num_failed) == (2, 1)
     (tmp_path / "qasper.jsonl").write_text(json.dumps(rows[1]) + "\n")
     with pytest.raises(DiffAttnError, match="first: ItemError"):

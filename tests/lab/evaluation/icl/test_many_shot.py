@@ -6,18 +6,12 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.icl.demonstrations import IclTask, balanced_rounds
 from diffattn.lab.evaluation.icl.many_shot import ManyShot
-from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.scoring import Continuation
-
-
-def run(model, protocol, folder):
-    result = evaluate(model, Part(variant=protocol.name, protocol=protocol), folder)
-    return result, read_jsonl(folder / "items.jsonl")
+from evaluation_folders import evaluated
 
 
 def prompts(model, protocol, rows):
@@ -34,7 +28,7 @@ def prompts(model, protocol, rows):
 def test_rows_equal_prompts_read_from_scratch(model, files, tmp_path, dataset):
     """Greedy decoding within the labels and log-probabilities, one whole prompt at a time."""
     protocol = ManyShot(dataset=dataset, data=files, shots=(4, 13), test_items=3)
-    result, rows = run(model, protocol, tmp_path / "out")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (6, 0)
     for row, (task, prompt) in zip(rows, prompts(model, protocol, rows), strict=True):
         assert row["prompt_tokens"] == len(prompt)
@@ -53,7 +47,7 @@ def test_rows_equal_prompts_read_from_scratch(model, files, tmp_path, dataset):
 
 def test_metrics_and_curve(models, files, tmp_path):
     protocol = ManyShot(data=files, shots=(6, 13, 30, 5_000), test_items=8, stable_from=10)
-    result, rows = run(models["diff"], protocol, tmp_path / "out")
+    result, rows = evaluated(models["diff"], protocol, tmp_path / "out")
     fit = [point["shots"] for point in result.tables["curve"]]
     assert fit + result.tables["shots_not_asked"] == [6, 13, 30, 5_000]
     assert len(rows) == 8 * len(fit)
@@ -109,9 +103,9 @@ def test_the_reduced_size_needs_no_file(models, tmp_path, name):
 def test_an_interrupted_evaluation_ends_with_the_same_rows(build, files, tmp_path):
     """Bit for bit in float32: demonstrations are read in the same steps from the beginning."""
     protocol = ManyShot(data=files, shots=(5, 11, 17), test_items=4)
-    _, whole = run(build("diff"), protocol, tmp_path / "out")
+    _, whole = evaluated(build("diff"), protocol, tmp_path / "out")
     lines = (tmp_path / "out" / "items.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "out" / "items.jsonl").write_text("".join(lines[:8]))
     (tmp_path / "out" / "result.json").unlink()
-    _, resumed = run(build("diff"), protocol, tmp_path / "out")
+    _, resumed = evaluated(build("diff"), protocol, tmp_path / "out")
     assert resumed == whole

@@ -6,18 +6,14 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.icl.order_robustness import OrderRobustness, _ranges
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
+from evaluation_folders import evaluated
 
 
 @pytest.mark.parametrize("format", ["random", "alternating"])
 def test_every_kind_of_model(model, files, tmp_path, format):
     protocol = OrderRobustness(data=files, format=format, per_class=2, orders=3, test_items=4)
-    part = Part(variant="order", protocol=protocol)
-    result = evaluate(model, part, tmp_path / "out")
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed, result.tables["shots"]) == (12, 0, 12)
     means = result.tables["accuracy_loglik"]["by_order"]
     for order, value in enumerate(means):

@@ -3,11 +3,9 @@
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.icl.data import load_icl_data
 from diffattn.lab.evaluation.icl.remapped_labels import RemappedLabels, most_shown
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
+from evaluation_folders import evaluated
 
 
 def test_a_prompt_names_classes_by_numbers_that_change_with_the_question(files):
@@ -43,8 +41,7 @@ def test_every_kind_of_model(model, files, tmp_path):
     protocol = RemappedLabels(data=files, shots=(6, 12, 900), test_items=3)
     data = load_icl_data("trec", files)
     asked = {example.text: (data, example) for example in data.test}
-    result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (6, 0)
     assert result.tables["shots_not_asked"] == [900]
     scores = [m for m in result.headline() if m.name == "exact_match"]

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.lab.evaluation.lm_tasks.harness import harness_questions, harness_task
@@ -17,6 +16,7 @@ from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.evaluation.selection import Selection
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Score
+from evaluation_folders import evaluated
 from lm_documents import documents, write_task
 from scripted_model import ScriptedModel
 
@@ -34,9 +34,7 @@ def folder(tmp_path_factory):
 
 
 def run(model, out, **settings):
-    protocol = LmTasks(**settings)
-    result = evaluate(model, Part(variant="lm_tasks", protocol=protocol), out)
-    return result, read_jsonl(out / "items.jsonl")
+    return evaluated(model, LmTasks(**settings), out)
 
 
 def metric(result, name, task):

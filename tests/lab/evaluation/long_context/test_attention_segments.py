@@ -8,15 +8,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.long_context.attention_segments import (
     SEGMENTS,
     AttentionSegments,
     _number,
 )
 from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
+from evaluation_folders import evaluated
 
 # Hugging Face's eager softmax is float32 in any model: weights up to 1 + |λ| of up to 600 keys.
 ROUNDING = 600 * torch.finfo(torch.float32).eps
@@ -96,11 +94,10 @@ def test_softmax_models_have_one_map_and_equal_weights(models, protocol):
 
 
 def test_records_and_tables(model, protocol, tmp_path):
-    result = evaluate(model, Part(variant="table3", protocol=protocol), tmp_path / "out")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (3, 0)
     headline = [(m.name, m.where["depth"]) for m in result.headline()]
     assert headline == [(part, d) for d in (0, 50, 100) for part in ("answer", "noise")]
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
     own = rows[1]["shares"]["row"]["absolute"]
     table = [
         one for one in result.tables["segments"]

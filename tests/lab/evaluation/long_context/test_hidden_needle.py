@@ -5,7 +5,6 @@ import re
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.compare import Answers, compare_answers
 from diffattn.lab.evaluation.long_context.haystack import read_haystack_words
 from diffattn.lab.evaluation.long_context.hidden_needle import (
@@ -16,10 +15,8 @@ from diffattn.lab.evaluation.long_context.hidden_needle import (
     names,
 )
 from diffattn.lab.evaluation.metrics import NAMED
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.inference.prompting import Completion
-from scripted_model import ScriptedModel
+from evaluation_folders import evaluated
+from scripted_model import completing
 
 # Words without content, which any two sentences may share.
 FUNCTION_WORDS = frozenset(
@@ -56,7 +53,7 @@ def test_no_needle_answers_the_question_of_another():
 
 def test_every_kind_of_model(model, haystack, tmp_path):
     protocol = HiddenNeedleSearch(lengths=(250, 400), depths=2, needles=1, haystack=haystack)
-    result = evaluate(model, Part(variant="hidden_needle", protocol=protocol), tmp_path / "out")
+    result, _ = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (2 * 2 * 3, 0)
     assert [m.name for m in result.headline()] == [
         "contains", "contains", "base_score", "effective_length"
@@ -101,14 +98,8 @@ def test_names_of_a_text_are_counted(build, tmp_path):
         haystack=str(tmp_path / "book.txt"), lengths=(250,), depths=2, needles=1
     )
     written = iter([" Agnes", " Agnes, Bruno and Agnes", "\n"] * 2)
-    model = ScriptedModel(
-        build(),
-        complete=lambda prompts, *_, **__: [
-            Completion(text=next(written), prompt_tokens=1, logprob_per_token=-1.0) for _ in prompts
-        ],
-    )
-    evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    model = completing(build(), lambda *_: next(written))
+    _, rows = evaluated(model, protocol, tmp_path / "out")
     for row in rows:
         assert set(row["names_in_text"]) == {"Agnes", "Bruno", row["expected"]}
         assert row["guess"] == 1 / 3
@@ -129,17 +120,12 @@ def test_questions_about_one_text_share_a_batch_and_its_prefix(models, haystack)
 def finding(model, knows):
     """A model that writes the name where ``knows(tokens of the prompt, question)``."""
 
-    def write(prompts, answers, *, max_new_tokens, chat):
-        found = []
-        for text in prompts:
-            (name,) = [one for one in NAMES if one in text]
-            question = text.split("Question: ")[1]
-            known = knows(len(model.encode(text)), question)
-            output = f" {name}." if known else "\nno one"
-            found.append(Completion(text=output, prompt_tokens=1, logprob_per_token=-1.0))
-        return found
+    def write(text, *_):
+        (name,) = [one for one in NAMES if one in text]
+        known = knows(len(model.encode(text)), text.split("Question: ")[1])
+        return f" {name}." if known else "\nno one"
 
-    return ScriptedModel(model, complete=write)
+    return completing(model, write)
 
 
 def test_one_fact_more_of_ten_shows_nothing(build, haystack, tmp_path):
@@ -149,10 +135,9 @@ def test_one_fact_more_of_ten_shows_nothing(build, haystack, tmp_path):
     for label, known in (("a", 4), ("b", 5)):
         asked = [needle.question(kind) for needle in NEEDLES[:known] for kind in KINDS]
         model = finding(build(), lambda _, text, asked=asked: any(one in text for one in asked))
-        part, out = Part(variant="hidden_needle", protocol=protocol), tmp_path / label
-        result = evaluate(model, part, out)
+        result, rows = evaluated(model, protocol, tmp_path / label)
         result.model["label"] = label
-        sides[label] = Answers.from_result(label, result, result.read_items(out))
+        sides[label] = Answers.from_result(label, result, rows)
     found = compare_answers({"hidden_needle": sides}, list(sides), ["hidden_needle"], {})
     (whole,) = [one for one in found.differences if one.primary and not one.where]
     assert (whole.difference, whole.num_items, whole.n) == (pytest.approx(0.1), 80, 10)
@@ -168,21 +153,20 @@ def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_p
         build("diff", max_length=4096),
         lambda tokens, question: tokens < 1500 or "walk" in question,
     )
-    result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     found = {(m.name, *m.where.items()): m.value for m in result.metrics}
     assert found["base_score",] == 1.0
     assert found["effective_length",] == 1000.0
     assert found["contains", ("length", 2000)] == 0.0
     assert found["contains", ("length", 2000), ("kind", "literal")] == 1.0
     assert result.tables["share_of_base"] == {"250": 1.0, "500": 1.0, "1000": 1.0, "2000": 0.0}
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
     assert {row["expected"] in row["needle"] for row in rows} == {True}
 
 
 def test_a_model_that_finds_nothing_has_no_effective_length(build, haystack, tmp_path):
     model = finding(build(), lambda tokens, question: False)
     protocol = HiddenNeedleSearch(lengths=(250, 500), depths=2, needles=1, haystack=haystack)
-    result = evaluate(model, Part(variant="x", protocol=protocol), tmp_path / "out")
+    result, _ = evaluated(model, protocol, tmp_path / "out")
     assert [m.value for m in result.headline()][-2:] == [0.0, 0.0]
     assert result.tables["share_of_base"] == {}
 

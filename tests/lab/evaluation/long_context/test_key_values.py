@@ -1,18 +1,16 @@
 """JSON key-value retrieval: objects, questions, lengths, scores and cells."""
 
+import itertools
 import json
 import re
 
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.long_context.key_values import KeyValues
 from diffattn.lab.evaluation.metrics import NAMED
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.inference.prompting import Completion
-from scripted_model import ScriptedModel
+from evaluation_folders import evaluated
+from scripted_model import completing
 
 EXAMPLE = re.compile(r"Key: (\S+)\nCorresponding value: (\S+)\n\n")
 
@@ -58,7 +56,7 @@ def test_a_larger_object_begins_with_the_smaller_one():
 
 def test_every_kind_of_model(model, tmp_path):
     protocol = KeyValues(num_pairs=(3, 4), samples=4, questions=2, examples=1)
-    result = evaluate(model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
+    result, _ = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (8, 0)
     recalls = [m for m in result.headline() if m.name == "recall"]
     assert [m.where for m in recalls] == [{}, {"pairs": 3}, {"pairs": 4}]
@@ -70,18 +68,12 @@ def test_every_kind_of_model(model, tmp_path):
 
 def test_values_that_the_output_names_are_counted(long_model, tmp_path):
     """Every value of the object, those of the worked examples too, whatever is asked."""
-
-    def write(prompts, answers, **_):
-        return [
-            Completion(text=" ".join(list(entries(text).values())[i:]).upper(), prompt_tokens=1,
-                       logprob_per_token=-1.0)
-            for i, text in enumerate(prompts)
-        ]  # fmt: skip
-
+    first = itertools.count()
+    model = completing(
+        long_model, lambda text, *_: " ".join(list(entries(text).values())[next(first) :]).upper()
+    )
     protocol = KeyValues(num_pairs=(8,), samples=2, questions=2, examples=0)
-    model = ScriptedModel(long_model, complete=write)
-    result = evaluate(model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     assert [row[NAMED] for row in rows] == [1.0, 7 / 8]
     assert [m.value for m in result.headline() if m.name == NAMED] == [15 / 16, 15 / 16]
 
@@ -89,27 +81,21 @@ def test_values_that_the_output_names_are_counted(long_model, tmp_path):
 def test_lengths_are_filled_and_right_answers_counted(long_model, tmp_path):
     asked = []
 
-    def write(prompts, answers, *, max_new_tokens, stop):
-        found = []
-        for text, value in zip(prompts, answers, strict=True):
-            tokens = len(long_model.encode_prompt(text))
-            asked.append(tokens + max_new_tokens)
-            place = list(entries(text).values()).index(value)
-            # Right in the first half of the object only.
-            output = value if place < len(entries(text)) / 2 else ""
-            found.append(Completion(text=output, prompt_tokens=tokens, logprob_per_token=-1.0))
-        return found
+    def write(text, value, budget):
+        """Right in the first half of the object only."""
+        asked.append(len(long_model.encode_prompt(text)) + budget)
+        place = list(entries(text).values()).index(value)
+        return value if place < len(entries(text)) / 2 else ""
 
-    model = ScriptedModel(long_model, complete=write)
+    model = completing(long_model, write)
     protocol = KeyValues(lengths=(3000, 4096), samples=16, questions=4)
-    result = evaluate(model, Part(variant="key_values", protocol=protocol), tmp_path / "out")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     recalls = [m for m in result.headline() if m.name == "recall"]
     assert [m.where for m in recalls] == [{}, {"length": 3000}, {"length": 4096}]
     assert all(abs(m.value - 0.5) <= 0.1 for m in recalls)
     by_depth = {m.where["depth"]: m.value for m in result.metrics if m.where.get("length") == 4096
                 and "depth" in m.where}  # fmt: skip
     assert (by_depth[0], by_depth[80]) == (1.0, 0.0)
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
     per_pair = 120  # tokens of a pair of UUIDs and JSON marks in this small vocabulary
     for length in (3000, 4096):
         used = [n for n, row in zip(asked, rows, strict=True) if row["length"] == length]

@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts, forced_number
 from diffattn.lab.evaluation.long_context.needle import Needle, contains_number
 from diffattn.lab.evaluation.metrics import NAMED
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.decoding import Generation
 from diffattn.lab.inference.scoring import Score
 from diffattn.lab.stats.proportions import wilson_interval
+from evaluation_folders import evaluated
 from scripted_model import ScriptedModel
 
 
@@ -26,15 +24,11 @@ def protocol(haystack, **changes):
     return Needle(**(values | changes))
 
 
-def run(model, one, folder):
-    return evaluate(model, Part(variant="needle", protocol=one), folder)
-
-
 def test_every_kind_of_model(model, haystack, tmp_path):
     one = protocol(haystack, lengths=(600,), samples=1)
-    result = run(model, one, tmp_path / "out")
+    result, rows = evaluated(model, one, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (6, 0)
-    for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
+    for row in rows:
         assert row["prompt_tokens"] + row["room_tokens"] == 600
         assert set(row["scores"]) == {
             "recall", "all_correct", "digits_greedy", "logprob_per_token",
@@ -87,8 +81,8 @@ def test_recall_and_cells(models, haystack, tmp_path):
             Score((-5.0,) * len(a.target), a.target, i == 0) for i, a in enumerate(asked)
         ],
     )
-    result = run(model, one, tmp_path / "out")
-    for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
+    result, rows = evaluated(model, one, tmp_path / "out")
+    for row in rows:
         if row["needles"] == 3:  # one number named, at depth 50 two
             assert row[NAMED] == (2 / 3 if row["depth"] == 50 else 1 / 3)
     found = {(m.name, *m.where.values()): m for m in result.metrics}

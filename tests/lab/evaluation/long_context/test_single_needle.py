@@ -3,14 +3,10 @@
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.long_context.single_needle import PHRASE, SingleNeedle
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.inference.decoding import Generation
-from diffattn.lab.inference.scoring import Score
 from diffattn.lab.stats.proportions import wilson_interval
-from scripted_model import ScriptedModel
+from evaluation_folders import evaluated
+from scripted_model import generating
 
 SENTENCE = f"The best thing to do in San Francisco is {PHRASE}."
 
@@ -18,10 +14,6 @@ SENTENCE = f"The best thing to do in San Francisco is {PHRASE}."
 def protocol(haystack, **changes):
     values = {"lengths": (700, 900), "depths": (0, 50, 100), "samples": 1, "haystack": haystack}
     return SingleNeedle(**(values | changes))
-
-
-def run(model, one, folder):
-    return evaluate(model, Part(variant="single_needle", protocol=one), folder)
 
 
 def test_prompts(models, haystack):
@@ -42,12 +34,12 @@ def test_prompts(models, haystack):
 
 
 def test_every_kind_of_model(model, haystack, tmp_path):
-    result = run(model, protocol(haystack, lengths=(700,)), tmp_path / "out")
+    result, items = evaluated(model, protocol(haystack, lengths=(700,)), tmp_path / "out")
     assert (result.num_items, result.num_failed) == (4, 0)
     assert [m.name for m in result.headline()] == [
         "accuracy", "control_accuracy", "false_refusal", "refusal",
     ]  # fmt: skip
-    rows = {row["id"]: row for row in read_jsonl(tmp_path / "out" / "items.jsonl")}
+    rows = {row["id"]: row for row in items}
     assert set(rows) == {"700/0/0", "700/0/50", "700/0/100", "700/0/control"}
     assert set(rows["700/0/control"]["scores"]) == {
         "refusal", "control_accuracy", "control_logprob_per_token",
@@ -62,13 +54,8 @@ def test_rates(models, haystack, tmp_path):
             "", PHRASE, "It is unanswerable.", "Unanswerable",
         ]
     )  # fmt: skip
-
-    model = ScriptedModel(
-        models["softmax"],
-        generate=lambda *a, **k: [Generation((), next(answers), "stop")],
-        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
-    )
-    result = run(model, protocol(haystack), tmp_path / "out")
+    model = generating(models["softmax"], lambda: next(answers))
+    result, _ = evaluated(model, protocol(haystack), tmp_path / "out")
     found = {(m.name, *m.where.values()): m for m in result.metrics}
     assert found["accuracy",].value == pytest.approx(2 / 6)
     assert found["accuracy",].n == 2  # texts
@@ -83,12 +70,8 @@ def test_rates(models, haystack, tmp_path):
 def test_a_model_that_knows_the_sentence_by_heart_is_told_from_one_that_reads(
     models, haystack, tmp_path
 ):
-    model = ScriptedModel(
-        models["softmax"],
-        generate=lambda *a, **k: [Generation((), PHRASE, "stop")],
-        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
-    )
-    result = run(model, protocol(haystack), tmp_path / "out")
+    model = generating(models["softmax"], lambda: PHRASE)
+    result, _ = evaluated(model, protocol(haystack), tmp_path / "out")
     found = {(m.name, *m.where.values()): m for m in result.metrics}
     assert found["accuracy",].value == found["control_accuracy",].value == 1.0
     assert (found["control_accuracy",].n, found["control_accuracy", 900].value) == (2, 1.0)
@@ -97,11 +80,7 @@ def test_a_model_that_knows_the_sentence_by_heart_is_told_from_one_that_reads(
 
 def test_a_phrase_with_a_refusal_is_not_found(models, haystack):
     one = protocol(haystack, lengths=(700,))
-    model = ScriptedModel(
-        models["diff"],
-        generate=lambda *a, **k: [Generation((), f"UNANSWERABLE. {PHRASE}", "stop")],
-        score=lambda *a, **k: [Score((-5.0,), (1,), False)],
-    )
+    model = generating(models["diff"], lambda: f"UNANSWERABLE. {PHRASE}")
     (batch,) = one.batches(model)
     (row,) = one.ask(model, batch[:1])
     assert row["scores"]["accuracy"] == 0

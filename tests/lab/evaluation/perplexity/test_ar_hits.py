@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.data.corpora import Document, load_corpus
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, hit_threshold
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
+from evaluation_folders import evaluated
 
 # Table 6 of arXiv:2410.05258v2: validation loss, AR hits, others.
 TABLE_6 = [
@@ -36,7 +34,7 @@ def packed(tmp_path_factory, text, tokenizer):
 
 
 def run(model, folder, **parameters):
-    return evaluate(model, Part(variant="ar_hits", protocol=ArHits(**parameters)), folder)
+    return evaluated(model, ArHits(**parameters), folder)
 
 
 def values(result, name):
@@ -54,7 +52,7 @@ def test_the_published_rows_have_hits_of_one_share():
 
 
 def test_every_kind_of_model(model, packed, tmp_path):
-    result = run(model, tmp_path / "out", data=str(packed), length=128)
+    result, _ = run(model, tmp_path / "out", data=str(packed), length=128)
     assert result.num_failed == 0
     (overall,) = values(result, "nll").values()
     for n in (2, 3):
@@ -84,15 +82,14 @@ def test_sequences_of_one_document_are_one_cluster(models, tokenizer, tmp_path, 
         if data == "data":
             begins = [max(np.flatnonzero(offsets <= int(item.id))) for item in items]
             assert clusters == [f"document-{document}" for document in begins]
-    result = run(models["diff"], tmp_path / "out", data=str(tmp_path / "corpus"), length=64,
-                 validation_fraction=0.5)  # fmt: skip
+    result, _ = evaluated(models["diff"], protocol, tmp_path / "out")
     # A document without hits says nothing of their loss.
     assert next(m.n for m in result.metrics if m.name == "nll") == len(set(clusters))
 
 
 def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
     model, threshold = models["diff"], 3
-    result = run(model, tmp_path / "out", data=str(packed), length=128, threshold=threshold)
+    result, _ = run(model, tmp_path / "out", data=str(packed), length=128, threshold=threshold)
     train, validation = (
         PackedTokens(packed / "data", split).tokens for split in ("train", "validation")
     )
@@ -128,8 +125,7 @@ def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
 
 
 def test_without_bos_the_first_token_does_not_count(build, packed, tmp_path):
-    result = run(build("diff", add_bos=False), tmp_path / "out", data=str(packed), length=64)
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    result, rows = run(build("diff", add_bos=False), tmp_path / "out", data=str(packed), length=64)
     assert {row["tokens"] for row in rows} == {63}
     assert result.tables["identity_error"]["2"] < 1e-6
 
@@ -138,7 +134,7 @@ def test_models_are_compared_over_the_same_tokens(models, packed, tmp_path):
     losses = {}
     for kind in ("softmax", "diff"):
         folder = tmp_path / kind / "ar_hits"
-        losses[kind] = run(models[kind], folder, data=str(packed), length=128)
+        losses[kind], _ = run(models[kind], folder, data=str(packed), length=128)
     comparison = compare(tmp_path, ["softmax", "diff"], ["ar_hits"])
     found = {one.score: one for one in comparison.differences}
     for name in ("ar_hit", "other"):
@@ -171,8 +167,8 @@ def test_a_corpus_gives_what_its_packing_gives(models, text, tokenizer, tmp_path
     source = str(tmp_path / "texts")
     pack(load_corpus(source), tokenizer, tmp_path / "packed", validation_fraction=0.4)
     settings = {"length": 64, "validation_fraction": 0.4}
-    a = run(models["diff"], tmp_path / "a", data=source, **settings)
-    b = run(models["diff"], tmp_path / "b", data=str(tmp_path / "packed"), **settings)
+    a, _ = run(models["diff"], tmp_path / "a", data=source, **settings)
+    b, _ = run(models["diff"], tmp_path / "b", data=str(tmp_path / "packed"), **settings)
     assert a.metrics == b.metrics
     assert a.tables == b.tables
 

@@ -8,14 +8,9 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.perplexity.perplexities import BlockPerplexity
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
+from evaluation_folders import evaluated
 
 LINES = [" ", " = The King = ", " ", " The old king and the river . ", " ", " A house . "]
-
-
-def run(model, protocol, folder):
-    return evaluate(model, Part(variant=protocol.name, protocol=protocol), folder)
 
 
 def usual_script(model, text, block):
@@ -40,7 +35,7 @@ def rows(text):
 def test_it_is_the_usual_number(model, rows, tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows))
     protocol = BlockPerplexity(block=128, texts=str(tmp_path / "rows.jsonl"), layout="wikitext")
-    result = run(model, protocol, tmp_path / "out")
+    result, _ = evaluated(model, protocol, tmp_path / "out")
     expected, count = usual_script(model, "\n\n".join(rows), 128)
     assert count > 3
     assert result.num_items == count
@@ -63,7 +58,7 @@ def test_documents_are_joined_and_the_block_is_the_models(build, text, tmp_path)
     for i in range(2):
         (tmp_path / f"{i}.txt").write_text(text[i * 3_000 : (i + 1) * 3_000].strip())
     model = build("softmax", max_length=64)
-    result = run(model, BlockPerplexity(texts=str(tmp_path), blocks=5), tmp_path / "out")
+    result, _ = evaluated(model, BlockPerplexity(texts=str(tmp_path), blocks=5), tmp_path / "out")
     whole = "\n\n".join((tmp_path / f"{i}.txt").read_text() for i in range(2))
     ids = torch.tensor(model.encode(whole)[: 5 * 64]).view(5, 64)
     with torch.no_grad():
@@ -77,9 +72,9 @@ def test_what_cannot_run_is_refused(build, tmp_path):
     model = build("softmax")
     short = BlockPerplexity(texts=str(tmp_path / "short.txt"))
     with pytest.raises(ConfigError, match="must hold a block of 1024 tokens, got"):
-        run(model, short, tmp_path / "out")
+        evaluated(model, short, tmp_path / "out")
     with pytest.raises(ConfigError, match="block must be at most the 1024 tokens"):
-        run(model, BlockPerplexity(block=2048), tmp_path / "out")
+        evaluated(model, BlockPerplexity(block=2048), tmp_path / "out")
     with pytest.raises(ConfigError, match="layout must be documents or wikitext, got 'wiki'"):
         BlockPerplexity(layout="wiki")
     for texts in ("stdlib", str(tmp_path)):

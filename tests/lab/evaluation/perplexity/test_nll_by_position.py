@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.perplexity.nll_by_position import NllByPosition
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
+from evaluation_folders import evaluated
 
 HEADER = "Title: A Book\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
 FOOTER = "\n*** END OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\nLicence.\n"
@@ -28,8 +26,7 @@ def books(tmp_path_factory, text):
 
 
 def run(model, folder, **parameters):
-    part = Part(variant="fig4", protocol=NllByPosition(**parameters))
-    return evaluate(model, part, folder)
+    return evaluated(model, NllByPosition(**parameters), folder)
 
 
 def values(result, name):
@@ -37,7 +34,7 @@ def values(result, name):
 
 
 def test_every_kind_of_model(model, books, tmp_path):
-    result = run(model, tmp_path / "out", texts=books, length=300)
+    result, _ = run(model, tmp_path / "out", texts=books, length=300)
     assert (result.num_items, result.num_failed) == (2, 0)
     assert list(values(result, "nll")) == [128, 256, 300]
     assert result.tables["documents"] == ["book0.txt", "book1.txt"]
@@ -46,7 +43,7 @@ def test_every_kind_of_model(model, books, tmp_path):
 
 def test_averages_are_those_of_the_losses(models, books, text, tmp_path):
     model = models["diff"]
-    result = run(model, tmp_path / "out", texts=books, length=300)
+    result, _ = run(model, tmp_path / "out", texts=books, length=300)
     rows = [
         np.array(model.encode(sentences(text, 130 * seed, 120)))[:300] for seed in (0, 1)
     ]  # without the licence
@@ -92,8 +89,7 @@ def test_the_power_law_of_a_curve_that_is_one():
 
 
 def test_windows_of_a_book_share_its_cluster(models, books, tmp_path):
-    result = run(models["softmax"], tmp_path / "out", texts=books, length=200, windows=3)
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    result, rows = run(models["softmax"], tmp_path / "out", texts=books, length=200, windows=3)
     assert [row["id"] for row in rows] == [f"book{b}.txt:{w}" for b in (0, 1) for w in range(3)]
     assert {row["cluster"] for row in rows} == {"book0.txt", "book1.txt"}
     assert result.metrics[0].n == 2
@@ -105,7 +101,7 @@ def test_without_bos_the_first_token_is_given(build, books, tmp_path):
     (first, second) = [item.payload for batch in protocol.batches(model) for item in batch]
     assert len(first) == len(second) == 201
     assert first[-1] == second[0]
-    assert run(model, tmp_path / "out", texts=books, length=200).num_failed == 0
+    assert run(model, tmp_path / "out", texts=books, length=200)[0].num_failed == 0
 
 
 def test_bad_input_is_told_before_the_first_item(models, books, text, tmp_path):

@@ -7,8 +7,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.perplexity.perplexities import SlidingPerplexity, WordPerplexity
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
+from evaluation_folders import evaluated
 
 
 def sentences(text, first, count):
@@ -24,13 +23,9 @@ def texts(tmp_path_factory, text):
     return folder
 
 
-def run(model, protocol, folder):
-    return evaluate(model, Part(variant=protocol.name, protocol=protocol), folder)
-
-
 def test_sliding_perplexity_of_every_kind_of_model(model, texts, tmp_path):
     protocol = SlidingPerplexity(windows=(64, 128), stride=32, tokens=300, texts=str(texts))
-    result = run(model, protocol, tmp_path / "out")
+    result, _ = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (6, 0)
     for window in (64, 128):
         losses = [
@@ -48,7 +43,7 @@ def test_sliding_perplexity_of_every_kind_of_model(model, texts, tmp_path):
 def test_a_window_over_the_whole_text_gives_every_token_its_whole_prefix(models, texts, tmp_path):
     model, text = models["diff"], (texts / "0.txt").read_text()
     protocol = WordPerplexity(window=1024, stride=512, texts=str(texts / "0.txt"))
-    result = run(model, protocol, tmp_path / "a")
+    result, _ = evaluated(model, protocol, tmp_path / "a")
     (losses,) = model.prefix_losses([np.array(model.encode(text))], model.start())
     assert len(losses) < 1023
     expected = math.exp(losses.sum() / len(text.split()))
@@ -58,15 +53,18 @@ def test_a_window_over_the_whole_text_gives_every_token_its_whole_prefix(models,
 def test_documents_that_are_too_short_are_told(models, texts, tmp_path):
     protocol = SlidingPerplexity(windows=(1024,), tokens=1024, texts=str(texts / "0.txt"))
     with pytest.raises(ConfigError, match=r"must have 1024 tokens.*'0.txt', has \d+"):
-        run(models["diff"], protocol, tmp_path / "out")
+        protocol.batches(models["diff"])
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ConfigError, match="got an empty file"):
-        run(models["diff"], WordPerplexity(texts=str(tmp_path / "empty.txt"), window=512, stride=9),
-            tmp_path / "out")  # fmt: skip
+        WordPerplexity(texts=str(tmp_path / "empty.txt"), stride=9, window=512).batches(
+            models["diff"]
+        )
 
 
 def test_word_perplexity_is_a_ratio_of_totals(model, texts, tmp_path):
-    result = run(model, WordPerplexity(window=64, stride=32, texts=str(texts)), tmp_path / "out")
+    result, _ = evaluated(
+        model, WordPerplexity(window=64, stride=32, texts=str(texts)), tmp_path / "out"
+    )
     totals = result.tables["totals"]
     documents = [(texts / f"{i}.txt").read_text() for i in range(3)]
     assert totals["words"] == sum(len(text.split()) for text in documents)
@@ -85,10 +83,11 @@ def test_word_perplexity_is_a_ratio_of_totals(model, texts, tmp_path):
 def test_the_words_do_not_depend_on_bos(build, texts, tmp_path):
     """Without BOS the end token stands in, so that every word is predicted."""
     protocol = WordPerplexity(window=64, stride=32, texts=str(texts))
-    results = [
-        run(build("softmax", add_bos=bos), protocol, tmp_path / str(bos)) for bos in (True, False)
-    ]
-    assert results[0].tables["totals"]["tokens"] == results[1].tables["totals"]["tokens"]
+    (with_bos, _), (without, _) = (
+        evaluated(build("softmax", add_bos=bos), protocol, tmp_path / str(bos))
+        for bos in (True, False)
+    )
+    assert with_bos.tables["totals"]["tokens"] == without.tables["totals"]["tokens"]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +97,6 @@ def test_the_words_do_not_depend_on_bos(build, texts, tmp_path):
         (WordPerplexity(window=2048), "window must be at most the 1024 tokens"),
     ],
 )
-def test_windows_longer_than_the_model_are_refused(models, protocol, message, tmp_path):
+def test_windows_longer_than_the_model_are_refused(models, protocol, message):
     with pytest.raises(ConfigError, match=message):
-        run(models["diff"], protocol, tmp_path / "out")
+        protocol.batches(models["diff"])

@@ -6,26 +6,23 @@ from random import Random
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.guessing import guessing
 from diffattn.lab.evaluation.long_context.babilong.babilong import BabiLong
 from diffattn.lab.evaluation.long_context.babilong.stories import STORIES, mentioned
 from diffattn.lab.evaluation.metrics import GUESSES
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.inference.prompting import Completion
-from scripted_model import ScriptedModel
+from evaluation_folders import evaluated
+from scripted_model import completing
 
 
 def test_every_kind_of_model(model, haystack, tmp_path):
     protocol = BabiLong(lengths=(0, 1000), tasks=("qa1", "qa4"), samples=1, haystack=haystack)
-    result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (4, 0)
     assert [(m.name, m.where) for m in result.headline()] == [
         ("mean_of_2_tasks", {"length": 0}), ("mean_of_2_tasks", {"length": 1000}),
         *((guess, {}) for guess in GUESSES), ("effective_length", {}),
     ]  # fmt: skip
-    row = read_jsonl(tmp_path / "out" / "items.jsonl")[0]
+    row = rows[0]
     assert set(row["scores"]) == {"accuracy", "logprob_per_token"}
 
 
@@ -86,14 +83,9 @@ def test_one_story_at_several_lengths_is_one_cluster(long_model, haystack):
 
 
 def test_right_and_wrong_answers_are_counted(long_model, haystack, tmp_path):
-    def write(prompts, answers, *, max_new_tokens, chat):
-        one = Completion(text=" kitchen. garden", prompt_tokens=1, logprob_per_token=-1.0)
-        return [one for _ in prompts]
-
-    model = ScriptedModel(long_model, complete=write)
+    model = completing(long_model, lambda *_: " kitchen. garden")
     protocol = BabiLong(lengths=(0, 2000), tasks=("qa1", "qa2"), samples=6, haystack=haystack)
-    result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     for length in (0, 2000):
         own = [row["expected"] == "kitchen" for row in rows if row["length"] == length]
         mean = next(m for m in result.headline() if m.where == {"length": length})
@@ -114,15 +106,9 @@ def test_labels_named_without_following_the_story(long_model, haystack, tmp_path
     asked = iter(
         (task, STORIES[task](Random(f"42-{task}-{i}"))) for task in STORIES for i in range(40)
     )
-
-    def write(prompts, answers, *, max_new_tokens, chat):
-        texts = [f" {mentioned(*next(asked))[-1]}" for _ in prompts]
-        return [Completion(text=text, prompt_tokens=1, logprob_per_token=-1.0) for text in texts]
-
-    model = ScriptedModel(long_model, complete=write)
+    model = completing(long_model, lambda *_: f" {mentioned(*next(asked))[-1]}")
     protocol = BabiLong(lengths=(0,), samples=40, haystack=haystack)
-    result = evaluate(model, Part(variant="babilong", protocol=protocol), tmp_path / "out")
-    rows = read_jsonl(tmp_path / "out" / "items.jsonl")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     for row in rows:
         assert row["guess_of_all_that_fit"] == row["scores"]["accuracy"]
         assert 0 < row["guess"] <= 1

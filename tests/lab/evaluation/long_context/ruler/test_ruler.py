@@ -5,16 +5,13 @@ from itertools import product
 
 import pytest
 
-from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.lab.evaluation.long_context.ruler.samples import Material
 from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS, THRESHOLD, summarise
 from diffattn.lab.evaluation.long_context.ruler.words import WordList
 from diffattn.lab.evaluation.metrics import NAMED
-from diffattn.lab.evaluation.protocol import Part
-from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.inference.prompting import Completion
-from scripted_model import ScriptedModel
+from evaluation_folders import evaluated
+from scripted_model import completing
 
 SYNTHETIC = [name for name in TASKS if not name.startswith("qa")]
 
@@ -63,18 +60,7 @@ class Remembering(Ruler):
 
 def answering(model, answer):
     """A model that writes what ``answer(sample)`` says."""
-
-    def write(prompts, answers, *, max_new_tokens, chat):
-        return [
-            Completion(
-                text=answer(Remembering.built[text]),
-                prompt_tokens=len(model.encode_prompt(text)),
-                logprob_per_token=None,
-            )
-            for text in prompts
-        ]
-
-    return ScriptedModel(model, complete=write)
+    return completing(model, lambda text, *_: answer(Remembering.built[text]))
 
 
 def test_every_kind_of_model(model, haystack, tmp_path):
@@ -82,12 +68,12 @@ def test_every_kind_of_model(model, haystack, tmp_path):
         lengths=(1024,), tasks=("niah_single_2", "niah_multikey_2"), samples=1,
         haystack=haystack,
     )  # fmt: skip
-    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (2, 0)
     names = [m.name for m in result.headline()]
     assert names == ["mean_of_2_tasks", "effective_length_of_2_tasks"]
     assert "niah_single_1" in result.tables["left_out"]
-    row = read_jsonl(tmp_path / "out" / "items.jsonl")[0]
+    row = rows[0]
     assert set(row["scores"]) == {"score", "logprob_per_token"}
     assert row["scores"]["logprob_per_token"] < 0
 
@@ -97,7 +83,7 @@ def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, t
     protocol = Remembering(
         lengths=(3500, 8000), samples=2, haystack=haystack, logprob=False, **questions
     )
-    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+    result, rows = evaluated(model, protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (2 * 13 * 2, 0)
     # Whatever is asked for, the right answer scores 1.
     scores = [m for m in result.headline() if not m.name.startswith("guess")]
@@ -106,7 +92,7 @@ def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, t
     assert_guesses(result)
     assert result.tables["left_out"] == {}
     material = protocol._material(8000)
-    for row in read_jsonl(tmp_path / "out" / "items.jsonl"):
+    for row in rows:
         task, length = TASKS[row["task"]], row["length"]
         if row["task"] == "cwe":
             assert row["repeats"] == ([6, 1] if length < 4096 else [30, 3])
@@ -162,7 +148,7 @@ def test_lists_are_thin_where_full_ones_do_not_fit(long_model):
 def test_tasks_without_a_file_are_left_out_by_name(long_model, haystack, tmp_path):
     model = answering(long_model, lambda sample: sample.answer)
     protocol = Remembering(lengths=(3500,), samples=1, haystack=haystack, logprob=False)
-    result = evaluate(model, Part(variant="ruler", protocol=protocol), tmp_path / "out")
+    result, _ = evaluated(model, protocol, tmp_path / "out")
     assert result.headline()[0].name == "mean_of_11_tasks"
     assert result.tables["left_out"] == {
         "qa_1": "no file was given (squad)",
