@@ -1,5 +1,6 @@
 """Impossible values of every option and setting: one line, the right status, nothing left."""
 
+import os
 import random
 import re
 import shutil
@@ -9,7 +10,9 @@ import pytest
 from small_corpus import WORDS
 from tally import trial
 from trials.command_server import commands
-from trials.wrong_calls import SMALL, TRAIN, calls, changed
+from trials.recorded_outputs import write_outputs
+from trials.wrong_calls import SMALL, calls, changed
+from trials.wrong_judge_calls import SECRET, judge_calls
 
 NO_TEXT = "arguments must be valid UTF-8 without zero bytes"
 # What may stand before the line: a stage that needed work before the fault could show.
@@ -37,6 +40,9 @@ def files(server, tmp_path_factory):
     (root / "folder").mkdir()
     (root / "folder" / "thesis.bin").write_bytes(b"\xff\x00")
     (root / "empty.txt").touch()
+    os.mkfifo(root / "pipe")
+    (root / "null").symlink_to("/dev/null")
+    write_outputs(root / "judged")
     (root / "binary.txt").write_bytes(b"\xff\xfe\x00 text")
     for name, content in {
         "nested": b'{"text": {"text": "a"}}',
@@ -72,6 +78,8 @@ def fault(call, ended, left):
     *before, last = lines or [""]
     if not last.startswith("diffattn: ") or not all(PROGRESS.match(line) for line in before):
         return f"not one line: {ended.err[-300:]!r}"
+    if any(SECRET[i : i + 6] in ended.err for i in range(len(SECRET) - 5)):
+        return f"shows the key: {ended.err!r}"
     if ended.out:
         return f"output: {ended.out[-200:]!r}"
     general = NO_TEXT in last or "memory must hold" in last
@@ -82,14 +90,20 @@ def fault(call, ended, left):
     return None
 
 
+def filled(text, files):
+    """A text of the tables with this run's folder, and the key that no message may show."""
+    return text.replace("{files}", str(files)).replace("{secret}", SECRET)
+
+
 def try_all(server, files, folder, tally, chosen):
     """Make every call in an empty folder, in which the corrected call must work."""
     before = contents(files)
     for number, call in enumerate(chosen):
         here = folder / str(number)
         here.mkdir()
-        arguments = [part.replace("{files}", str(files)) for part in call.arguments]
-        ended = server.call(*arguments, cwd=here, seconds=30)
+        arguments = [filled(part, files) for part in call.arguments]
+        environment = {name: filled(text, files) for name, text in call.environment}
+        ended = server.call(*arguments, cwd=here, seconds=30, environment=environment)
         left = sorted(path.relative_to(here).as_posix() for path in here.rglob("*"))
         if left and arguments[0] == "evaluate":  # the folder may be an evaluation's already
             corrected = server.call(*evaluation(files), cwd=here)
@@ -114,40 +128,5 @@ def contents(folder):
 
 @pytest.mark.scheduled
 def test_every_wrong_call_is_one_line(server, files, tmp_path):
-    with trial("wrong calls of the command line", minimum=471) as tally:
-        try_all(server, files, tmp_path, tally, calls())
-
-
-# A wrong call of every command that writes, by what is wrong, and the right one.
-PACK = ("pack", "{files}/corpus.txt", "--out", "out", "--vocab-size", "300")
-BENCH = ("bench", "decode", "--scale", "quick", "--device", "cpu", "--length", "32", "--only",
-         "composed", "--rounds", "1", "--seconds", "0", "--out", "out")  # fmt: skip
-CORRECTED = {
-    "a setting": ((*TRAIN, "--set", "model.pad_token_id=300"), TRAIN),
-    "a size": ((*TRAIN, "--set", "model.hidden_size=1048576"), TRAIN),
-    "a text": ((*TRAIN, "--set", "data.source=/no/such"), TRAIN),
-    "a tokenizer": ((*TRAIN, "--set", "data.tokenizer=/no/such"), TRAIN),
-    "a length": ((*TRAIN, "--set", "train.seq_len=2048", "--set", "train.batch_tokens=2048"),
-                 TRAIN),
-    "packed data": ((*TRAIN, "--data", "/no/such"), TRAIN),
-    "a vocabulary": ((*PACK, "--vocab-size", "99999999999"), PACK),
-    "a fraction": ((*PACK, "--validation-fraction", "1.5"), PACK),
-    "a field": (("pack", "{files}/rows.jsonl", "--out", "out", "--text-field", "list"), PACK),
-    "nested lines": (("pack", "{files}/deep.jsonl", "--out", "out"), PACK),
-    "a case": ((*BENCH, "--length", "1000000000000"), BENCH),
-}  # fmt: skip
-
-
-@pytest.mark.scheduled
-def test_what_a_wrong_call_leaves_is_no_obstacle(server, files, tmp_path):
-    """The corrected command, in the same folder and with the same --out."""
-    with trial("corrected calls of the command line", minimum=len(CORRECTED)) as tally:
-        for number, (what, pair) in enumerate(CORRECTED.items()):
-            here = tmp_path / str(number)
-            here.mkdir()
-            wrong, right = (
-                server.call(*(part.replace("{files}", str(files)) for part in call), cwd=here)
-                for call in pair
-            )
-            ended = wrong.status in (1, 2) and right.status == 0
-            tally.check(what, None if ended else f"{wrong.err!r}, then {right.err[-300:]!r}")
+    with trial("wrong calls of the command line", minimum=3_400) as tally:
+        try_all(server, files, tmp_path, tally, [*calls(), *judge_calls()])

@@ -19,6 +19,7 @@ class Call:
     """What the message must name."""
     status: int = 2
     """1 where it fails while it runs or for what a file holds."""
+    environment: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         shown = " ".join(a if len(a) < 60 else f"{a[:50]}({len(a)})" for a in self.arguments)
@@ -160,7 +161,7 @@ def _usage() -> list[Call]:
     return [Call(arguments) for arguments in wrong]
 
 
-def _each(values: Iterable[str], *template: str, names: str = "", status: int = 2) -> list[Call]:
+def each(values: Iterable[str], *template: str, names: str = "", status: int = 2) -> list[Call]:
     """One call for every value, which takes the place of ``@``."""
     return [
         Call(tuple(part.replace("@", value) for part in template), names, status)
@@ -176,19 +177,19 @@ def _train() -> list[Call]:
             names = "" if key in ("data.source", "data.tokenizer") else key.partition(".")[2]
             # A third of what is no number, in turn: all keys read it alike.
             kept = [v for v in values if v not in NO_NUMBER or NO_NUMBER.index(v) % 3 == number % 3]
-            wrong += _each(kept, *TRAIN, *more, "--set", f"{key}=@", names=names)
+            wrong += each(kept, *TRAIN, *more, "--set", f"{key}=@", names=names)
     settings = ("", "=", "x", "train", "train.=1", ".=", "=1", "model=1", "train.x=1", "\udcff=1")
     settings += ("train.seed", "data.sourc=x", "model.hidden_siz=3", "x" * 5_000)
-    wrong += _each(settings, *TRAIN, "--set", "@", names="--set")
+    wrong += each(settings, *TRAIN, "--set", "@", names="--set")
     recipes = ("", " ", "smok", "\u00fc", "\udcff", "SMOKE", "None", "x" * 5_000)
-    wrong += _each(recipes, "train", "@", "--out", "out", names="recipe")
+    wrong += each(recipes, "train", "@", "--out", "out", names="recipe")
     kinds = ("", "dif", "DIFF", "\u00fc", "None", "\udcff")
-    wrong += _each(kinds, *TRAIN, "--attention", "@", names="attention_type")
+    wrong += each(kinds, *TRAIN, "--attention", "@", names="attention_type")
     small = ("train", "smoke", "--out", "@", *changed(SMALL))
-    wrong += _each(("{files}/corpus.txt", "a\0b"), *small)
-    wrong += _each(("{files}/folder", "{files}/model"), *small, status=1)
+    wrong += each(("{files}/corpus.txt", "a\0b"), *small)
+    wrong += each(("{files}/folder", "{files}/model"), *small, status=1)
     data = ("", "/no/such", "{files}/corpus.txt", "{files}/folder", "{files}/model")
-    wrong += _each(data, *TRAIN, "--data", "@", status=1)
+    wrong += each(data, *TRAIN, "--data", "@", status=1)
     wrong.append(Call((*TRAIN, "--data", "{files}/data", "--set", "data.vocab_size=400"), "--data"))
     wrong.append(Call((*TRAIN, "--resume"), "--resume"))
     return wrong + [Call((*TRAIN, *changed(sizes)), "memory") for sizes in BEYOND_MEMORY]
@@ -213,7 +214,7 @@ def _reproduce() -> list[Call]:
     small = ("reproduce", "text", "--scale", "smoke", "--out", "out", *changed(SMALL))
     for key, values in RUN.items():
         names = "" if key in ("data.source", "data.tokenizer") else key.partition(".")[2]
-        wrong += _each(values[::7], *small, "--set", f"{key}=@", names=names)
+        wrong += each(values[::7], *small, "--set", f"{key}=@", names=names)
     for option, values in {
         "--scale": ("", "x", "SMOKE", "\u00fc", "\udcff", "1"),
         "--seeds": ("", " ", "x", "-1", "1,1", "0,", ",", "1.5", "nan", "[1]", str(2**32), "\u00fc",
@@ -224,12 +225,12 @@ def _reproduce() -> list[Call]:
         scale = () if option == "--scale" else ("--scale", "smoke")
         for study in ("text", "recall"):
             call = ("reproduce", study, "--out", "out", *scale, f"{option}=@")
-            wrong += _each(values, *call, names=option[2:].rstrip("s"))
-    wrong += _each(("", "txt", "\udcff", "TEXT"), "reproduce", "@", "--out", "out", names="study")
+            wrong += each(values, *call, names=option[2:].rstrip("s"))
+    wrong += each(("", "txt", "\udcff", "TEXT"), "reproduce", "@", "--out", "out", names="study")
     wrong.append(Call(("reproduce", "recall", "--set", "train.seed=1", "--out", "out"), "--set"))
     small = ("reproduce", "text", "--scale", "smoke", *changed(SMALL), "--out", "@")
-    wrong += _each(("{files}/corpus.txt", "a\0b"), *small)
-    return wrong + _each(("{files}/folder",), *small, status=1)
+    wrong += each(("{files}/corpus.txt", "a\0b"), *small)
+    return wrong + each(("{files}/folder",), *small, status=1)
 
 
 def _pack() -> list[Call]:
@@ -237,9 +238,9 @@ def _pack() -> list[Call]:
     files = ("empty", "empty.txt", "binary.txt", *(f"{name}.jsonl" for name in lines))
     sources = ("", " ", "/no/such", "hub:", "hub", "\u00fc", "\udcff", "a\0b", "x" * 5_000)
     sources += tuple(f"{{files}}/{name}" for name in files)
-    wrong = _each(sources, "pack", "@", "--out", "out")
+    wrong = each(sources, "pack", "@", "--out", "out")
     long = ("pack", "{files}/corpus.txt", "--out", "out", "--tokenizer", "@")
-    wrong += _each(("x" * 5_000,), *long, names="File name too long")
+    wrong += each(("x" * 5_000,), *long, names="File name too long")
     for option, values in {
         "--vocab-size": (*NO_NUMBER, "nan", "inf", "1.5", "1e3", "-1", "0", "1", "256", *HUGE,
                          str(2**31), str(2**32), str(2**64), "null"),
@@ -249,13 +250,13 @@ def _pack() -> list[Call]:
                         "\udcff", "\u00fc"),
     }.items():  # fmt: skip
         call = ("pack", "{files}/corpus.txt", "--out", "out", f"{option}=@")
-        wrong += _each(values, *call, names=option[2:7])
+        wrong += each(values, *call, names=option[2:7])
     fields = ("", "texts", "nested", "nested.text", "list", "number", "none", "\udcff", "a\0b")
     call = ("pack", "{files}/rows.jsonl", "--out", "out", "--text-field=@")
-    wrong += _each(fields, *call, names="field")
+    wrong += each(fields, *call, names="field")
     call = ("pack", "{files}/corpus.txt", "--out", "@")
-    wrong += _each(("{files}/folder", "{files}/model"), *call, status=1)
-    return wrong + _each(("{files}/corpus.txt", "a\0b"), *call)
+    wrong += each(("{files}/folder", "{files}/model"), *call, status=1)
+    return wrong + each(("{files}/corpus.txt", "a\0b"), *call)
 
 
 def _evaluate() -> list[Call]:
@@ -274,17 +275,17 @@ def _evaluate() -> list[Call]:
                 wrong.append(Call(("evaluate", protocol, *model, *long, "--set", setting), names))
     settings = ("", "=", "needle", "needle.=1", ".=1", "needle.x=1", "ruler.samples=1")
     settings += ("needle.samples", "\udcff=1", "samples=1", "x" * 5_000)
-    wrong += _each(settings, "evaluate", "needle", *model, *long, "--set", "@", names="--set")
+    wrong += each(settings, "evaluate", "needle", *model, *long, "--set", "@", names="--set")
     protocols = ("", " ", "neddle", "\u00fc", "\udcff", "NEEDLE", "None", "x" * 5_000)
-    wrong += _each(protocols, "evaluate", "@", *model, *long, names="protocol")
+    wrong += each(protocols, "evaluate", "@", *model, *long, names="protocol")
     base = ("evaluate", "word_perplexity", "--quick")
     labels = ("\udcff", "a\0b", "a/b", ".a", "..", "l" * 300)
     models = ("", "=", "a=", "=a", ".", "..", "/", "a\0b", "x" * 5_000)
     models += tuple(f"{label}={{files}}/model" for label in labels)
-    wrong += _each(models, *base, "--out", "out", "--model", "@")
+    wrong += each(models, *base, "--out", "out", "--model", "@")
     models = ("/no/such", "{files}/folder", "{files}/corpus.txt", "\u00fc=/no/such", "nope",
               "{files}/data")  # fmt: skip
-    wrong += _each(models, *base, "--out", "out", "--model", "@", status=1)
+    wrong += each(models, *base, "--out", "out", "--model", "@", status=1)
     wrong.append(Call((*base, *model, *model, "--out", "out"), "--model"))
     for option, values in {
         "--max-length": ("", "x", "1", "0", "-1", "1.5", "nan", "null", *HUGE),
@@ -292,9 +293,9 @@ def _evaluate() -> list[Call]:
         "--dtype": ("", "x", "float64", "int8", "FLOAT32", "\u00fc", "1", "float8_e4m3fn"),
     }.items():
         call = ("evaluate", "word_perplexity", *model, *long, f"{option}=@")
-        wrong += _each(values, *call, names=option[2:5])
-    wrong += _each(("{files}/folder",), *base, *model, "--out", "@", status=1)
-    return wrong + _each(("{files}/corpus.txt", "a\0b"), *base, *model, "--out", "@")
+        wrong += each(values, *call, names=option[2:5])
+    wrong += each(("{files}/folder",), *base, *model, "--out", "@", status=1)
+    return wrong + each(("{files}/corpus.txt", "a\0b"), *base, *model, "--out", "@")
 
 
 def _wrong_values(field: str, wanted: object) -> tuple[str, ...]:
@@ -339,13 +340,13 @@ def _generate() -> list[Call]:
     }.items():  # fmt: skip
         call = ("generate", "{files}/model", "--prompt", "the cat", f"{option}=@")
         names = "tokens" if option == "--max-new-tokens" else option[2:]
-        wrong += _each(values, *call, names=names)
+        wrong += each(values, *call, names=names)
     prompts = ("", "\udcff", "x\udcff", "the cat " * 5_000)
-    wrong += _each(prompts, "generate", "{files}/model", "--prompt", "@", names="prompt")
+    wrong += each(prompts, "generate", "{files}/model", "--prompt", "@", names="prompt")
     models = ("", "/no/such", "{files}/folder", "{files}/corpus.txt", "{files}/data",
               "nope", "\u00fc")  # fmt: skip
-    wrong += _each(models, "generate", "@", "--prompt", "a", status=1)
-    return wrong + _each(("a\0b", "\udcff", "x" * 5_000), "generate", "@", "--prompt", "a")
+    wrong += each(models, "generate", "@", "--prompt", "a", status=1)
+    return wrong + each(("a\0b", "\udcff", "x" * 5_000), "generate", "@", "--prompt", "a")
 
 
 def _bench() -> list[Call]:
@@ -374,11 +375,11 @@ def _bench() -> list[Call]:
 def _report() -> list[Call]:
     inside = ("folder", "corpus.txt", "model", "data", "empty")
     studies = ("", "/no/such", *(f"{{files}}/{name}" for name in inside))
-    wrong = [Call(("report", "a", "b"), status=1), *_each(studies, "report", "@", status=1)]
-    wrong += _each(studies, "report", "@", "--markdown", status=1)
-    wrong += _each(("a\0b", "\udcff", "x" * 5_000), "report", "@")
+    wrong = [Call(("report", "a", "b"), status=1), *each(studies, "report", "@", status=1)]
+    wrong += each(studies, "report", "@", "--markdown", status=1)
+    wrong += each(("a\0b", "\udcff", "x" * 5_000), "report", "@")
     call = ("report", "{files}/folder")
-    wrong += _each(("", "/no/such", "{files}/corpus.txt"), *call, "--bench", "@", status=1)
+    wrong += each(("", "/no/such", "{files}/corpus.txt"), *call, "--bench", "@", status=1)
     return [*wrong, Call((*call, "--markdown", "--out", "x"), "--markdown")]
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from transformers.utils import logging
 
 from diffattn.files import io as records
-from trials.made_up_folders import evaluation
+from trials.made_up_folders import evaluation, text_study
 from trials.wrong_calls import calls_besides_evaluate
 
 
@@ -127,6 +128,24 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
         assert message in fails(*arguments, code=code)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "dear reader"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine", "thesis.txt"]
+
+
+def test_no_command_writes_into_a_pipe(fails, tmp_path):
+    study, evaluated, pipe = (tmp_path / name for name in ("study", "evaluation", "pipe"))
+    text_study(study)
+    evaluation(evaluated)
+    os.mkfifo(pipe)
+    for words in (
+        ("report", study, "--out"), ("report", evaluated, "--out"),
+        ("judge", evaluated, "--requests"), ("judge", "--model", "m", "--"),
+        ("compare", evaluated, "--format", "csv", "--out"), ("compare", evaluated, "--answers"),
+        ("train", "smoke", "--dry-run", "--out"), ("train", "smoke", "--resume", "--out"),
+        ("pack", "/no/such/text", "--out"), ("evaluate", "needle", "--model", "none", "--out"),
+        ("analyze", "none", "--text", "a", "--out"), ("bench", "ops", "--scale", "quick", "--out"),
+        ("reproduce", "--scale", "smoke", "--dry-run", "--out"),
+    ):  # fmt: skip
+        line = fails(*words, pipe, code=2)
+        assert ": must be a f" in line or ": must be a new file or a" in line, words
 
 
 def test_report_replaces_its_own_pages_alone(cli, fails, tmp_path, monkeypatch):

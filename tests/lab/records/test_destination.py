@@ -1,4 +1,4 @@
-"""Where results may be written; every kind of wrong place is tried in tests/trials."""
+"""Where results may be written."""
 
 import os
 
@@ -30,6 +30,8 @@ def test_free_names_and_what_may_be_replaced_are_accepted(tmp_path, monkeypatch)
         ("pipe", "pipe: must be a f.*, got a pipe"),
         ("pipe/x", "got a path through a pipe"),
         ("gone", "got a link to nothing"),
+        ("device", "got a device"),
+        ("loop", "Too many levels"),
         ("new/../x", "got a way back from a folder that is not there"),
         ("\0", "embedded null"),
         ("\ud800", "surrogates not allowed"),
@@ -41,7 +43,8 @@ def test_free_names_and_what_may_be_replaced_are_accepted(tmp_path, monkeypatch)
 def test_wrong_places_are_refused(check, name, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
-    (tmp_path / "gone").symlink_to("absent")
+    for link, target in {"gone": "absent", "device": "/dev/zero", "loop": "loop"}.items():
+        (tmp_path / link).symlink_to(target)
     with pytest.raises(ConfigError, match=message):
         check(name)
 

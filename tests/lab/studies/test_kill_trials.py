@@ -125,18 +125,3 @@ def test_workers_of_a_parent_that_is_asked_to_end_save_the_step_in_work(number, 
         assert "KeyboardInterrupt" in said
     (saved,) = run.glob("checkpoints/*/manifest.json")
     assert 0 < int(saved.parent.name.split("-")[1]) < 4000
-
-
-def test_two_studies_in_one_folder(longer, unbroken, tmp_path):
-    """The second one fails with one line; the first one is not disturbed."""
-    out = tmp_path / "out"
-    first = subprocess.Popen(
-        [sys.executable, "-c", REPRODUCE, str(out), *longer],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_for_checkpoint(out / "runs")
-    with pytest.raises(DiffAttnError, match="must be written by one process at a time"):
-        reproduce("smoke", out=out, settings=longer, on_message=lambda line: None)
-    assert first.wait() == 0
-    assert_same_study(out, unbroken)

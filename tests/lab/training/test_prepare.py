@@ -9,7 +9,6 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.data.pinning import pin
-from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training import prepare
 from diffattn.lab.training.config import DataConfig
@@ -84,18 +83,12 @@ def test_a_changed_corpus_is_refused_and_nothing_is_touched(config, copied, corp
         (replace(config, validation_fraction=0.3), copied),
     ):
         before = contents(folder)
-        with pytest.raises(CheckpointError, match=r"got another one's .*Choose another folder"):
+        with pytest.raises(
+            CheckpointError, match=r"got another one's .*Choose another fo"
+        ) as error:
             prepare_data(settings, folder)
         assert contents(folder) == before
-
-
-def test_a_changed_file_is_named(config, corpus, tmp_path):
-    shutil.copytree(corpus, tmp_path / "texts")
-    moved = replace(config, source=str(tmp_path / "texts"))
-    prepare_data(moved, tmp_path / "data")
-    (tmp_path / "texts" / "03.txt").write_text("other")
-    with pytest.raises(CheckpointError, match=r"another one's \(source: '03\.txt' has changed\)"):
-        prepare_data(moved, tmp_path / "data")
+        assert ("source: '03.txt' has changed" in str(error.value)) == (settings is changed)
 
 
 def test_a_corpus_that_changes_while_it_is_packed_is_refused(config, corpus, tmp_path):
@@ -268,30 +261,6 @@ def test_an_existing_tokenizer_is_used_by_folder(config, data, tmp_path):
     with pytest.raises(ConfigError, match=r"Did you mean '.*data'\?"):
         prepare_data(DataConfig(source=str(tmp_path / "dta")), tmp_path / "small")
     assert not (tmp_path / "small").exists()
-
-
-def spoil(folder, name):
-    path = folder / name
-    if name == "tokenizer":
-        shutil.rmtree(path)
-    elif name == "tokenizer/tokenizer.json":
-        path.write_text("{")
-    elif name.endswith(".bin"):
-        path.write_bytes(path.read_bytes()[:-2])
-    else:
-        path.unlink()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["data.json", "tokenizer", "tokenizer/tokenizer.json", "train.bin", "validation.json"],
-)
-def test_missing_or_damaged_files_are_named(copied, name):
-    assert isinstance(open_data(copied).train, PackedTokens)
-    spoil(copied, name)
-    with pytest.raises(CheckpointError, match=name.split("/")[0]) as error:
-        open_data(copied)
-    assert "\n" not in str(error.value)
 
 
 def test_a_marker_of_another_kind_is_refused(copied):

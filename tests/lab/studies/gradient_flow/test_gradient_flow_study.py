@@ -9,19 +9,6 @@ from diffattn.lab.studies.gradient_flow.sizes import MATRICES
 from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
 
 
-def test_what_is_compared_is_what_the_appendix_compares():
-    config = gradient_flow_study("laptop")
-    models = {m.config.name: m.config.model for m in config.members()}
-    heads = {
-        name: (models[f"{BASE}-{name}-seed0"].num_heads, models[f"{BASE}-{name}-seed0"].head_dim)
-        for name in ("softmax", "softmax_wide", "diff")
-    }
-    assert heads == {"softmax": (8, 16), "softmax_wide": (4, 32), "diff": (4, 16)}
-    assert all(m.config.gradient_steps == config.steps for m in config.members())
-    large = models["large-values-diff-seed0"]
-    assert large.initializer_range == pytest.approx(large.hidden_size**-0.5)
-
-
 @pytest.mark.parametrize(
     ("values", "low", "high", "verdict"),
     [

@@ -8,16 +8,13 @@ from recall_outcomes import outcome
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
-from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, VARIANTS
 from diffattn.lab.records.run import RunRecord
-from diffattn.lab.report.sections.recall import VERSION
 from diffattn.lab.stats.proportions import fisher_exact, wilson_interval
 from diffattn.lab.stats.survival import log_rank
-from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig, recall_study
+from diffattn.lab.studies.recall.config import RecallStudyConfig, recall_study
 from diffattn.lab.studies.recall.summary import recall_results, statement
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.workers import run_members
-from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 SCALES = ("smoke", "laptop", "study")
@@ -138,76 +135,6 @@ def test_members_are_matched_and_paired(scale):
         assert len({m.config.train.data_seed for m in group}) == 1
 
 
-def test_the_study_is_the_size_that_was_asked_for():
-    config = recall_study("study")
-    rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
-    models = {m.config.name: m.config.model for m in config.trials(rates)}
-    heads = {
-        kind: models[f"noisy_recall-{kind}-seed{config.seeds[0]}"].num_heads
-        for kind in config.types
-    }
-    assert heads == {"softmax": 16, "diff": 8, "diff_v2": 16, "shared_diff": 8}
-    assert len(config.seeds) >= 8
-    assert len(config.learning_rates) >= 4
-    assert config.extensions == 3
-    assert config.controls == RECALL_CONTROLS
-    for settings in config.tasks:
-        task = settings.task
-        assert task.num_pairs >= 4
-        assert 64 <= task.seq_len <= 256
-        assert task.context_len - 2 * task.num_pairs > task.seq_len / 2
-        assert settings.model.embedding_multiplier == settings.model.hidden_size**0.5
-    assert "fewer than the papers'" not in statement(config, {})
-    assert "2 DIFF heads are fewer than the papers' 8" in statement(recall_study("smoke"), {})
-
-
-def test_controls_are_what_they_say():
-    config = recall_study("study")
-    rates = {("noisy_recall", name): i * 1e-3 for i, name in enumerate(config.swept, start=1)}
-    groups = config.groups(rates)
-    softmax = groups["noisy_recall", "softmax"][0]
-    for name in RECALL_CONTROLS:
-        control = VARIANTS[name]
-        runs = groups["noisy_recall", name]
-        seeds = config.seeds[:6] if name in NEVER_ATTEND else config.seeds
-        assert [run.config.train.seed for run in runs] == list(seeds)
-        assert config.like(name) == ("softmax" if name in NEVER_ATTEND else name)
-        run = runs[0]
-        assert run.config.model.attention_type == control.attention_type
-        like = groups["noisy_recall", config.like(name)][0]
-        assert run.config.train == like.config.train
-        again = RecallConfig.from_resolved(run.config.name, run.config.resolved())
-        assert again == run.config  # what a worker gets
-        assert run.config.model.head_norm == control.changes.get(
-            "head_norm", softmax.config.model.head_norm
-        )
-    v1 = groups["noisy_recall", "diff"][0].config.model
-    for name, num_heads in (("softmax_norm", 16), ("softmax_wide", 8), ("softmax_wide_norm", 8)):
-        model = groups["noisy_recall", name][0].config.model
-        assert (model.num_heads, model.num_heads * model.head_dim) == (num_heads, 256)
-        as_wide = num_heads == v1.num_heads
-        assert (model.head_dim == 2 * v1.head_dim) == as_wide  # V1's values, which are normalised
-        assert as_wide or "half as wide as V1's" in VARIANTS[name].summary
-    narrow, wide = (groups["noisy_recall", name][0] for name in NEVER_ATTEND)
-    assert narrow.config.model.intermediate_size == softmax.config.model.intermediate_size
-    assert narrow.facts["parameter_difference"] < -10_000
-    assert abs(wide.facts["parameter_difference"]) < 500
-    assert groups["noisy_recall", "diff"][0].config.model.head_norm is not False
-
-
-def test_the_study_holds_what_was_settled():
-    """Twelve that attend: four rates on three seeds, and twelve seeds; two that do not: six."""
-    config = recall_study("study")
-    assert config.seeds == tuple(range(12, 24))
-    assert config.swept == (
-        *ATTENTION_TYPES,
-        *(n for n in RECALL_CONTROLS if n not in NEVER_ATTEND),
-    )
-    assert len(config.swept) == 12
-    assert config.num_runs() == 12 * (4 * 3 + 12) + 2 * 6 == 300
-    assert VERSION == PROTOCOL  # of the records that the page shows
-
-
 def test_what_is_counted(two_rates):
     results = {}
     while wanted := two_rates.missing_tries(results):
@@ -230,6 +157,8 @@ def test_what_is_counted(two_rates):
     statement_ = statement(two_rates, {})
     assert "The learning rate of each type and of each control that attends was" in statement_
     assert "models without attention have 1 seed each" in statement_
+    assert "2 DIFF heads are fewer than the papers' 8" in statement_
+    assert "fewer than the papers'" not in statement(recall_study("study"), {})
     assert "edge of its sweep" in task["can"]["sentence"]
     assert len(diff["sweep"]) == 2 * (2 + 3)  # alike: the lowest is best, and below it again
     assert (diff["learning_rate"], diff["inside"]) == (1e-3 / 8, False)

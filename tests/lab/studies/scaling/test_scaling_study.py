@@ -7,24 +7,6 @@ import pytest
 
 from diffattn.lab.studies.scaling.config import scaling_study
 from diffattn.lab.studies.scaling.summary import scaling_results
-from diffattn.models.config.attention_types import ATTENTION_TYPES
-
-
-def test_sizes_and_budgets_of_the_laptop_scale():
-    config = scaling_study("laptop")
-    assert config.types == (*ATTENTION_TYPES, "none", "softmax_minus_mean")
-    of_softmax = [m for m in config.members() if m.config.name.startswith("softmax-")]
-    sizes = {m.config.model.hidden_size: m.config.model.head_dim for m in of_softmax}
-    assert sizes == dict.fromkeys((32, 64, 96, 128, 160), 16)
-    at_base = {
-        (m.config.train.num_steps, m.config.train.warmup_steps)
-        for m in of_softmax
-        if m.config.model.hidden_size == 64
-    }
-    assert at_base == {(160, 8), (320, 16), (640, 32), (1280, 64)}
-    assert {m.config.train.num_steps for m in of_softmax if m.config.model.hidden_size != 64} == {
-        640
-    }
 
 
 @cache

@@ -10,19 +10,15 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import (
-    CONTROLS,
-    MEMBERS,
     SWEPT,
     VARIANTS,
-    WITHOUT_NORM,
-    own_side_effects,
 )
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, best_rates
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.workers import visible_devices, worker_count
-from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.models.accounting import parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.twins import MATCHES
 
@@ -48,25 +44,6 @@ def test_runs_come_seed_by_seed_with_one_name_each():
         assert (member.config.train.seed, member.config.train.data_seed) == (int(seed), int(seed))
 
 
-def test_ablations_and_matches_get_fewer_seeds_than_types_and_controls():
-    config = comparison("study")
-    names = [member.config.name for member in runs(config)]
-    own = own_side_effects("diff_v2")
-    often = {name for name in MEMBERS["text"] if name in (*SWEPT, *CONTROLS, *own)}
-    assert len(names) == len(set(names)) == 5 * len(often) + 3 * (len(MEMBERS["text"]) - len(often))
-    assert "diff_no_norm-seed4" in names
-    few = {"diff_v2_norm-seed2", "diff_v2_norm-seed3"} & set(names)
-    assert few == {"diff_v2_norm-seed2"}
-    assert {f"{name}-seed4" for name in own} < set(names)
-    groups = (
-        SWEPT,
-        CONTROLS,
-        [name for name in MEMBERS["text"] if name not in (*SWEPT, *CONTROLS)],
-    )
-    places = [max(names.index(f"{name}-seed2") for name in group) for group in groups]
-    assert places == sorted(places)
-
-
 def test_models_differ_in_their_attention_alone():
     base = recipe("study")
     free = {
@@ -82,81 +59,6 @@ def test_models_differ_in_their_attention_alone():
         assert member.config.data == base.data
         settings, expected = member.config.model.settings(), base.model.settings()
         assert {key for key in settings if settings[key] != expected[key]} <= free
-
-
-def test_what_each_variant_is():
-    models = {
-        member.config.name.removesuffix("-seed0"): member.config.model
-        for member in runs(comparison("study", seeds=(0,)))
-    }
-    assert list(models) == list(MEMBERS["text"])
-    base = models["softmax"]
-    assert (base.num_heads, base.head_dim) == (16, 32)
-    assert models["none"].intermediate_size == base.intermediate_size
-    assert models["none_ffn"].intermediate_size > base.intermediate_size
-    assert (models["diff"].uses_head_norm, models["diff_no_norm"].uses_head_norm) == (True, False)
-    assert (models["diff_v2"].uses_head_norm, models["diff_v2_norm"].uses_head_norm) == (
-        False,
-        True,
-    )
-    assert models["diff"].num_heads == 8
-
-    def flops(name):
-        return flops_per_token(models[name], training=True)
-
-    assert flops("diff_v2") > 1.05 * flops("softmax")
-    channel = 18 * base.hidden_size * base.num_hidden_layers
-    assert abs(flops("diff_v2_flops") - flops("softmax")) <= channel / 2
-    # At equal parameters it has them too, so that no model of equal FLOPs is trained.
-    assert flops("shared_diff") == pytest.approx(flops("softmax"), rel=5e-3)
-    assert parameter_count(models["diff_v2_heads"]) > parameter_count(base)
-    assert parameter_count(models["shared_diff_heads"]) < parameter_count(base)
-
-
-def test_ablations_are_rows_of_table_6_and_of_the_v2_note():
-    members = runs(comparison("laptop", kind="ablations"))
-    names = [f"{name}-seed{seed}" for name in MEMBERS["ablations"] for seed in (0, 1, 2)]
-    assert sorted(member.config.name for member in members) == sorted(names)
-    models = {m.config.name[:-6]: m.config.model for m in members if m.config.train.seed == 0}
-    expected = {
-        "softmax": (8, 16),
-        "softmax_wide": (4, 32),
-        "softmax_wide_norm": (4, 32),
-        "softmax_more_heads": (12, 16),
-        "diff": (4, 16),
-        "diff_v2": (8, 16),
-    }
-    heads = {name: (models[name].num_heads, models[name].head_dim) for name in expected}
-    assert heads == expected
-    with_norm = {name for name, model in models.items() if model.uses_head_norm}
-    assert {"softmax_wide_norm", "diff"} <= with_norm
-    assert with_norm.isdisjoint({"softmax_wide", WITHOUT_NORM, "shared_diff_map_norm"})
-    inits = [models[name].lambda_init for name in ("diff", "diff_lambda_08", "diff_lambda_05")]
-    assert inits == [None, 0.8, 0.5]
-    sizes = {name: parameter_count(model) for name, model in models.items() if name != "none"}
-    channel = 3 * 128 * 4
-    assert all(abs(size - sizes["softmax"]) <= channel for size in sizes.values()), sizes
-
-
-def test_ranks_times_lambda_init():
-    config = comparison("laptop", kind="rank")
-    models = [member.config.model for member in runs(config) if member.config.train.seed == 0]
-    shared = [(m.shared_rank, m.lambda_init) for m in models if m.attention_type == "shared_diff"]
-    assert sorted(shared, key=str) == sorted(
-        ((rank, lam) for rank in (2, 4, 8, 16) for lam in (None, 0.5, 0.8)), key=str
-    )
-    assert config.base.model.head_dim // 2 in {rank for rank, _ in shared}
-    sizes = [parameter_count(m) for m in models if m.attention_type != "none"]
-    assert max(sizes) - min(sizes) <= 3 * 128 * 4
-
-
-def test_long_studies_of_ranks_change_one_thing_at_a_time():
-    members = runs(comparison("study", kind="rank"))
-    models = {member.config.name: member.config.model for member in members}
-    assert len(models) == 10 * 5  # V1 at the common rate too
-    shared = [(m.shared_rank, m.lambda_init) for m in models.values() if m.shared_rank]
-    one_by_one = [(2, None), (4, None), (8, None), (16, None), (8, 0.8), (8, 0.5)]
-    assert sorted(shared, key=str) == sorted(one_by_one * 5, key=str)
 
 
 @pytest.mark.parametrize("kind", ["ablations", "rank"])

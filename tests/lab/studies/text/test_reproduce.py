@@ -8,15 +8,13 @@ import pytest
 import torch
 
 from diffattn.errors import DiffAttnError
-from diffattn.files.io import read_json, read_jsonl
+from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.records.run import RunRecord, config_hash
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.scales import comparison
-from diffattn.lab.training.prepare import open_data
-from diffattn.lab.training.run import train
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from record_files import change_record
 
@@ -142,16 +140,6 @@ def test_report_shows_the_study(study):
     assert f"{loss:.4f}" in page
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
-def test_another_process_gives_the_same_bytes(attention_type, study, settings, tmp_path):
-    config = comparison("smoke", settings=settings)
-    member = config.trials(config.base_rates())[SWEPT.index(attention_type)]
-    train(member.config, open_data(study / "data"), tmp_path / "here", facts=member.facts)
-    for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
-        expected = (study / "runs" / member.config.name / name).read_bytes()
-        assert (tmp_path / "here" / name).read_bytes() == expected, name
-
-
 def test_the_second_call_is_quick_and_changes_nothing(copied, settings, monkeypatch):
     monkeypatch.setattr(workers, "_Worker", None)  # no process is started
     before = snapshot(copied)
@@ -180,14 +168,6 @@ def test_runs_that_diverge_are_all_made_and_named_in_one_line(settings, tmp_path
     assert not (out / "results.json").exists()
     for name in NAMES:
         assert read_json(out / "runs" / name / "results.json")["validation_loss"] is None
-
-
-def test_rows_are_unique_in_every_run(study):
-    for name in NAMES:
-        rows = read_jsonl(study / "runs" / name / "metrics.jsonl")
-        keys = [(row["step"], "train_loss" in row) for row in rows]
-        assert len(set(keys)) == len(keys)
-        assert [row["step"] for row in rows] == sorted(row["step"] for row in rows)
 
 
 def test_default_folder_is_named_after_the_scale(settings, tmp_path, monkeypatch):
