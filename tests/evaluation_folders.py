@@ -1,6 +1,7 @@
 """Evaluation folders: of made-up answers, and of a protocol on a model."""
 
 from diffattn.files.io import log_facts, read_jsonl
+from diffattn.lab.evaluation.compare import Answers
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.records.evaluations import EvalResult, register
@@ -14,15 +15,26 @@ def write(folder, label, right, *, variant="key_values", weights=None, **more):
     part.mkdir(parents=True)
     rows = [{"id": str(i), "scores": {"recall": float(x)}} for i, x in enumerate(right)]
     write_rows(part / "items.jsonl", rows)
-    model = {"label": label, "weights": weights or label, "vocabulary": "v", "dtype": "float32"}
+    result = made_up(label, rows, variant=variant, weights=weights or label, **more)
+    result.write(part)
+    change_record(part / "result.json", items=log_facts(part / "items.jsonl"))
+    return part
+
+
+def made_up(label, rows, *, vocabulary="v", weights="", **more):
+    """A result of so many rows."""
+    model = {"label": label, "weights": weights, "vocabulary": vocabulary, "dtype": "float32"}
     values = {
-        "protocol": "key_values", "version": 1, "source": "", "variant": variant,
+        "protocol": "key_values", "version": 1, "source": "", "variant": "key_values",
         "model": model | {"bos": 1, "max_length": 8}, "parameters": {}, "choices": {},
         "metrics": [], "tables": {}, "num_items": len(rows), "num_failed": 0, "items": {},
     } | more  # fmt: skip
-    EvalResult(**values).write(part)
-    change_record(part / "result.json", items=log_facts(part / "items.jsonl"))
-    return part
+    return EvalResult(**values)
+
+
+def answers(label, rows, **more):
+    """The answers of a model in ``key_values``, or in the protocol that is named."""
+    return Answers.from_result(label, made_up(label, rows, **more), rows)
 
 
 def evaluated(model, protocol, folder, **options):

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from diffattn.lab.evaluation.compare import Answers, compare_answers
+from diffattn.lab.evaluation.compare import compare_answers
 from diffattn.lab.evaluation.guessing import Guess, guessing
 from diffattn.lab.evaluation.metrics import NAMED, guess_shares
-from diffattn.lab.records.evaluations import EvalResult
+from evaluation_folders import answers
 
 NEITHER = "uninformative: neither is above guessing where one can guess"
 ASKED = {(1, 1): 1.0, (2, 2): 0.85, (4, 2): 0.62, (6, 2): 0.55}
@@ -15,18 +15,9 @@ ASKED = {(1, 1): 1.0, (2, 2): 0.85, (4, 2): 0.62, (6, 2): 0.55}
 DIFF = {(1, 1): 1.0, (2, 2): 0.92, (4, 2): 0.84, (6, 2): 0.85}
 
 
-def answers(label, rows, protocol):
-    model = {"label": label, "dtype": "f", "bos": 1, "max_length": 1, "vocabulary": "v"}
-    result = EvalResult(
-        protocol=protocol, version=1, source="", variant="part", model=model, parameters={},
-        choices={}, metrics=[], tables={}, num_items=len(rows), num_failed=0, items={},
-    )  # fmt: skip
-    return Answers.from_result(label, result, rows)
-
-
 def whole(sides, protocol="needle", over="items"):
     """The comparison of the last model by the primary score; ``sides`` by label."""
-    of = {label: answers(label, rows, protocol) for label, rows in sides.items()}
+    of = {label: answers(label, rows, protocol=protocol) for label, rows in sides.items()}
     found = compare_answers({"part": of}, list(of), ["part"], {}).differences
     return [one for one in found if one.primary and one.over == over][-1]
 

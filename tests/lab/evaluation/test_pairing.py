@@ -4,7 +4,6 @@ import pytest
 
 from diffattn.lab.evaluation.catalog import PRIMARY, PROTOCOLS
 from diffattn.lab.evaluation.compare import (
-    Answers,
     compare_answers,
     differences,
     pair_items,
@@ -13,17 +12,8 @@ from diffattn.lab.evaluation.judge.session import PROTOCOL as JUDGED
 from diffattn.lab.evaluation.metrics import is_share, primary_score
 from diffattn.lab.evaluation.protocol import prompt_facts
 from diffattn.lab.evaluation.verdicts import partners, with_verdicts
-from diffattn.lab.records.evaluations import EvalResult, PairedDifference
-
-
-def answers(label, rows, *, vocabulary="v", **more):
-    facts = {"label": label, "vocabulary": vocabulary, "dtype": "float32", "bos": 1}
-    values = {
-        "protocol": "key_values", "version": 1, "source": "", "variant": "key_values",
-        "model": facts | {"max_length": 8}, "parameters": {}, "choices": {}, "metrics": [],
-        "tables": {}, "num_items": len(rows), "num_failed": 0, "items": {},
-    } | more  # fmt: skip
-    return Answers.from_result(label, EvalResult(**values), rows)
+from diffattn.lab.records.evaluations import PairedDifference
+from evaluation_folders import answers
 
 
 def rows(right, text="same", **more):

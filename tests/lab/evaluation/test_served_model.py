@@ -2,9 +2,6 @@
 
 import json
 import re
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -15,42 +12,19 @@ from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.served_model import ServedModel, served_settings
 from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.records.evaluations import EvalResult
+from judge_server import judge_server
 
 KEY = "sk-very-secret-key"
 
 
-@contextmanager
 def server(answer, *, failures=0):
     """Serve completions of ``answer(body)``; the first so many requests get a 503."""
-    asked, lock = [], threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                asked.append({"path": self.path, "body": body, "headers": dict(self.headers)})
-                fails = len(asked) <= failures
-            text = "" if fails else answer(body)
-            if fails or not isinstance(text, str):
-                data, status = b"no", 503 if fails else text
-            else:
-                choice = {"text": text, "index": 0, "finish_reason": "stop"}
-                data, status = json.dumps({"model": "m", "choices": [choice]}).encode(), 200
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def complete(body):
+        choice = {"text": answer(body), "index": 0, "finish_reason": "stop"}
+        return 200, {"model": "m", "choices": [choice]}, {}
 
-        def log_message(self, *_):
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_port}/v1", asked
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
+    return judge_server(*[(503, b"no", {})] * failures, complete)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +98,7 @@ def test_ruler_runs_on_a_server_beside_a_local_model(build, tokenizer, tokenizer
 
 
 def test_what_a_server_cannot_do_is_refused_by_name(open_served):
-    with server(lambda body: 401) as (url, asked):
+    with judge_server((401, b"no", {})) as (url, asked):
         model = open_served(url)
         for call in (lambda: model.score([]), lambda: model.read([1]), lambda: model.network):
             with pytest.raises(ModelError, match="big: this protocol needs logits or maps"):

@@ -1,4 +1,4 @@
-"""A chat endpoint in a thread, with a script of what it answers."""
+"""An endpoint of a language model in a thread, with a script of what it answers."""
 
 import json
 import threading
@@ -21,9 +21,10 @@ def completion(text=TRUE):
 def judge_server(*script):
     """Serve; the n-th request gets the n-th answer of the script, the last one again and again.
 
-    An answer is ``(status, body, headers)``, a JSON value or bytes for the body; a number of
-    seconds to hang instead; ``"drip"`` or ``"drip headers"``: a byte now and then. Yields the base
-    URL and the list of what was asked: path, headers and body.
+    An answer is ``(status, body, headers)``, a JSON value or bytes for the body, or a function of
+    the request's body that gives them; a number of seconds to hang instead; ``"drip"`` or ``"drip
+    headers"``: a byte now and then. Yields the base URL and the list of what was asked: path,
+    headers and body.
     """
     asked, lock = [], threading.Lock()
 
@@ -47,7 +48,7 @@ def judge_server(*script):
                     self.wfile.flush()
                     time.sleep(0.02)
                 return
-            status, content, headers = answer
+            status, content, headers = answer(body) if callable(answer) else answer
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
             for name, value in headers.items():
