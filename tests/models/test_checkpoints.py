@@ -5,10 +5,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from diffattn.errors import ConfigError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES
+from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from model_folders import edit_config
+from model_folders import edit_config, edit_weights
 
 
 @torch.no_grad()
@@ -94,3 +95,22 @@ def test_a_configuration_that_does_not_fit_is_an_error(
     edit_config(tmp_path, **{name: value})
     with pytest.raises(error, match=message):
         DiffTransformerForCausalLM.from_pretrained(tmp_path)
+
+
+DOWN = "model.layers.1.mlp.down_proj.weight"
+MORE = "model.layers.2.mlp.down_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda weights: weights.pop(DOWN), f"no {DOWN}"),
+        (lambda w: w.update({DOWN: w[DOWN][:, 1:].contiguous()}), f"another shape of {DOWN}"),
+        (lambda weights: weights.update({MORE: weights[DOWN].clone()}), f"also {MORE}"),
+    ],
+)
+def test_weights_that_a_model_would_make_up_or_leave_out(change, got, make_config, build, tmp_path):
+    build(make_config()).save_pretrained(tmp_path)
+    edit_weights(tmp_path, change)
+    with pytest.raises(CheckpointError, match=rf"got {got} \(1 such names\)\.$"):
+        load_model(str(tmp_path))

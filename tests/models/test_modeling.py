@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from diffattn.errors import ConfigError
+from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.rotary import rotary_embedding
 
@@ -64,6 +65,16 @@ def test_hidden_states_are_recorded(model, ids):
     assert len(out.hidden_states) == 3
     assert torch.equal(out.hidden_states[0], model.model.embed_tokens(ids))
     assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
+
+
+def test_a_block_adds_its_two_residuals(attention_type, make_config):
+    """Eq. (4) and (5) of the DIFF Transformer paper."""
+    config = make_config(attention_type, attn_implementation="diffattn")
+    block = DiffTransformerBlock(config, 0).double()
+    x = torch.randn(2, 5, config.hidden_size, dtype=torch.float64)
+    y = block.self_attn(block.input_layernorm(x)) + x
+    expected = block.mlp(block.post_attention_layernorm(y)) + y
+    assert torch.equal(block(x), expected)
 
 
 def test_positions_count(model, ids, assert_only_rounding, logits_of):

@@ -10,6 +10,7 @@ from transformers import (
     AutoModelForCausalLM,
     DiffLlamaForCausalLM,
     LlamaForCausalLM,
+    MistralForCausalLM,
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
     logging,
@@ -74,7 +75,10 @@ def diffllama(llama):
     )
 
 
-FAMILIES = {"llama": LlamaForCausalLM, "qwen2": Qwen2ForCausalLM, "qwen3": Qwen3ForCausalLM}
+FAMILIES = {
+    "llama": LlamaForCausalLM, "mistral": MistralForCausalLM,
+    "qwen2": Qwen2ForCausalLM, "qwen3": Qwen3ForCausalLM,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

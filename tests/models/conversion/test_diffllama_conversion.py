@@ -89,19 +89,34 @@ def test_shared_diff_is_folded_into_v1(make_config, build, converted, network, i
         assert (logits - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
+V2 = {"attention_type": "diff_v2"}
+
+
 @pytest.mark.scheduled
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("target", "changes", "message"),
     [
-        ({"attention_type": "diff_v2"}, "attention_type of a model for diffllama must be 'diff'"),
-        ({"head_norm": False}, "head_norm of a model for diffllama must be True, got False"),
-        ({"lambda_init": 0.5}, r"lambda_init of a model for diffllama must be None, got 0\.5"),
-        ({"head_norm_eps": 1e-3}, r"head_norm_eps of a model for diffllama must be 1e-05"),
+        ("diffllama", V2, "attention_type of a model for diffllama must be 'diff'"),
+        ("diffllama", {"head_norm": False}, "head_norm of a model for .* must be True, got False"),
+        ("diffllama", {"lambda_init": 0.5}, r"lambda_init of .* must be None, got 0\.5"),
+        ("diffllama", {"head_norm_eps": 1e-3}, r"head_norm_eps of .* must be 1e-05"),
+        ("original", {"hidden_size": 40}, "hidden_size of a model for original must be 64, got 40"),
+        ("original", V2 | {"lambda_bias": True}, "lambda_bias of a model for original"),
+        ("original", {"attention_type": "softmax"}, "attention_type of .* must be 'diff'"),
+        ("original", {"embedding_multiplier": 2.0}, "embedding_multiplier of .* must be 1.0"),
+        # Without the refusal the tensors of an option would be left out.
+        *(
+            (target, {"hidden_size": 64, option: True} | kind, rf"{option} of .* must be False")
+            for target, kind in (("diffllama", {}), ("original", {}), ("original", V2))
+            for option in ("qkv_bias", "qk_norm")
+        ),
     ],
 )
-def test_settings_that_diffllama_lacks_are_refused(changes, message, make_config, build, tmp_path):
-    config = {"attention_type": "diff"} | changes
+def test_settings_that_a_layout_lacks_are_refused(
+    target, changes, message, make_config, build, tmp_path
+):
+    config = {"attention_type": "diff", "hidden_size": 64 if target == "original" else 24} | changes
     build(make_config(**config)).save_pretrained(tmp_path / "ours")
     with pytest.raises(ConfigError, match=message):
-        convert(str(tmp_path / "ours"), "diffllama", tmp_path / "out")
+        convert(str(tmp_path / "ours"), target, tmp_path / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["ours"]

@@ -20,7 +20,6 @@ NEW = {
 OPTION = {"qwen2": "qkv_bias", "qwen3": "qk_norm"}
 PLAIN = {"head_norm": False}
 every_family = pytest.mark.parametrize("family", FAMILIES)
-with_options = pytest.mark.parametrize("family", OPTION)
 
 
 PUSHED = (  # every family, with what differs most in each
@@ -142,20 +141,6 @@ def test_caches_and_kernels_agree(family, target, start, network, ids, implement
 
 @pytest.mark.scheduled
 @every_family
-def test_folding_shared_diff_keeps_biases_and_norms(family, start, network, ids, tmp_path):
-    shared = network(start(family, "shared_diff"))
-    with torch.no_grad():  # off the start, where both maps are equal
-        for layer in shared.model.layers:
-            layer.self_attn.q_down_proj.weight.normal_(0.0, 0.2)
-    shared.save_pretrained(tmp_path / "shared")
-    convert(str(tmp_path / "shared"), "diff", tmp_path / "out")
-    with torch.no_grad():
-        logits, same = (network(tmp_path / x)(ids).logits for x in ("out", "shared"))
-    assert (logits - same).abs().max() < 1e-5 * same.abs().max()
-
-
-@pytest.mark.scheduled
-@every_family
 def test_scaled_rope_is_kept(family, source, converted, network, ids):
     """As these families are told to read longer contexts."""
     rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
@@ -169,17 +154,22 @@ def test_scaled_rope_is_kept(family, source, converted, network, ids):
 
 SLIDING = "layer_types must be full_attention, or .*, got 'sliding_attention'"
 CHUNKED = "layer_types must be full_attention, or .*, got 'chunked_attention'"
-WINDOWED = {"use_sliding_window": True, "sliding_window": 16, "max_position_embeddings": 64}
+WINDOWED = {"sliding_window": 16, "max_position_embeddings": 64}
+MIXED = WINDOWED | {"use_sliding_window": True, "max_window_layers": 1}
 
 
 @pytest.mark.scheduled
-@with_options
-def test_windows_are_refused_unless_no_layer_has_one(family, source, converted, tmp_path):
-    mixed = source(family, max_window_layers=1, **WINDOWED)
+@pytest.mark.parametrize(
+    ("family", "settings"), [("mistral", WINDOWED), ("qwen2", MIXED), ("qwen3", MIXED)]
+)
+def test_windows_are_refused_unless_no_layer_has_one(family, settings, source, converted, tmp_path):
+    windowed = source(family, **settings)
     with pytest.raises(CheckpointError, match="--set max_position_embeddings=16"):
-        convert(str(mixed), "diff_v2", tmp_path / "out")
-    assert converted(mixed, "diff_v2", changes={"max_position_embeddings": 16}).exists()
-    assert converted(source(family, max_window_layers=2, **WINDOWED), "diff_v2").exists()
+        convert(str(windowed), "diff_v2", tmp_path / "out")
+    assert converted(windowed, "diff_v2", changes={"max_position_embeddings": 16}).exists()
+    if family != "mistral":
+        whole = source(family, **settings | {"max_window_layers": 2})
+        assert converted(whole, "diff_v2").exists()
 
 
 @pytest.mark.scheduled
@@ -189,6 +179,9 @@ def test_windows_are_refused_unless_no_layer_has_one(family, source, converted, 
         ("qwen2", {"model_type": "qwen2_moe"}, "model_type must be one of .*, got 'qwen2_moe'"),
         ("qwen2", {"model_type": "qwen2_5_vl"}, "model_type must be one of .*, got 'qwen2_5_vl'"),
         ("qwen3", {"model_type": "qwen3_moe"}, "model_type must be one of .*, got 'qwen3_moe'"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act must be 'silu', as in a DIFF Tr.*'gelu'"),
+        ("llama", {"attention_bias": True}, "attention_bias must be False, .* no .* its output"),
+        ("llama", {"mlp_bias": True}, "mlp_bias must be False, .* no biases on its feed-forward"),
         ("qwen3", {"attention_bias": True}, "attention_bias must be False, .* its output"),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, SLIDING),
         ("qwen3", {"layer_types": ["chunked_attention", "full_attention"]}, CHUNKED),
@@ -196,24 +189,12 @@ def test_windows_are_refused_unless_no_layer_has_one(family, source, converted, 
         ("qwen3", {"model_type": "qwen2"}, r"must hold .*\.bias as \[\d+\], got none"),
     ],
 )
-def test_other_members_are_refused_by_name(family, changes, message, source, tmp_path):
+def test_other_members_and_settings_are_refused_by_name(family, changes, message, source, tmp_path):
     given = shutil.copytree(source(family), tmp_path / "given")
     edit_config(given, **changes)
     with pytest.raises(CheckpointError, match=message):
         convert(str(given), "diff_v2", tmp_path / "out")
     assert [x.name for x in tmp_path.iterdir()] == ["given"]
-
-
-@pytest.mark.scheduled
-@with_options
-@pytest.mark.parametrize(
-    ("kind", "target"), [("diff", "diffllama"), ("diff", "original"), ("diff_v2", "original")]
-)
-def test_options_that_layouts_lack_are_refused(family, kind, target, start, tmp_path):
-    """Without the refusal the tensors would be left out."""
-    message = rf"{OPTION[family]} of a model for {target}\w* must be False"
-    with pytest.raises(ConfigError, match=message):
-        convert(str(start(family, kind)), target, tmp_path / "out")
 
 
 @pytest.mark.scheduled
