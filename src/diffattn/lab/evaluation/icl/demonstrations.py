@@ -1,10 +1,12 @@
 """Demonstrations for in-context learning: chosen, ordered, and read once."""
 
 import random
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import accumulate
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -105,13 +107,7 @@ class IclTask:
 
     def how_many_fit(self, model: LanguageModel, pieces: Sequence[Sequence[int]]) -> int:
         """How many demonstrations fit the model with any question and label."""
-        left, fit = model.max_length - self.room, 0
-        for piece in pieces:
-            left -= len(piece)
-            if left < 0:
-                break
-            fit += 1
-        return fit
+        return most_within(map(len, pieces), model.max_length - self.room)
 
     def _question(self, text: str) -> str:
         return f"{self.known.x_prefix}{text}\n{self.known.y_prefix.rstrip()}"
@@ -141,6 +137,11 @@ class DemonstrationReader:
     def text(self, model: LanguageModel, count: int) -> str:
         """The first ``count`` demonstrations as they are read."""
         return model.decode([token for piece in self.pieces[:count] for token in piece])
+
+
+def most_within(sizes: Iterable[int], room: int) -> int:
+    """How many of the sizes, from the first on, ``room`` holds."""
+    return bisect_right(list(accumulate(sizes)), room)
 
 
 def balanced_rounds(

@@ -15,6 +15,7 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     balanced_rounds,
     encode_after,
     kept_per_model,
+    most_within,
 )
 from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
@@ -190,13 +191,8 @@ class RemappedLabels(IclProtocol):
         rest = len(model.encode_prompt(_INSTRUCTION + "\n\n")) + max(_NEW_TOKENS, trie.longest)
         fit = max(self.grid)
         for example in test:
-            left, fitting = model.max_length - rest - size[example], 0
-            for demonstration in self._demonstrations(data, example, fit):
-                left -= size[demonstration]
-                if left < 0:
-                    break
-                fitting += 1
-            fit = min(fit, fitting)
+            shown = self._demonstrations(data, example, fit)
+            fit = most_within((size[x] for x in shown), model.max_length - rest - size[example])
         return self.numbers_that_fit(model, self.grid, fit)
 
 

@@ -19,7 +19,7 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     needle,
 )
 from diffattn.lab.evaluation.metrics import metric
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.records.evaluations import Metric
@@ -107,7 +107,13 @@ class AttentionSegments(MagicProtocol):
         table = []
         for depth in self.depths:
             at_depth = [row for row in rows if row["depth"] == depth]
-            for normalised, weights, part in _keys(at_depth[0]["shares"]) if at_depth else ():
+            parts = [
+                (n, w, part)
+                for n, kinds in (at_depth[0]["shares"] if at_depth else {}).items()
+                for w, shares in kinds.items()
+                for part in shares
+            ]
+            for normalised, weights, part in parts:
                 interval = cluster_mean([r["shares"][normalised][weights][part] for r in at_depth])
                 where = {"weights": weights, "normalised": normalised, "depth": depth}
                 ends = {"low": interval.low, "high": interval.high, "n": interval.n}
@@ -153,14 +159,10 @@ class AttentionSegments(MagicProtocol):
                 parts["noise"] = parts["before"] + parts["after"]
                 shares.setdefault(normalised, {})[weights] = parts
         row: dict[str, Any] = {
-            "depth": prompt.depth,
             "city": prompt.cities[0],
             "number": prompt.numbers[0],
             "spans": spans,
             "realised": [round(x, 3) for x in prompt.realised],
-            "prompt_tokens": len(prompt.ids),
-            "prompt": prompt_facts(model.decode(prompt.ids)),
-            "haystack": prompt.haystack,
             "shares": shares,
             # Rows of the signed map sum to 1 − λ, whatever the kind of λ; 1 for softmax.
             "one_minus_lambda": sums["signed"][..., : len(SEGMENTS)].sum(-1).mean(-1).tolist(),
@@ -190,13 +192,6 @@ def _number(model: LanguageModel, prompt: MagicPrompt) -> tuple[int, int]:
     sentence = needle(prompt.cities[0], prompt.numbers[0]).removesuffix("\n")
     given = len(encode_within(model, f"\n{answer(prompt.cities[0])}"))
     return first + given, prompt.spans[0][0] + len(encode_within(model, sentence))
-
-
-def _keys(shares: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[tuple[str, str, str]]:
-    """Normalisation, weights and part of every share."""
-    return [
-        (n, w, part) for n, kinds in shares.items() for w, parts in kinds.items() for part in parts
-    ]
 
 
 def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

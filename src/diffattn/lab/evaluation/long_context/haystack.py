@@ -19,7 +19,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.data.gutenberg import strip_gutenberg
 from diffattn.lab.evaluation.long_context.lengths import LengthProtocol
-from diffattn.lab.evaluation.protocol import Item
+from diffattn.lab.evaluation.protocol import Item, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, Prefix
 from diffattn.lab.inference.prompting import prompt_text, require_chat_template
@@ -77,13 +77,19 @@ class HaystackProtocol(LengthProtocol):
         prompts: Sequence[Any],
         row: Callable[[Any, Prefix], dict[str, Any]],
     ) -> list[dict[str, Any]]:
-        """The rows of prompts, each made of its prompt and of all its tokens but the last.
+        """The rows of prompts: their facts, and what ``row`` gives for all tokens but the last.
 
         What several prompts begin with is read once.
         """
         rows: dict[int, dict[str, Any]] = {}
         for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
-            rows[i] = row(prompts[i], prefix)
+            prompt = prompts[i]
+            rows[i] = {
+                "depth": prompt.depth,
+                "haystack": prompt.haystack,
+                "prompt_tokens": len(prompt.ids),
+                "prompt": prompt_facts(model.decode(prompt.ids)),
+            } | row(prompt, prefix)
             del prefix  # the next prompt is read only now: one less in memory
         return [rows[i] for i in range(len(prompts))]
 

@@ -17,7 +17,7 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     forced_number,
 )
 from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.records.evaluations import Metric
@@ -183,7 +183,6 @@ def _row(
         "needles": task.num_needles,
         "asked": task.num_asked,
         "length": task.length,
-        "depth": prompt.depth,
         "sample": task.sample,
         "cities": [city for city, _ in asked],
         "numbers": [number for _, number in asked],
@@ -191,12 +190,9 @@ def _row(
         "output": written.text,
         "finished": written.finished,
         "depths": [round(x, 3) for x in prompt.realised],
-        "prompt_tokens": len(prompt.ids),
-        "prompt": prompt_facts(model.decode(prompt.ids)),
         "room_tokens": task.room,
         **guess_shares(task.num_asked, task.num_needles, named),
         "haystack_tokens": prompt.haystack_tokens,
-        "haystack": prompt.haystack,
         "scores": {
             "recall": sum(recalled) / len(recalled),
             "all_correct": float(all(recalled)),

@@ -16,7 +16,7 @@ from diffattn.lab.evaluation.long_context.haystack import (
     read_haystack_tokens,
 )
 from diffattn.lab.evaluation.metrics import score_metric
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.inference.scoring import Continuation
@@ -219,12 +219,8 @@ def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str
             "control_logprob_per_token": logprob,
         }
     return {
-        "depth": prompt.depth,
         "realised": None if prompt.realised is None else round(prompt.realised, 3),
         "output": written.text,
         "finished": written.finished,
-        "prompt_tokens": len(prompt.ids),
-        "prompt": prompt_facts(model.decode(prompt.ids)),
-        "haystack": prompt.haystack,
         "scores": scores,
     }

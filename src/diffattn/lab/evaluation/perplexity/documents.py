@@ -1,6 +1,7 @@
 """Texts for perplexities: documents without boilerplate."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import Document, load_corpus
 from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.evaluation.protocol import Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 
 _CUT_TOKENS = 16
@@ -20,42 +22,43 @@ def open_texts(source: str, text_field: str, *, split: str = "train") -> Iterato
         yield Document(name=document.name, text=strip_gutenberg(document.text))
 
 
-def long_texts(
-    protocol: str,
-    model: LanguageModel,
-    source: str,
-    text_field: str,
-    *,
-    least: int,
-    most: int,
-    documents: int | None,
-) -> dict[str, np.ndarray]:
-    """The first tokens, ``most`` of them, of every document that has ``least``, by name.
+@dataclass(frozen=True, kw_only=True)
+class TextProtocol(Protocol):
+    """A protocol over the documents of a corpus."""
 
-    ``documents`` limits their number, in the order of the corpus.
-    """
-    texts: dict[str, np.ndarray] = {}
-    longest: Document | None = None
-    count = 0
-    for document in open_texts(source, text_field):
-        count += 1
-        if longest is None or len(document.text) > len(longest.text):
-            longest = document
-        if len(document.text.encode()) < least:  # a token has a byte or more
-            continue
-        ids = first_tokens(model, document.text, most)
-        if len(ids) >= least:
-            texts[document.name] = np.array(ids)
-        if len(texts) == documents:
-            break
-    if not texts:
-        assert longest is not None  # every source raises rather than end without a document
-        size = len(model.encode(longest.text))
-        raise ConfigError(
-            f"{protocol}: one document or more must have {least} tokens, got none of {count} in "
-            f"{source!r}; the longest, {longest.name!r}, has {size}."
-        )
-    return texts
+    texts: str = "stdlib"
+    """Documents: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
+    text_field: str = "text"
+
+    def long_texts(
+        self, model: LanguageModel, *, least: int, most: int, documents: int | None
+    ) -> dict[str, np.ndarray]:
+        """The first tokens, ``most`` of them, of every document that has ``least``, by name.
+
+        ``documents`` limits their number, in the order of the corpus.
+        """
+        texts: dict[str, np.ndarray] = {}
+        longest: Document | None = None
+        count = 0
+        for document in open_texts(self.texts, self.text_field):
+            count += 1
+            if longest is None or len(document.text) > len(longest.text):
+                longest = document
+            if len(document.text.encode()) < least:  # a token has a byte or more
+                continue
+            ids = first_tokens(model, document.text, most)
+            if len(ids) >= least:
+                texts[document.name] = np.array(ids)
+            if len(texts) == documents:
+                break
+        if not texts:
+            assert longest is not None  # every source raises rather than end without a document
+            size = len(model.encode(longest.text))
+            raise ConfigError(
+                f"{self.name}: one document or more must have {least} tokens, got none of {count} "
+                f"in {self.texts!r}; the longest, {longest.name!r}, has {size}."
+            )
+        return texts
 
 
 def first_windows(

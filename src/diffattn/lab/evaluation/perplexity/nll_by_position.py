@@ -8,10 +8,9 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.metrics import loss_metric
-from diffattn.lab.evaluation.perplexity.documents import long_texts, text_bytes
+from diffattn.lab.evaluation.perplexity.documents import TextProtocol, text_bytes
 from diffattn.lab.evaluation.protocol import (
     Item,
-    Protocol,
     Summary,
     prompt_facts,
     split_long_batches,
@@ -30,7 +29,7 @@ _REFITS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class NllByPosition(Protocol):
+class NllByPosition(TextProtocol):
     r"""Cumulative average loss over the position in a long document.
 
     .. math:: C(t) = \frac 1 t \sum_{s \le t} \frac 1 D \sum_d -\log p(x^d_s \mid x^d_{<s})
@@ -58,9 +57,6 @@ class NllByPosition(Protocol):
 
     length: int = 65_536
     """Tokens of a window, all of them predicted."""
-    texts: str = "stdlib"
-    """Documents: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
-    text_field: str = "text"
     documents: int | None = 50
     """How many are taken, in the order of the corpus. None: all that are long enough."""
     windows: int = 1
@@ -75,15 +71,8 @@ class NllByPosition(Protocol):
         self.require_fit(model, "length", self.length)
         given = 0 if model.start() else 1  # without BOS the token before a window is given
         size = self.length + given
-        texts = long_texts(
-            self.name,
-            model,
-            self.texts,
-            self.text_field,
-            least=size,
-            most=self.windows * self.length + given,
-            documents=self.documents,
-        )
+        most = self.windows * self.length + given
+        texts = self.long_texts(model, least=size, most=most, documents=self.documents)
         items = [
             Item(id=f"{name}:{index}", payload=tokens[start : start + size], cluster=name)
             for name, tokens in texts.items()

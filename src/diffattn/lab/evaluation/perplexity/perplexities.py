@@ -10,14 +10,13 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.lab.evaluation.perplexity.documents import (
+    TextProtocol,
     first_tokens,
-    long_texts,
     open_texts,
     text_bytes,
 )
 from diffattn.lab.evaluation.protocol import (
     Item,
-    Protocol,
     Summary,
     prompt_facts,
     split_long_batches,
@@ -25,15 +24,6 @@ from diffattn.lab.evaluation.protocol import (
 )
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextProtocol(Protocol):
-    """A protocol over the documents of a corpus."""
-
-    texts: str = "stdlib"
-    """Documents: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
-    text_field: str = "text"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +72,8 @@ class SlidingPerplexity(TextProtocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One document and window per item."""
         self.require_fit(model, "windows", max(self.windows))
-        texts = long_texts(
-            self.name,
-            model,
-            self.texts,
-            self.text_field,
-            least=self.tokens,
-            most=self.tokens,
-            documents=self.documents,
+        texts = self.long_texts(
+            model, least=self.tokens, most=self.tokens, documents=self.documents
         )
         return [
             [Item(id=f"{name}:{window}", payload=(tokens, window), cluster=name)]
