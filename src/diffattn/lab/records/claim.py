@@ -8,15 +8,20 @@ from diffattn.errors import CheckpointError
 from diffattn.files.io import is_empty_folder
 from diffattn.lab.records.run import RunRecord
 
+_HINT = "Choose another --out."
 
-def is_claimed(folder: Path, marker: str, subject: str, *, besides: str | None = None) -> bool:
+
+def is_claimed(
+    folder: Path, marker: str, subject: str, *, besides: str | None = None, hint: str = _HINT
+) -> bool:
     """Whether ``folder`` holds work of a kind; if not, it is free.
 
     Args:
         folder: Output folder; need not exist.
         marker: Name of the file that work of this kind begins with.
-        what: The work in words, with its article.
+        subject: The work in words, with its article.
         besides: Name of one entry that may lie in a free folder.
+        hint: End of the message where the folder cannot be used.
 
     Raises:
         CheckpointError: The folder holds other files.
@@ -27,7 +32,7 @@ def is_claimed(folder: Path, marker: str, subject: str, *, besides: str | None =
     if folder.exists() and not is_empty_folder(folder, besides=besides):
         raise CheckpointError(
             f"{folder}: must be empty or hold {subject} ({marker}), got "
-            f"{'other files' if folder.is_dir() else 'a file'}. Choose another --out."
+            f"{'other files' if folder.is_dir() else 'a file'}. {hint}"
         )
     return False
 
@@ -39,21 +44,23 @@ def claim_run(
     *,
     besides: str | None = None,
     free: Collection[str] = (),
+    hint: str = _HINT,
 ) -> None:
     """Write ``run.json``, or check that the folder holds the same run.
 
     Args:
         folder: Run directory; made if it does not exist.
         record: The run; its config and seed are compared.
-        what: The run in words, with its article.
+        subject: The run in words, with its article.
         besides: Name of one entry that may lie in a free folder.
         free: Dotted names of settings that may differ.
+        hint: End of the message where the folder cannot be used.
 
     Raises:
         CheckpointError: The folder holds another run, whose first other setting is named, or other
             files.
     """
-    if not is_claimed(folder, "run.json", subject, besides=besides):
+    if not is_claimed(folder, "run.json", subject, besides=besides, hint=hint):
         record.write(folder)
         return
     recorded = RunRecord.read(folder)
@@ -64,7 +71,7 @@ def claim_run(
         if fault := difference(name, before, now, free):
             raise CheckpointError(
                 f"{folder}: must hold {subject} with the same settings to be continued, got "
-                f"{fault} ({recorded.name!r}). Choose another --out."
+                f"{fault} ({recorded.name!r}). {hint}"
             )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.files.io import append_jsonl, is_empty_folder, log_facts, recover_jsonl, write_jsonl
+from diffattn.errors import DiffAttnError
+from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
 from diffattn.lab.evaluation.judge.interface import (
     Judge,
     JudgeFailure,
@@ -21,6 +21,7 @@ from diffattn.lab.evaluation.judge.interface import (
 from diffattn.lab.evaluation.judge.prompt import read_verdict
 from diffattn.lab.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.records.claim import claim_run
 from diffattn.lab.records.evaluations import ITEMS, EvalResult, register
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord
@@ -141,7 +142,10 @@ def _judge_outputs(
 ) -> EvalResult:
     folder = outputs.folder.parent / variant
     with sole_writer(folder):
-        _claim(folder, f"{outputs.label}/{variant}", asker.judge)
+        config = {"protocol": PROTOCOL, "version": VERSION, "judge": asker.judge.facts()}
+        record = RunRecord(name=f"{outputs.label}/{variant}", config=config, seed=0)
+        hint = "Choose another name (--set name=...)."
+        claim_run(folder, record, "verdicts of the same judge", hint=hint)
         requests = outputs.requests(document)
         write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
         rows, _ = recover_jsonl(folder / "replies.jsonl")  # a damaged reply is asked for again
@@ -235,20 +239,3 @@ def _result(
         items=items,
         selection=outputs.result.selection,
     )
-
-
-def _claim(folder: Path, name: str, judge: Judge) -> None:
-    """Write ``run.json``, or check that the folder holds verdicts of this judge."""
-    config = {"protocol": PROTOCOL, "version": VERSION, "judge": judge.facts()}
-    if (folder / "run.json").exists():
-        if RunRecord.read(folder).config != config:
-            raise CheckpointError(
-                f"{folder}: must hold verdicts of the same judge and settings to be continued, "
-                "got others. Choose another name (--set name=...)."
-            )
-    elif not is_empty_folder(folder):
-        raise CheckpointError(
-            f"{folder}: must be empty or hold verdicts (run.json), got other files."
-        )
-    else:
-        RunRecord(name=name, config=config, seed=0).write(folder)
