@@ -10,13 +10,13 @@ from diffattn.lab.report.claims.evaluated import evaluation_claims, published_va
 from diffattn.lab.report.claims.tables import claims_table
 from diffattn.lab.report.evaluation.files import read_evaluation
 from diffattn.lab.report.evaluation.page import evaluation_document
-from diffattn.lab.report.page.elements import Bullets, Document, Element, Part, Text
+from diffattn.lab.report.page.elements import Bullets, Document, Part, Text
 from diffattn.lab.report.page.provenance import provenance
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.runs import showing, study_kind
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.sections import gradient_flow, recall, scaling, stability
-from diffattn.lab.report.study.beside import committed_text, live_text
+from diffattn.lab.report.study.beside import committed_text, loss_section
 from diffattn.lab.report.study.files import ROW_KINDS, read_study
 from diffattn.lab.report.study.page import text_document, text_markdown
 
@@ -98,12 +98,11 @@ def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path 
         CheckpointError: A file is damaged, or of another kind or schema version.
         OSError: The file cannot be written; an existing one is left as it was.
     """
-    loss: list[Element] = committed_text()
-    origins: list[Element] = []
+    loss, origins = loss_section(), []
     with showing(recall_folder, text):
         if (text / "study.json").exists():
             models = read_study(text)
-            loss = [*live_text(models), *loss]
+            loss = loss_section(models)
             origins = [Part("The language models", provenance(models))]
         beside = None if claims is None else claims_table(claims)
         study = recall.read_recall_study(recall_folder)

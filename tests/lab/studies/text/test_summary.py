@@ -10,7 +10,7 @@ def test_statement_below_the_range_names_heads_tokens_and_seeds():
     words = statement(comparison("laptop", kind="ablations", seeds=[0]))
     assert "below the tested range" in words
     assert "4 DIFF heads (the papers use 8 or more)" in words
-    assert "1,228,800 training tokens per run (the papers use 10 billion or more)" in words
+    assert "1,024,000 training tokens per run (the papers use 10 billion or more)" in words
     assert "cannot confirm or refute" in words
     assert "one seed" in words
     assert "5 seeds" in statement(comparison("study"))

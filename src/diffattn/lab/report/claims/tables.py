@@ -81,7 +81,8 @@ def claims_table(root: Path) -> Table:
         CheckpointError: A record is damaged or foreign.
     """
     judged = judged_claims(read_claim_records(root))
-    return table_of_claims(count_verdicts(judged), judged)
+    headers = [header for header in HEADERS if header not in ("If it holds", "p", "Record")]
+    return table_of_claims(count_verdicts(judged), judged, headers)
 
 
 def count_verdicts(judged: Sequence[JudgedClaim]) -> str:

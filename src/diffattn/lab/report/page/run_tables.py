@@ -16,13 +16,16 @@ from diffattn.lab.report.page.wording import (
     MISSING,
     brief_names,
     count,
+    listing,
     mebibytes,
     number,
     percent,
     ratio,
+    type_name,
 )
 
-_COSTS = ("tokens_per_second", "peak_bytes", "cpu_seconds")
+_SPEED = "tokens_per_second"
+_COSTS = (_SPEED, "peak_bytes", "cpu_seconds")
 
 
 def models_table(study: Study) -> Table:
@@ -60,6 +63,23 @@ def models_table(study: Study) -> Table:
     return table("Compared models, with the difference to the Transformer.", headers, rows)
 
 
+def cost_sentence(study: Study) -> str:
+    """Processor time per token beside the Transformer's, in words; empty without both."""
+    speeds = {name: median_cost(study.runs_of(name), _SPEED) for name in study.types}
+    base = speeds.pop(BASELINE, None)
+    factors = [
+        f"{number(base / speed, 2)} with {type_name(name)}"
+        for name, speed in speeds.items()
+        if base and speed
+    ]
+    if not factors:
+        return ""
+    return (
+        "Processor time per token of training, as a multiple of the Transformer's: "
+        f"{listing(factors)}."
+    )
+
+
 def cost_table(study: Study) -> Table:
     """Show speed and memory of every type: the median over its runs."""
     base = {key: median_cost(study.runs_of(BASELINE), key) for key in _COSTS}
@@ -70,8 +90,8 @@ def cost_table(study: Study) -> Table:
             continue
         middle = {key: median_cost(runs, key) for key in _COSTS}
         values = [
-            count(middle["tokens_per_second"]),
-            ratio(middle["tokens_per_second"], base["tokens_per_second"]),
+            count(middle[_SPEED]),
+            ratio(middle[_SPEED], base[_SPEED]),
             mebibytes(middle["peak_bytes"]),
             ratio(middle["peak_bytes"], base["peak_bytes"]),
             f"{number(middle['cpu_seconds'], 1)} s",

@@ -21,7 +21,7 @@ from diffattn.lab.report.page.elements import (
 )
 from diffattn.lab.report.page.maps import attention_maps
 from diffattn.lab.report.page.provenance import provenance, statement
-from diffattn.lab.report.page.run_tables import cost_table, models_table
+from diffattn.lab.report.page.run_tables import cost_sentence, cost_table, models_table
 from diffattn.lab.report.page.runs import (
     BASELINE,
     Study,
@@ -193,7 +193,6 @@ def _results(study: Study, task: str) -> list[Element]:
         tables.by_query_table(study, task),
         tables.trials_table(study, task),
         *_sweep(study, task),
-        tables.start_table(study, task),
     ]
     controls: list[Element] = []
     if entry["controls"]:
@@ -207,6 +206,7 @@ def _results(study: Study, task: str) -> list[Element]:
             [
                 entry["can"]["sentence"],
                 entry["sooner"]["sentence"],
+                *answers.committed_sentence(study, task),
                 tables.leak_in_words(entry["leak"]),
             ]
         ),
@@ -241,6 +241,7 @@ def _costs(study: Study) -> list[Element]:
     sizes: list[Element] = []
     for task in study.info["tasks"]:
         trials = trial_names(study.info, task, study.types)
+        costs.append(Text(cost_sentence(_only(study, trials))))
         costs.append(_with_task(task, cost_table(_only(study, trials))))
         # One run per type: the sizes of its models are those of all.
         one_seed = {**study.info, "seeds": study.info["seeds"][:1]}

@@ -89,6 +89,14 @@ def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
     return None if is_same or task != committed["task"] else committed
 
 
+def committed_sentence(study: Study, task: str) -> list[str]:
+    """Who learns it sooner in the committed study; empty beside itself."""
+    beside = committed_beside(study, task)
+    if beside is None:
+        return []
+    return [f"In the committed study of {beside['seeds']} seeds: {beside['sooner']}"]
+
+
 def answer_table(study: Study, task: str) -> Table:
     """Steps, accuracy and attention of every model that attends, one row each."""
     every = members_of(study, task)
@@ -124,10 +132,10 @@ def recall_summary(study: Study, task: str) -> dict[str, Any]:
     """
     steps = {name: _median(member) for name, member in members_of(study, task).items()}
     assert study.results is not None
-    pairs = study.results["tasks"][task]["sooner"]["pairs"]
+    sooner = study.results["tasks"][task]["sooner"]
     shared = any(
         (pair["first"], pair["later"]) == (V1, BASELINE) and UNIFORM in pair["explained_by"]
-        for pair in pairs
+        for pair in sooner["pairs"]
     )
     return {
         "config_hash": study.info["config_hash"],
@@ -135,6 +143,7 @@ def recall_summary(study: Study, task: str) -> dict[str, Any]:
         "seeds": len(study.info["seeds"]),
         "steps": steps,
         "shared": shared,
+        "sooner": sooner["sentence"],
     }
 
 

@@ -214,24 +214,6 @@ def leak_in_words(leak: dict[str, Any]) -> str:
     )
 
 
-def start_table(study: Study, task: str) -> Table:
-    """The most that a block writes before training, as a share of what the stream holds."""
-    entry = _entry(study, task)
-    rows = [
-        [
-            type_cell(name),
-            number_cell(number(summary["largest_write"], 2), summary["runs"]),
-        ]
-        for name, summary in {**entry["types"], **entry["controls"]}.items()
-    ]
-    caption = (
-        "Step 0: root mean square of the largest write of an attention layer or FFN, as a share of "
-        "what the residual stream holds there; largest over trials. Above 1 a token is drowned "
-        "before anything is learned."
-    )
-    return table(caption, ["Model", "Largest write"], rows)
-
-
 def by_query_table(study: Study, task: str) -> Table:
     """Test accuracy of each query in the order asked, and by depth where there are depths."""
     types = _entry(study, task)["types"]

@@ -1,5 +1,6 @@
 """A study of text as a section of another page: the live one, and the committed one."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from diffattn.files.io import read_json
@@ -34,28 +35,30 @@ from diffattn.lab.stats.intervals import Interval
 _NEW = "first_occurrence"
 
 
-def live_text(study: TextStudy) -> list[Element]:
-    """The models on text that have just been trained: one sentence, the curves and a table.
+def loss_section(live: TextStudy | None = None) -> list[Element]:
+    """Differences in loss: of models on text that have just been trained, and of the committed.
 
-    Empty if one of them has learned no more than a count of bigrams with copies.
+    Args:
+        live: Study of the few models of a laptop. Left out if one of these has learned no more
+            than a count of bigrams with copies.
     """
-    sentence = sentence_beside_counts(study)
-    if not sentence:
-        return []
-    every = variants_of(study)
+    sentence = "" if live is None else sentence_beside_counts(live)
+    if live is None or not sentence:
+        return committed_text()
     rows = [
         [
             type_cell(name, "" if name == BASELINE else variant.summary),
             loss_cell(variant.best),
-            difference_cell(study, variant, BASELINE),
+            difference_cell(live, variant, BASELINE),
         ]
-        for name, variant in every.items()
+        for name, variant in variants_of(live).items()
     ]
-    caption = f"Validation loss, {plural(len(study.info['seeds']), 'seed')}."
+    caption = f"Validation loss, {plural(len(live.info['seeds']), 'seed')}."
     losses = table(caption, ["Model", "Loss", "Minus Transformer"], rows)
-    chart = loss_chart(study, "chart-text-loss")
-    elements = [Text(sentence), chart, Fold("Losses and cost", [losses, cost_table(study)])]
-    return [element for element in elements if element is not None]
+    curves = loss_chart(live, "chart-text-loss")
+    details = [element for element in (losses, curves, cost_table(live)) if element is not None]
+    trained = [entry for name in live.variants if (entry := difference(live, name, BASELINE))]
+    return [Text(sentence), *committed_text(trained), Fold("The models that you trained", details)]
 
 
 def sentence_beside_counts(study: TextStudy) -> str:
@@ -82,10 +85,13 @@ def sentence_beside_counts(study: TextStudy) -> str:
     )
 
 
-def committed_text(config_hash: str | None = None) -> list[Element]:
+def committed_text(
+    trained: Sequence[Difference] = (), config_hash: str | None = None
+) -> list[Element]:
     """The differences of the committed study on text.
 
     Args:
+        trained: Differences of a study that has just run, drawn above the committed.
         config_hash: That of the study of the page; beside itself the committed one shows nothing.
     """
     committed = read_json(TEXT)
@@ -102,9 +108,13 @@ def committed_text(config_hash: str | None = None) -> list[Element]:
         "most of V2's lead is copying from the context."
     )
     shown = [_difference(entry, committed["seeds"]) for entry in committed["differences"]]
-    labels = [type_name(entry.variant) for entry in shown]
-    chart = difference_bars(shown, labels, f"the {type_name(BASELINE)}", "chart-committed")
-    elements = [Text(lead), chart, Fold("The numbers", [_committed_table(committed, shown)])]
+    labels = [f"Here: {type_name(entry.variant)}" for entry in trained]
+    where = "Committed: " if trained else ""
+    labels += [f"{where}{type_name(entry.variant)}" for entry in shown]
+    drawn = [*trained, *shown]
+    chart = difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
+    numbers = Fold("The committed study", [_committed_table(committed, shown)])
+    elements = [Text(lead), chart, numbers]
     return [element for element in elements if element is not None]
 
 

@@ -240,7 +240,7 @@ def difference_bars(
             "nats per token; below 0 is better", "", yaxis=ticks, showlegend=False, shapes=shapes
         ),
         caption=f"Validation loss minus that of {baseline}.{key}",
-        runs=names_of(map(_pair_names, shown), "Pairs"),
+        runs=names_of((_pair_names(entry) for entry in shown if entry.runs), "Pairs"),
         height=100 + 34 * len(shown),
         label="Paired differences in validation loss with intervals; the table gives the numbers",
     )

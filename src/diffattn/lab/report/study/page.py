@@ -251,7 +251,7 @@ def _costs(study: TextStudy) -> list[Element]:
 def _committed(study: TextStudy) -> list[Element]:
     """The committed study; nothing beside itself or beside ablations."""
     is_text = study.info.get("kind", "text") == "text"
-    return committed_text(study.info.get("config_hash")) if is_text else []
+    return committed_text(config_hash=study.info.get("config_hash")) if is_text else []
 
 
 def _only(study: TextStudy, variants: list[str]) -> TextStudy:
