@@ -56,7 +56,6 @@ def test_the_page_shows_every_run_and_number(study):
         "−1,234",
         "No attention and Transformer (softmax)",
         "1 seed each",
-        "0.88",
     ):
         assert shown in text, shown
     assert "50 % of the context is noise" in text

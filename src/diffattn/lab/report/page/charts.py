@@ -215,5 +215,6 @@ def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[fl
 
 
 def names_of(runs: Iterable[str], noun: str = "Runs") -> str:
-    """Names of the runs behind a chart, for its caption."""
-    return f"{noun}: {', '.join(brief_names(runs))}."
+    """Names of the runs behind a chart, for its caption; empty without runs."""
+    names = ", ".join(brief_names(runs))
+    return f"{noun}: {names}." if names else ""
