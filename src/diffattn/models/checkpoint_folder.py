@@ -1,8 +1,13 @@
 """Where a model lies: a run directory of ours, a model folder, or a name on the hub."""
 
+import re
 from pathlib import Path
 
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, did_you_mean
+
+_HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
+_INSIDE = ("*/", "*/model/", "runs/*/model/", "*/runs/*/model/")
+_MOST_NAMES = 8
 
 
 def model_folder(path: Path) -> Path:
@@ -18,13 +23,31 @@ def checkpoint_folder(name_or_path: str) -> Path:
         CheckpointError: Nothing is there, or no model.
     """
     folder = model_folder(Path(name_or_path))
-    is_hub_name = len(folder.parts) == 2 and not folder.parent.exists()
-    if not folder.exists() and not is_hub_name:
+    if (folder / "config.json").exists():
+        return folder
+    if folder.exists():
         raise CheckpointError(
-            f"{name_or_path}: must be a run directory, a model folder or a hub name, got nothing."
+            f"{name_or_path}: must hold a model (config.json, or model/config.json), got "
+            f"{_listed(models_inside(folder))}."
         )
-    if folder.exists() and not (folder / "config.json").exists():
-        raise CheckpointError(
-            f"{name_or_path}: must hold a model (config.json, or model/config.json), got none."
-        )
-    return folder
+    if _HUB_NAME.fullmatch(name_or_path) and not (folder.parent.name and folder.parent.exists()):
+        return folder
+    parent = folder.parent
+    names = {path.relative_to(parent).parts[0] for path in models_inside(parent)}
+    raise CheckpointError(
+        f"{name_or_path}: must be a run directory, a model folder or a hub name, got nothing."
+        f"{did_you_mean(folder.name, sorted(names))}"
+    )
+
+
+def models_inside(folder: Path) -> list[Path]:
+    """The run directories and model folders of a study, or of any folder of them."""
+    places = [path.parent for inside in _INSIDE for path in folder.glob(f"{inside}config.json")]
+    return sorted(path.parent if path.name == "model" else path for path in places)
+
+
+def _listed(models: list[Path]) -> str:
+    if not models:
+        return "none"
+    names = ", ".join(map(str, models[:_MOST_NAMES]))
+    return f"several: {names}{', ...' if len(models) > _MOST_NAMES else ''}. Name one of them"

@@ -15,6 +15,7 @@ from diffattn.files.manifest import MANIFEST, verify_manifest
 from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.config.numbers import is_whole
 from diffattn.models.folder_check import check_folder
+from diffattn.models.hub import name_or_cached
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.weight_files import files_in
 
@@ -48,6 +49,9 @@ def load_model(
     folder = checkpoint_folder(name_or_path)
     if revision is not None and folder.exists():
         raise ConfigError(f"{name_or_path}: revision must be of a hub name, got {revision!r}.")
+    if not folder.exists():
+        folder = Path(name_or_cached(name_or_path, revision))
+        revision = None if folder.exists() else revision
     source = {"revision": revision, "trust_remote_code": trust_remote_code}
     if verify and (folder / MANIFEST).exists():
         try:

@@ -121,7 +121,7 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
         (("train", "smoke", "--out", "x", "--data", "mine"), 1, "data.json: file must exist"),
         (("pack", "stdlib", "--out", "mine"), 1, "must be empty or hold packed data"),
         (("pack", "stdlib", "--out", "file"), 2, "file: must be a folder"),
-        (("generate", "nothing", "--prompt", "x"), 1, "got nothing"),
+        (("generate", "nothing", "--prompt", "x"), 1, "nothing: no folder of this name is in"),
         (("generate", "mine", "--prompt", "x"), 1, "must hold a model (config.json"),
         (("generate", "mine/x", "--prompt", "x"), 1, "got nothing"),
     ):

@@ -82,6 +82,7 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("bench ops --only tritn", "Did you mean 'triton'?"),
         ("bench models --only difff", "Did you mean 'diff'?"),
         ("generate {out} --prompt a --temperature inf", "--temperature must be finite"),
+        ("generate {out} --top-k 3", "--top-k and --top-p need --temperature"),
         ("inspect a a --text a --out {out}", "labels must differ"),
         ("inspect a --out {out}", "one of --text, --file and --needle must be given"),
         ("inspect a --needle --set dept=1 --out {out}", "Did you mean 'depth'?"),

@@ -17,7 +17,10 @@ _Models = Annotated[
         help="run directories, model folders or hub names, side by side on the same text",
     ),
 ]
-_Out = Annotated[Path, typer.Option(help="new folder for analysis.json and report.html")]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="new folder for analysis.json and report.html [runs/analysis-LABEL]"),
+]
 _Text = Annotated[str | None, typer.Option(help="text to read")]
 _File = Annotated[Path | None, typer.Option(help="file of text to read")]
 _Data = Annotated[
@@ -37,7 +40,7 @@ _Json = Annotated[bool, typer.Option("--json", help="print the record as JSON")]
 
 def analyze(
     model: _Models,
-    out: _Out,
+    out: _Out = None,
     text: _Text = None,
     file: _File = None,
     data: _Data = None,
@@ -54,9 +57,12 @@ def analyze(
     Reads one of --text, --file and --data, of any length: no whole map is held in memory. Of a run
     directory λ over training is shown, too; one without weights has that alone and needs no text.
     """
-    from diffattn.lab.inference.labels import labelled
+    from diffattn.lab.analysis.run_folders import is_log_alone
+    from diffattn.lab.cli.options import default_out, say
+    from diffattn.lab.inference.named_models import labelled
 
-    models = labelled(model, option="MODEL")
+    models = labelled(model, option="MODEL", on_message=say, has_no_folder=is_log_alone)
+    out = out or default_out("analysis", models)
     _require_destination(out, dtype)
     _require_text(models, text, file, data)
     settings = {
@@ -77,18 +83,15 @@ def _require_text(
 ) -> None:
     from diffattn.errors import ConfigError
     from diffattn.lab.analysis.run_folders import is_log_alone
-    from diffattn.models.checkpoint_folder import checkpoint_folder
 
     options = {"--text": text, "--file": file, "--data": data}
     given = [name for name, value in options.items() if value is not None]
-    with_weights = [path for path in models.values() if not is_log_alone(path)]
-    if len(given) > 1 or (with_weights and not given):
+    needs_text = not all(is_log_alone(path) for path in models.values())
+    if len(given) > 1 or (needs_text and not given):
         got = " and ".join(given) or "none"
         raise ConfigError(f"analyze: one of --text, --file and --data must be given, got {got}.")
     if file is not None and not file.is_file():
         raise ConfigError(f"{file}: must be a file of text, got none or something else.")
-    for path in with_weights:
-        checkpoint_folder(path)
 
 
 def _require_destination(out: Path, dtype: str) -> None:

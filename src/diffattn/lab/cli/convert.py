@@ -30,7 +30,10 @@ _To = Annotated[
         help="diffattn, diffllama or original; of a softmax model diff_v2, diff or shared_diff"
     ),
 ]
-_Out = Annotated[Path, typer.Option(help="new model folder; it appears when all is done")]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="new model folder; it appears when all is done [runs/TO-SOURCE]"),
+]
 _From = Annotated[
     str | None, typer.Option("--from", help="layout of SOURCE [what its config.json or names say]")
 ]
@@ -46,7 +49,7 @@ _Json = Annotated[bool, typer.Option("--json", help="print what was done as JSON
 def convert(
     source: _Source,
     to: _To,
-    out: _Out,
+    out: _Out = None,
     from_: _From = None,
     set_: _Set = None,
     verify: VerifyOption = True,
@@ -63,6 +66,8 @@ def convert(
     softmax models do not: their output changes unless --set head_norm=false. For adapters (peft):
     target_modules q_proj and o_proj, modules_to_save lambda_proj.
     """
+    from diffattn.lab.cli.options import default_out, say
+    from diffattn.lab.inference.named_models import best_of_study
     from diffattn.lab.records.settings import read_settings
     from diffattn.models.config.known_names import check_known
     from diffattn.models.conversion.layouts import LAYOUTS, TARGETS
@@ -71,6 +76,8 @@ def convert(
     if from_ is not None:
         check_known("convert", "--from", from_, LAYOUTS)
     changes = read_settings(set_ or [], dict.fromkeys(_KEYS, Any))
+    source = best_of_study(source, say)
+    out = out or default_out(to, [Path(source).stem])
     _require_new_folder(source, out)
     from diffattn.lab.cli.screen.progress import ByteProgress
     from diffattn.models.conversion.convert import convert as run

@@ -9,16 +9,19 @@ import typer
 
 from diffattn.lab.cli.options import AutoDtypeOption, DeviceOption, VerifyOption
 
-_Protocols = Annotated[
+_Asked = Annotated[
     list[str],
-    typer.Argument(help="protocols or presets (see 'diffattn list protocols'), or all"),
+    typer.Argument(
+        metavar="PROTOCOL|MODEL",
+        help="protocols or presets (see 'diffattn list protocols'), or all; then folders of models",
+    ),
 ]
 _Models = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         metavar="[LABEL=]PATH",
-        help="run directory, model folder or hub name, or LABEL=URL of a completions endpoint "
-        "(repeatable; the first that --out has seen is the baseline)",
+        help="run directory, study, model folder or hub name, or LABEL=URL of a completions "
+        "endpoint (repeatable; the first that --out has seen is the baseline)",
     ),
 ]
 _Settings = Annotated[
@@ -42,7 +45,10 @@ _Shard = Annotated[
         "puts them together",
     ),
 ]
-_Out = Annotated[Path, typer.Option(help="evaluation folder; continued if it exists")]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="evaluation folder; continued if it exists [runs/evaluation-LABEL]"),
+]
 _Quick = Annotated[bool, typer.Option("--quick", help="reduced sizes, to see it work")]
 _Limit = Annotated[int | None, typer.Option(min=1, help="at most so many items per protocol [all]")]
 _MaxLength = Annotated[
@@ -63,9 +69,9 @@ _Json = Annotated[bool, typer.Option("--json", help="print the results as JSON")
 
 
 def evaluate(
-    protocols: _Protocols,
-    model: _Models,
-    out: _Out,
+    asked: _Asked,
+    model: _Models = None,
+    out: _Out = None,
     set_: _Settings = None,
     served: _Served = None,
     quick: _Quick = False,
@@ -89,15 +95,17 @@ def evaluate(
     next item. 'diffattn report OUT' makes a page of it.
     """
     from diffattn.files.destination import require_folder_destination
+    from diffattn.lab.cli.options import default_out
     from diffattn.lab.cli.screen.progress import ItemProgress
     from diffattn.lab.evaluation.quick import QUICK_REACH, shortest_context
     from diffattn.lab.evaluation.registry import parts
     from diffattn.lab.evaluation.selection import Selection
-    from diffattn.lab.inference.labels import labelled
 
-    selection, models = Selection.read(shard, limit), labelled(model)
+    selection = Selection.read(shard, limit)
+    protocols, models = _protocols_and_models(asked, model or [], revision)
     longest = (max_length or shortest_context(models.values())) if quick else None
     chosen = parts(protocols, set_ or [], quick=quick, longest=longest)
+    out = out or default_out("evaluation", models, "-quick" if quick else "")
     require_folder_destination(out)
     if dry_run:
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
@@ -122,6 +130,35 @@ def evaluate(
         )
     _print_results(results, comparison, out, as_json=json_)
     _end_with_shortfalls(results, len(chosen) * len(models))
+
+
+def _protocols_and_models(
+    asked: Sequence[str], models: Sequence[str], revision: str | None
+) -> tuple[list[str], dict[str, str]]:
+    """Names of protocols, and paths of models by label, which may stand among the arguments."""
+    from diffattn.errors import ConfigError
+    from diffattn.lab.cli.options import say
+    from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
+    from diffattn.lab.evaluation.registry import require_known
+    from diffattn.lab.inference.named_models import is_address, labelled
+
+    known = {*PROTOCOLS, *PRESETS, "all"}
+    folders = [
+        name
+        for name in asked
+        if name not in known and ("/" in name or "=" in name or Path(name).exists())
+    ]
+    protocols = [name for name in asked if name not in folders]
+    if not protocols:
+        raise ConfigError(
+            f"evaluate: a protocol must be named, such as ar_hits, got {' '.join(asked)}. "
+            "See 'diffattn list protocols'."
+        )
+    for name in protocols:
+        require_known(name)
+    # Whether the hub has a revision is found out when it is loaded.
+    is_elsewhere = is_address if revision is None else lambda path: not Path(path).exists()
+    return protocols, labelled([*folders, *models], on_message=say, has_no_folder=is_elsewhere)
 
 
 def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """``diffattn generate``."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -8,25 +8,68 @@ from diffattn.lab.cli.options import DTYPES, AutoDtypeOption, DeviceOption, Veri
 
 _TEMPERATURES = (1e-3, 1e3)
 """Smaller is as 0, larger is uniform; far beyond either, the logits overflow."""
+_Model = Annotated[str, typer.Argument(help="run directory, study, model folder or hub name")]
 _Prompt = Annotated[str, typer.Option(help="text to continue")]
+_MaxNewTokens = Annotated[int, typer.Option(min=1, help="length of the continuation")]
 _Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token")]
+_TopK = Annotated[
+    int | None, typer.Option(min=1, help="sample among so many of the likeliest tokens")
+]
+_TopP = Annotated[
+    float | None, typer.Option(min=0.0, max=1.0, help="and among those of this probability in all")
+]
+_RepetitionPenalty = Annotated[
+    float, typer.Option(min=0.1, help="above 1 makes tokens that were there less likely")
+]
+_Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling")]
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="run directory, model folder or hub name")],
-    prompt: _Prompt,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="length of the continuation")] = 64,
+    model: _Model,
+    prompt: _Prompt = "Return the ",
+    max_new_tokens: _MaxNewTokens = 64,
     temperature: _Temperature = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling")] = 0,
+    top_k: _TopK = None,
+    top_p: _TopP = None,
+    repetition_penalty: _RepetitionPenalty = 1.0,
+    seed: _Seed = 0,
     device: DeviceOption = None,
     dtype: AutoDtypeOption = "auto",
     verify: VerifyOption = True,
 ) -> None:
     """Continue a text; tokens appear as they are made."""
-    from diffattn.errors import ConfigError
+    from diffattn.lab.cli.options import say
     from diffattn.lab.data.files import normalise_line_ends
-    from diffattn.models.checkpoint_folder import checkpoint_folder
+    from diffattn.lab.inference.named_models import best_of_study, require_model
     from diffattn.models.config.known_names import check_known
+
+    check_known("generate", "dtype", dtype, ("auto", *DTYPES))
+    settings = _settings(max_new_tokens, temperature, top_k, top_p, repetition_penalty)
+    model = best_of_study(model, say)
+    require_model(model)
+    from diffattn.lab.inference.streaming import stream_text  # loads PyTorch
+
+    stream_text(
+        model,
+        normalise_line_ends(prompt),
+        settings,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        verify=verify,
+        on_message=say,
+    )
+
+
+def _settings(
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    repetition_penalty: float,
+) -> dict[str, Any]:
+    """Settings of ``generate`` of transformers, which has a processor of logits for each."""
+    from diffattn.errors import ConfigError
     from diffattn.models.config.numbers import LARGEST_COUNT
 
     least, most = _TEMPERATURES
@@ -39,17 +82,16 @@ def generate(
         raise ConfigError(
             f"generate: --max-new-tokens must be at most {LARGEST_COUNT}, got {max_new_tokens}."
         )
-    check_known("generate", "dtype", dtype, ("auto", *DTYPES))
-    checkpoint_folder(model)
-    from diffattn.lab.inference.streaming import stream_text  # loads PyTorch
-
-    stream_text(
-        model,
-        normalise_line_ends(prompt),
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        seed=seed,
-        device=device,
-        dtype=dtype,
-        verify=verify,
-    )
+    sampling = {
+        "temperature": temperature,
+        "top_k": top_k or 0,
+        "top_p": 1.0 if top_p is None else top_p,
+    }
+    if not temperature and (top_k is not None or top_p is not None):
+        raise ConfigError("generate: --top-k and --top-p need --temperature above 0, such as 0.8.")
+    return {
+        "max_new_tokens": max_new_tokens,
+        "repetition_penalty": repetition_penalty,
+        "do_sample": bool(temperature),
+        **(sampling if temperature else {}),
+    }

@@ -13,7 +13,7 @@ _Models = Annotated[
         metavar="MODEL", help="[LABEL=]PATH of a run directory or model folder, or a hub name"
     ),
 ]
-_Out = Annotated[Path, typer.Option(help="page to write, for example page.html")]
+_Out = Annotated[Path | None, typer.Option(help="page to write [runs/attention-LABEL.html]")]
 _Text = Annotated[str | None, typer.Option(help="text to read")]
 _File = Annotated[Path | None, typer.Option(help="or a file of text")]
 _Needle = Annotated[
@@ -38,7 +38,7 @@ _Force = Annotated[bool, typer.Option("--force", help="replace --out also if it 
 
 def inspect_(
     models: _Models,
-    out: _Out,
+    out: _Out = None,
     text: _Text = None,
     file: _File = None,
     needle: _Needle = False,
@@ -57,12 +57,13 @@ def inspect_(
     One file that works offline: tokens, layers and heads, A1, A2 and A1 − λA2 side by side, several
     models on the same text. Softmax models show their one map.
     """
-    from diffattn.lab.inference.labels import labelled
+    from diffattn.lab.cli.options import default_out, say
+    from diffattn.lab.inference.named_models import labelled
     from diffattn.lab.inspection.request import Request, chosen_text
     from diffattn.lab.report.viewer.page import require_page_destination
-    from diffattn.models.checkpoint_folder import checkpoint_folder
 
-    paths = labelled(models, option="MODEL")
+    paths = labelled(models, option="MODEL", on_message=say)
+    out = out or default_out("attention", paths, ".html")
     request = Request(
         layers=_layer_numbers(layers),
         text=chosen_text(text, file, needle, set_ or []),
@@ -71,8 +72,6 @@ def inspect_(
         add_bos=bos,
     )
     require_page_destination(out, force=force)
-    for path in paths.values():
-        checkpoint_folder(path)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "verify": verify, "force": force}
     from diffattn.lab.cli.screen.progress import StderrBars  # after everything that needs no model
     from diffattn.lab.inspection.session import inspect_models

@@ -1,5 +1,7 @@
 """Options of several commands, and readers of their values."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,6 +20,16 @@ DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
 AutoDtypeOption = Annotated[
     str, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16")
 ]
+
+
+def say(line: str) -> None:
+    """Show a line beside the results of a command, on stderr."""
+    typer.echo(line, err=True)
+
+
+def default_out(kind: str, labels: Iterable[str], ending: str = "") -> Path:
+    """Where the work of a command on some models goes unless --out says otherwise."""
+    return Path("runs") / f"{kind}-{'-'.join(labels)[:100]}{ending}"
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:

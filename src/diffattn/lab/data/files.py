@@ -185,7 +185,8 @@ def near_path(path: Path, *others: str) -> str:
     readable = os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
     # The last components alone are compared: a long shared folder would make all names similar.
     neighbours = [name for name in os.listdir(folder) if name != path.name] if readable else []
-    close = difflib.get_close_matches(path.name, [*others, *neighbours], n=1)
+    # A slip of the finger: "tests" is no answer to "my_texts".
+    close = difflib.get_close_matches(path.name, [*others, *neighbours], n=1, cutoff=0.82)
     if not close:
         return ""
     return f" Did you mean {close[0] if close[0] in others else str(folder / close[0])!r}?"

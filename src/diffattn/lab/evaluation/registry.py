@@ -17,7 +17,7 @@ def protocol_class(name: str) -> type[Protocol]:
     Raises:
         ConfigError: No protocol has this name.
     """
-    _require_known(name)
+    require_known(name, PROTOCOLS)
     module, _, attribute = PROTOCOLS[name].path.partition(":")
     loaded = import_module(f"diffattn.lab.evaluation.{module}")
     protocol: type[Protocol] = getattr(loaded, attribute)
@@ -40,8 +40,7 @@ def parts(
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
     asked = [protocol for name in names for protocol in (PROTOCOLS if name == "all" else [name])]
     for name in asked:
-        if name not in PRESETS:
-            _require_known(name)  # of all names, before the first protocol and PyTorch are loaded
+        require_known(name)  # of all names, before the first protocol and PyTorch are loaded
         wanted = PRESETS.get(name) or {name: (name, {})}
         for variant, (protocol, parameters) in wanted.items():
             if variant in chosen and chosen[variant] != (protocol, parameters):
@@ -56,9 +55,14 @@ def parts(
     return built
 
 
-def _require_known(name: str) -> None:
-    if name not in PROTOCOLS:
-        hint = did_you_mean(name, [*PROTOCOLS, *PRESETS])
+def require_known(name: str, known: Iterable[str] = (*PROTOCOLS, *PRESETS, "all")) -> None:
+    """Refuse the name of no protocol or preset.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if name not in known:
+        hint = did_you_mean(name, known)
         raise ConfigError(f"Unknown protocol {name!r}.{hint} See 'diffattn list protocols'.")
 
 

@@ -43,11 +43,6 @@ class ServedSettings(JudgeSettings):
     temperature: float | None = 0.0
 
 
-def is_address(path: str) -> bool:
-    """Whether a model is named by the address of its server."""
-    return path.startswith(("http://", "https://"))
-
-
 def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> ServedSettings:
     """Settings of one served model, by ``LABEL.KEY=VALUE`` of all served models."""
     known = [f.name for f in fields(ServedSettings) if f.name not in _NOT_ASKED]

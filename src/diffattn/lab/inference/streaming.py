@@ -1,5 +1,6 @@
 """Continue a text and print its tokens as they are made."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,19 +10,32 @@ from diffattn.errors import ConfigError
 from diffattn.models.loading import end_tokens, load_model, usable_device
 from diffattn.probes.finite import require_finite_logits
 
+_SMALL = 100_000_000
+"""Parameters below which a model has not learned what words mean."""
+
 
 def stream_text(
     model: str,
     prompt: str,
+    settings: Mapping[str, Any],
     *,
-    max_new_tokens: int,
-    temperature: float = 0.0,
     seed: int = 0,
     device: str | None = None,
     dtype: str = "auto",
     verify: bool = True,
+    on_message: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Write the continuation of a prompt to standard output; temperature 0: likeliest tokens.
+    """Write the continuation of a prompt to standard output.
+
+    Args:
+        model: Path or hub name.
+        prompt: The text.
+        settings: Of transformers' ``generate``: ``max_new_tokens``, ``do_sample``, ...
+        seed: Of the sampling.
+        device: Default: CUDA if there is any, else CPU.
+        dtype: Of the weights; ``"auto"`` is the checkpoint's.
+        verify: Whether to compare the files with their manifest.
+        on_message: Given a hint where the model is small.
 
     Raises:
         ConfigError: The prompt is empty, of another tokenizer, or too long for the model.
@@ -32,7 +46,7 @@ def stream_text(
     )
     network.to(where)
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-    _require_prompt(network, inputs, max_new_tokens)
+    _require_prompt(network, inputs, settings["max_new_tokens"])
 
     def check(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         require_finite_logits(model, logits, network)
@@ -41,14 +55,14 @@ def stream_text(
     set_seed(seed)
     network.generate(
         **inputs.to(network.device),
-        max_new_tokens=max_new_tokens,
+        **settings,
         logits_processor=LogitsProcessorList([check]),
         streamer=TextStreamer(tokenizer, skip_special_tokens=True),
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=end_tokens(network, tokenizer) or None,
-        do_sample=bool(temperature),
-        **({"temperature": temperature} if temperature else {}),
     )
+    if (size := network.num_parameters()) < _SMALL:
+        on_message(f"A model of {size:,} parameters babbles: it knows words, not facts.")
 
 
 def _require_prompt(network: Any, inputs: Any, max_new_tokens: int) -> None:

@@ -83,7 +83,7 @@ def _find_files(path: str) -> tuple[Path, dict[str, Path]]:
     if not place.is_dir():
         raise CheckpointError(
             f"{path}: must be a model folder, a run directory or a .safetensors file, got nothing. "
-            "Save a model of the hub in a folder first."
+            "For a model of the hub: 'hf download NAME --local-dir FOLDER', then name FOLDER."
         )
     shards = {entry.name: entry for entry in place.iterdir() if entry.suffix == ".safetensors"}
     if len(shards) == 1 and not (place / _INDEX).exists():  # whatever it is called

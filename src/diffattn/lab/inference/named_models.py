@@ -1,0 +1,110 @@
+"""Models as a user names them on the command line. Needs no torch."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.io import read_json
+from diffattn.models.checkpoint_folder import checkpoint_folder, models_inside
+from diffattn.models.config.attention_types import ATTENTION
+
+_STUDY = "study.json"
+
+
+def is_address(path: str) -> bool:
+    """Whether a model is named by the address of its server."""
+    return path.startswith(("http://", "https://"))
+
+
+def labelled(
+    models: Sequence[str],
+    *,
+    option: str = "--model",
+    on_message: Callable[[str], None],
+    has_no_folder: Callable[[str], bool] = lambda path: False,
+) -> dict[str, str]:
+    """``[LABEL=]PATH`` to paths by label; a label is by default the last part of the path.
+
+    Args:
+        models: As the user types them.
+        option: Where they are named, for messages.
+        on_message: Given a line for every study, which says what model is taken.
+        has_no_folder: Whether a path is that of no model folder, but is allowed.
+
+    Raises:
+        ConfigError: A label is missing, impossible or twice there.
+        CheckpointError: A path holds no model.
+    """
+    paths: dict[str, str] = {}
+    for text in models:
+        label, separator, path = text.partition("=")
+        if not separator or Path(text).exists():
+            label, path = "", text
+        elif not label:
+            raise ConfigError(f"{option}: must be [LABEL=]PATH, got {text!r}.")
+        path = best_of_study(path, on_message)
+        label = label or Path(path).name
+        if not label or label.startswith(".") or "/" in label:
+            raise ConfigError(f"{option}: must be [LABEL=]PATH, LABEL a folder name, got {text!r}.")
+        if label in paths:
+            raise ConfigError(
+                f"{option}: labels must differ, got {label!r} twice. Name them: LABEL=PATH."
+            )
+        paths[label] = path
+    if not paths:
+        raise ConfigError(f"{option}: one model or more is needed, got none.")
+    for path in paths.values():
+        if not has_no_folder(path):
+            require_model(path)
+    return paths
+
+
+def require_model(path: str) -> None:
+    """Refuse a path without a model, and a name that the hub cannot be asked for.
+
+    Raises:
+        CheckpointError: It is one.
+    """
+    if not checkpoint_folder(path).exists():
+        from diffattn.models.hub import name_or_cached  # slow to import
+
+        name_or_cached(path)
+
+
+def best_of_study(name: str, on_message: Callable[[str], None]) -> str:
+    """The name itself; of the folder of a study, the path of its best model.
+
+    Best is the lowest validation loss among differential models, or of softmax if there is none.
+    Controls are never taken.
+
+    Raises:
+        CheckpointError: The study has no model.
+    """
+    folder = Path(name)
+    if not (folder / _STUDY).is_file():
+        return name
+    runs = models_inside(folder)
+    ranked = sorted(rank for run in runs if (rank := _rank(run)) is not None)
+    if not ranked:
+        raise CheckpointError(
+            f"{name}: must be a study with a finished model, got one whose runs keep no weights or "
+            "are not done. 'diffattn train' makes a model."
+        )
+    is_softmax, loss, best = ranked[0]
+    others = ", ".join(run.name for run in runs if run != best)
+    on_message(
+        f"{name} is a study. Its best {'' if is_softmax else 'differential '}model is taken: "
+        f"{best} (validation loss {loss:.3f}{f'; beside it: {others}' if others else ''})."
+    )
+    return str(best)
+
+
+def _rank(run: Path) -> tuple[bool, float, Path] | None:
+    """Sorts the best run first; ``None`` for a control, or without a loss."""
+    if not (run / "results.json").is_file():
+        return None
+    config = json.loads((checkpoint_folder(str(run)) / "config.json").read_text("utf-8"))
+    facts = ATTENTION[config["attention_type"]]
+    loss = read_json(run / "results.json")["validation_loss"]
+    return None if facts.control or loss is None else (facts.query_maps == 1, loss, run)

@@ -1,0 +1,46 @@
+"""The Hugging Face hub, waited for no longer than a user waits."""
+
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.utils import get_session
+
+from diffattn.errors import CheckpointError
+
+_PATIENCE_SECONDS = 8.0
+"""Clients of the hub try again for minutes where there is no network."""
+
+
+def name_or_cached(name: str, revision: str | None = None) -> str:
+    """The hub name itself if the hub answers, else the folder of the model in the hub's cache.
+
+    Raises:
+        CheckpointError: The hub does not answer, and the cache does not hold the model.
+    """
+    if _answers():
+        return name
+    try:
+        return snapshot_download(name, revision=revision, local_files_only=True)
+    except LocalEntryNotFoundError as error:
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it could not be reached"
+        raise CheckpointError(
+            f"{name}: no folder of this name is in {Path.cwd()}, and the hub cannot be asked for "
+            f"it ({constants.ENDPOINT}: {why}). Name a local folder with a model."
+        ) from error
+
+
+def _answers() -> bool:
+    """Whether the hub answers in time; in a thread, as a look-up of its address has no limit."""
+    replies: list[object] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # of the network, of which each client has its own
+            replies.append(get_session().head(constants.ENDPOINT, timeout=_PATIENCE_SECONDS))
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_SECONDS)
+    return bool(replies)
