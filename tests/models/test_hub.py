@@ -5,8 +5,8 @@ import time
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files import hub
 from diffattn.lab.data.tokenizer import load_tokenizer
-from diffattn.models import hub
 from diffattn.models.loading import load_model
 
 

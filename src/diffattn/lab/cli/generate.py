@@ -26,7 +26,7 @@ _Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling"
 
 def generate(
     model: _Model,
-    prompt: _Prompt = "Return the ",
+    prompt: _Prompt = "Return the",
     max_new_tokens: _MaxNewTokens = 64,
     temperature: _Temperature = 0.0,
     top_k: _TopK = None,

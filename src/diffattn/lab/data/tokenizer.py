@@ -93,7 +93,7 @@ def load_tokenizer(name_or_path: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    from diffattn.models.hub import name_or_cached
+    from diffattn.files.hub import name_or_cached
 
     path = Path(os.path.expanduser(name_or_path))
     is_path = path.is_dir() or path.is_absolute() or str(name_or_path).startswith((".", "~"))
