@@ -16,6 +16,13 @@ def model_folder(path: Path) -> Path:
     return inside if (inside / "config.json").exists() else path
 
 
+def is_hub_name(name: str) -> bool:
+    """Whether a name may be one on the hub: nothing of that name is here, nor its first part."""
+    path = Path(name)
+    is_here = path.exists() or (len(path.parts) == 2 and path.parent.exists())
+    return bool(_HUB_NAME.fullmatch(name)) and not is_here
+
+
 def checkpoint_folder(name_or_path: str) -> Path:
     """The folder that holds ``config.json``, or the hub name as a path. Needs no torch.
 
@@ -30,7 +37,7 @@ def checkpoint_folder(name_or_path: str) -> Path:
             f"{name_or_path}: must hold a model (config.json, or model/config.json), got "
             f"{_listed(models_inside(folder))}."
         )
-    if _HUB_NAME.fullmatch(name_or_path) and not (folder.parent.name and folder.parent.exists()):
+    if is_hub_name(name_or_path):
         return folder
     parent = folder.parent
     names = {path.relative_to(parent).parts[0] for path in models_inside(parent)}

@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import cached_file, logging
 
 from diffattn.errors import CheckpointError, ConfigError, first_line, shown
-from diffattn.files.hub import name_or_cached
 from diffattn.files.manifest import MANIFEST, verify_manifest
 from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.config.numbers import is_whole
 from diffattn.models.folder_check import check_folder
+from diffattn.models.hub import name_or_cached
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.weight_files import files_in
 

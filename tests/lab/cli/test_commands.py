@@ -200,10 +200,12 @@ def test_generate_prints_the_text_alone(cli, trained):
     ]  # fmt: skip
     assert sampled[0] == sampled[1]
     assert sampled[0].out != sampled[2].out
-    greedy = cli("generate", trained)
+    command = ("generate", trained, "--max-new-tokens", 9)
+    greedy = cli(*command)
     for alone in (("--top-k", 1), ("--top-p", 0)):  # of the likeliest token
-        assert cli("generate", trained, "--temperature", 2.0, *alone) == greedy
-    assert cli("generate", trained, "--repetition-penalty", 99) != greedy
+        assert cli(*command, "--temperature", 2.0, *alone) == greedy
+    assert greedy.code == 0
+    assert cli(*command, "--repetition-penalty", 99) != greedy
 
 
 def test_generate_takes_a_device_and_a_dtype(cli, fails, trained, monkeypatch):

@@ -123,7 +123,6 @@ def test_unknown_hub_name_is_refused_in_one_line(monkeypatch):
     def unreachable(name, **kwargs):
         raise OSError(f"{name} is not a valid model identifier.\nSecond line.")
 
-    monkeypatch.setattr("diffattn.files.hub.name_or_cached", lambda name: name)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", unreachable)
     with pytest.raises(ConfigError, match=r"got: owner/nope is not a valid model identifier\.$"):
         load_tokenizer("owner/nope")

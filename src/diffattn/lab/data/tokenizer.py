@@ -93,8 +93,6 @@ def load_tokenizer(name_or_path: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    from diffattn.files.hub import name_or_cached
-
     path = Path(os.path.expanduser(name_or_path))
     is_path = path.is_dir() or path.is_absolute() or str(name_or_path).startswith((".", "~"))
     if is_path and not path.is_dir():
@@ -108,7 +106,7 @@ def load_tokenizer(name_or_path: str) -> Any:
                 files.require_regular(entry, one_text=entry.suffix == ".json")
     try:
         return AutoTokenizer.from_pretrained(
-            str(path) if is_path else name_or_cached(name_or_path), trust_remote_code=False
+            str(path) if is_path else name_or_path, trust_remote_code=False
         )
     # The Rust parser raises bare Exception for a tokenizer.json that is not a tokenizer.
     except Exception as error:

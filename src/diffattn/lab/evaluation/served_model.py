@@ -23,6 +23,7 @@ from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.prompting import Completion
 from diffattn.lab.records.settings import read_settings
+from diffattn.models.hub import name_or_cached
 
 _MOST_STOPS = 4
 """Stop strings that every such server takes; the others are cut here."""
@@ -88,7 +89,7 @@ class ServedModel(LanguageModel):
         self, settings: ServedSettings, *, label: str, add_bos: bool | None = None
     ) -> None:
         try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(settings.tokenizer)
+            tokenizer: Any = AutoTokenizer.from_pretrained(name_or_cached(settings.tokenizer))
         except (OSError, ValueError) as error:
             got = first_line(error)
             raise CheckpointError(f"{label}: must have a tokenizer, got: {got}.") from error

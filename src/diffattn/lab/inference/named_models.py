@@ -67,7 +67,7 @@ def require_model(path: str) -> None:
         CheckpointError: It is one.
     """
     if not checkpoint_folder(path).exists():
-        from diffattn.files.hub import name_or_cached  # slow to import
+        from diffattn.models.hub import name_or_cached  # slow to import
 
         name_or_cached(path)
 

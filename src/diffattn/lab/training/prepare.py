@@ -20,6 +20,7 @@ from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import package_versions, require_schema
 from diffattn.lab.training.config import DataConfig
+from diffattn.models.hub import name_or_cached
 
 # Marks the folder before the tokens are written, and is completed when they are whole.
 _MARKER = "data.json"
@@ -263,7 +264,7 @@ def _new_tokenizer(config: DataConfig, source: Pin, on_message: Callable[[str], 
         # Registers our configuration: transformers warns of a model folder with an unknown one.
         import diffattn.models.modeling_diff_transformer  # noqa: F401
 
-        tokenizer = load_tokenizer(config.tokenizer)
+        tokenizer = load_tokenizer(name_or_cached(config.tokenizer))
     entries = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps
     if entries > config.vocab_size:
         raise ConfigError(

@@ -9,18 +9,19 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils import get_session
 
 from diffattn.errors import CheckpointError
+from diffattn.models.checkpoint_folder import is_hub_name
 
 _PATIENCE_SECONDS = 8.0
 """Clients of the hub try again for minutes where there is no network."""
 
 
 def name_or_cached(name: str, revision: str | None = None) -> str:
-    """The hub name itself if the hub answers, else the folder of the model in the hub's cache.
+    """A folder, or a name on the hub: if that does not answer, the model's folder in its cache.
 
     Raises:
         CheckpointError: The hub does not answer, and the cache does not hold the model.
     """
-    if _answers():
+    if not is_hub_name(name) or _answers():
         return name
     try:
         return snapshot_download(name, revision=revision, local_files_only=True)
