@@ -53,6 +53,17 @@ def test_two_models_are_compared_and_the_command_can_be_repeated(folders, tmp_pa
     assert printed["comparison"][0]["baseline"] == "softmax"
 
 
+def test_a_short_context_is_said_once_with_the_protocols_that_fit_it(fails, trained, tmp_path):
+    for setting in ((), ("--set", "ruler.lengths=[32]"), ("--quick",)):
+        line = fails("evaluate", "ruler", trained, "--out", tmp_path, *setting, code=2)
+        assert line.endswith(
+            "Few prompts fit the 32 tokens of run. It can be asked, with --quick: ar_hits, "
+            "block_perplexity, lm_tasks, nll_by_position, outliers, quantized_logits, "
+            "sliding_perplexity, word_perplexity."
+        )
+        assert "--set" not in line
+
+
 def test_what_cannot_run_is_told_and_the_rest_goes_on(folders, tmp_path):
     arguments = ["key_values", "word_perplexity", "--quick", "--model", folders[0]]
     done = run(*arguments, "--out", tmp_path, "--set", "word_perplexity.texts=/nowhere/at/all")

@@ -1,15 +1,12 @@
-"""Reduced sizes that fit the models of a run, and reading beyond what a model is made for."""
+"""Reduced sizes that fit the models of a run."""
 
 import json
 
 import pytest
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from diffattn.lab.evaluation.catalog import PROTOCOLS
-from diffattn.lab.evaluation.quick import QUICK_REACH, shortest_context
+from diffattn.lab.evaluation.quick import shortest_context
 from diffattn.lab.evaluation.registry import parts, protocol_class
-from diffattn.lab.inference.language_model import LanguageModel
 
 
 def write(folder, **config):
@@ -42,6 +39,9 @@ def test_sizes_that_can_keep_to_a_context_do(longest):
     assert made["block_perplexity"].block <= limit
     assert made["word_perplexity"].window <= limit
     assert max(made["sliding_perplexity"].windows) <= limit
+    for name in ("needle", "single_needle", "ruler", "babilong"):
+        assert max(made[name].lengths) <= limit
+    assert (made["needle"].tasks == ((1, 1),)) == (longest is not None)
     if longest is None:
         for name, protocol in made.items():
             quick = protocol_class(name).quick
@@ -51,21 +51,3 @@ def test_sizes_that_can_keep_to_a_context_do(longest):
 def test_settings_come_before_reduced_sizes():
     (part,) = parts(["word_perplexity"], ["word_perplexity.window=99"], quick=True, longest=64)
     assert (part.protocol.window, part.protocol.stride) == (99, 32)
-
-
-def test_a_model_reads_beyond_what_it_is_made_for(build):
-    model = build("diff", max_length=64)
-    other = model.reaching(QUICK_REACH)
-    assert (other.max_length, other.made_for) == (QUICK_REACH, 64)
-    assert other.facts()["made_for"] == 64
-    assert (model.max_length, model.made_for) == (64, None)
-    assert "made_for" not in model.facts()
-    assert other.read(list(range(5, 205))).length == 200
-    assert other.reaching(128).max_length == QUICK_REACH  # never less
-
-
-def test_a_table_of_positions_ends(tokenizer):
-    config = GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2)
-    torch.manual_seed(0)
-    model = LanguageModel(GPT2LMHeadModel(config), tokenizer)
-    assert model.reaching(QUICK_REACH).max_length == 64

@@ -97,7 +97,7 @@ def evaluate(
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.options import default_out
     from diffattn.lab.cli.screen.progress import ItemProgress
-    from diffattn.lab.evaluation.quick import QUICK_REACH, shortest_context
+    from diffattn.lab.evaluation.quick import shortest_context
     from diffattn.lab.evaluation.registry import parts
     from diffattn.lab.evaluation.selection import Selection
 
@@ -123,7 +123,6 @@ def evaluate(
             load={**load, "trust_remote_code": trust_remote_code},
             served=served or [],
             selection=selection,
-            reach=QUICK_REACH if quick and max_length is None else None,
             on_start=progress.on_start,
             on_progress=progress.on_progress,
             on_message=progress.on_message,

@@ -19,6 +19,8 @@ class ProtocolFacts:
     primary: tuple[str, ...] = ()
     """The score that its verdict rests on, declared before anything is measured: the first that
     the rows have. ``{decoding}`` and the like are parameters."""
+    any_context: bool = False
+    """Whether ``--quick`` fits it to a context of any length."""
 
 
 PROTOCOLS: dict[str, ProtocolFacts] = {
@@ -29,6 +31,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         source="arXiv:2410.05258v2, Table 6; Zoology, arXiv:2312.04927; "
         "arXiv:2407.05483, appendix B",
         primary=("ar_hit_2_nll", "nll"),
+        any_context=True,
     ),
     "attention_segments": ProtocolFacts(
         path="long_context.attention_segments:AttentionSegments",
@@ -50,6 +53,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="perplexity of blocks that do not overlap, as WikiText-2 is usually reported",
         source="GPTQ, arXiv:2210.17323 (evaluation code); transformers' documentation",
         primary=("nll",),
+        any_context=True,
     ),
     "hallucination": ProtocolFacts(
         path="hallucination.hallucination:Hallucination",
@@ -79,6 +83,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="seven multiple-choice tasks of lm-evaluation-harness, 0-shot or few-shot",
         source="arXiv:2410.05258v2, Tables 1 and 8; lm-evaluation-harness (tasks and prompts)",
         primary=("average", "{task} {metric}"),
+        any_context=True,
     ),
     "needle": ProtocolFacts(
         path="long_context.needle:Needle",
@@ -93,6 +98,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="average loss up to each position of long documents, and its power law",
         source="arXiv:2410.05258v2, section 3.3, Fig. 4; Gemini 1.5, arXiv:2403.05530, 5.2.1.1",
         primary=("nll",),
+        any_context=True,
     ),
     "outliers": ProtocolFacts(
         path="outliers:Outliers",
@@ -100,12 +106,14 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="largest and median attention logits and hidden states over many tokens (Table 5)",
         source="arXiv:2410.05258v2, Table 5",
         primary=("largest hidden state",),
+        any_context=True,
     ),
     "quantized_logits": ProtocolFacts(
         path="quantized_logits:QuantizedLogits",
         version=3,
         summary="another protocol with attention logits of 16, 8, 6 and 4 bits, and perplexity",
         source="arXiv:2410.05258v2, Fig. 8",
+        any_context=True,
     ),
     "ruler": ProtocolFacts(
         path="long_context.ruler.ruler:Ruler",
@@ -127,6 +135,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="perplexity of long documents by windows that slide by 256 tokens",
         source="ALiBi, arXiv:2108.12409; YaRN, arXiv:2309.00071, section 4.3.1",
         primary=("nll_window_{windows}",),
+        any_context=True,
     ),
     "word_perplexity": ProtocolFacts(
         path="perplexity.perplexities:WordPerplexity",
@@ -134,6 +143,7 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         summary="perplexity per word of whole documents: total loss / number of words",
         source="Compressive Transformers, arXiv:1911.05507, section 4.3 (PG-19)",
         primary=("nll_per_word",),
+        any_context=True,
     ),
     "many_shot": ProtocolFacts(
         path="icl.many_shot:ManyShot",
@@ -157,6 +167,9 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         primary=("exact_match",),
     ),
 }
+
+SHORT_CONTEXT = 1_024
+"""Tokens below which most prompts do not fit."""
 
 PRIMARY = {name: facts.primary for name, facts in PROTOCOLS.items() if facts.primary}
 PRIMARY["hallucination_judge"] = ("accuracy",)

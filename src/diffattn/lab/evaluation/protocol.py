@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.catalog import PROTOCOLS, SHORT_CONTEXT
 from diffattn.lab.records.evaluations import Metric
 from diffattn.models.config.known_names import check_known
 
@@ -49,6 +49,8 @@ class Protocol(ABC):
     """Decisions that the source leaves open. They stand in every record."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the reduced size that ``--quick`` runs."""
+    quick_short: ClassVar[Mapping[str, Any]] = {}
+    """Changes to them for contexts below :data:`SHORT_CONTEXT`."""
     quick_context: ClassVar[str | None] = None
     """The parameter among them that is cut to the model's context, if any."""
 
@@ -56,8 +58,15 @@ class Protocol(ABC):
     def quick_for(cls, longest: int | None) -> dict[str, Any]:
         """:attr:`quick`, smaller still where the shortest model takes ``longest`` tokens only."""
         values = dict(cls.quick)
+        if longest is not None and longest < SHORT_CONTEXT:
+            values |= cls.quick_short
         if cls.quick_context is not None and longest is not None:
-            values[cls.quick_context] = min(values[cls.quick_context], longest)
+            value = values[cls.quick_context]
+            values[cls.quick_context] = (
+                tuple(sorted({min(length, longest) for length in value}))
+                if isinstance(value, tuple)
+                else min(value, longest)
+            )
         return values
 
     @property
@@ -146,8 +155,8 @@ class Protocol(ABC):
         if tokens > model.max_length:
             raise ConfigError(
                 f"{self.name}: {field} must be at most the {model.max_length} tokens of "
-                f"{model.label}, got {tokens}. Set {self.name}.{field} lower, or --max-length "
-                "higher if the model was trained for it."
+                f"{model.label}, got {tokens}. Set {self.name}.{field} lower, as --quick does, or "
+                "--max-length higher if the model was trained for it."
             )
 
     def parameters(self) -> dict[str, Any]:

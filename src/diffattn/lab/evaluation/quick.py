@@ -6,9 +6,6 @@ from collections.abc import Iterable
 from diffattn.errors import CheckpointError
 from diffattn.models.checkpoint_folder import checkpoint_folder
 
-QUICK_REACH = 2_048
-"""Tokens that hold every prompt of the reduced sizes with a vocabulary of some hundred entries."""
-
 
 def shortest_context(models: Iterable[str]) -> int | None:
     """The shortest context of several models in tokens, from ``config.json``.

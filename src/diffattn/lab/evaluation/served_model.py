@@ -97,7 +97,7 @@ class ServedModel(LanguageModel):
         self.tokenizer, self.label, self.path = tokenizer, label, str(settings.endpoint)
         self.max_length, self.limits, self.rows_alone = settings.max_length, STANDARD_LIMITS, True
         self.bos = tokenizer.bos_token_id if add_bos is not False else None
-        self.made_for, self._prefix, self._add_bos = None, None, add_bos
+        self._prefix, self._add_bos = None, add_bos
 
     def facts(self) -> dict[str, Any]:
         """Facts for records: the server's name of the model, since its weights are unknown."""
@@ -120,10 +120,6 @@ class ServedModel(LanguageModel):
     def device(self) -> torch.device:
         """Of this process: nothing is computed here."""
         return torch.device("cpu")
-
-    def reaching(self, tokens: int) -> "ServedModel":
-        """The server decides how far it reads."""
-        return self
 
     def generate(
         self,

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.lab.evaluation.catalog import PROTOCOLS, SHORT_CONTEXT
 from diffattn.lab.evaluation.compare import compare_folder
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.runner import evaluate
@@ -49,18 +50,11 @@ class _Session:
         path: str,
         served: ServedSettings | None,
         load: Mapping[str, Any],
-        reach: int | None,
     ) -> LanguageModel:
         """Load a model, or connect to its server."""
         if served is not None:
-            model: LanguageModel = ServedModel(served, label=label, add_bos=load.get("add_bos"))
-        else:
-            model = LanguageModel.load(path, label=label, **load)
-        if reach is not None and model.max_length < reach:
-            model = model.reaching(reach)
-            if model.made_for is not None:
-                self.on_message(f"{label}: read up to {reach} tokens, made for {model.made_for}")
-        return model
+            return ServedModel(served, label=label, add_bos=load.get("add_bos"))
+        return LanguageModel.load(path, label=label, **load)
 
     def run_parts(
         self, model: LanguageModel, label: str, parts: Sequence[Part], wait: bool
@@ -79,9 +73,11 @@ class _Session:
             except CheckpointError:  # the folder holds something else
                 raise
             except DiffAttnError as error:
-                self.refused.append(error)
                 if not self.is_single:
                     self.on_message(f"{name} cannot run: {error}")
+                elif isinstance(error, ConfigError) and model.max_length < SHORT_CONTEXT:
+                    error = ConfigError(f"{error} {_protocols_that_fit(model)}")
+                self.refused.append(error)
         return busy
 
     def results(self, order: Sequence[tuple[str, str]]) -> list[EvalResult]:
@@ -115,6 +111,14 @@ class _Session:
         return result
 
 
+def _protocols_that_fit(model: LanguageModel) -> str:
+    names = ", ".join(name for name, facts in PROTOCOLS.items() if facts.any_context)
+    return (
+        f"Few prompts fit the {model.max_length} tokens of {model.label}. It can be asked, with "
+        f"--quick: {names}."
+    )
+
+
 def run_evaluation(
     chosen: Sequence[Part],
     models: Mapping[str, str],
@@ -123,7 +127,6 @@ def run_evaluation(
     load: Mapping[str, Any] = {},
     served: Sequence[str] = (),
     selection: Selection = ALL,
-    reach: int | None = None,
     on_start: OnStart = lambda name: None,
     on_progress: OnProgress = lambda name, done, total: None,
     on_message: OnMessage = lambda line: None,
@@ -140,7 +143,6 @@ def run_evaluation(
         load: Options of :meth:`LanguageModel.load`.
         served: ``LABEL.KEY=VALUE`` of models whose path is the address of a server.
         selection: Items that are asked. Default: all.
-        reach: Tokens that every model reads, also beyond those it is made for. Default: its own.
         on_start, on_progress, on_message: Called with the name of each part, with its name and
             its items done and in all, and with one line per stage.
 
@@ -166,7 +168,7 @@ def run_evaluation(
     # Parts that other processes are at work on come last, and are waited for.
     for wait in (False, True):
         for label in [label for label, parts in left.items() if parts]:
-            model = session.load(label, models[label], servers.get(label), load, reach)
+            model = session.load(label, models[label], servers.get(label), load)
             left[label] = session.run_parts(model, label, left[label], wait)
     results = session.results([(label, part.variant) for label in models for part in chosen])
     return results, compare_folder(session.folder)

@@ -115,7 +115,6 @@ class LanguageModel(NetworkReader):
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "device": self.device.type,
             "max_length": self.max_length,
-            **({} if self.made_for is None else {"made_for": self.made_for}),
             "bos": self.bos,
             "end_tokens": self.end_tokens,
             "config": _hash(_settings(config.to_diff_dict())),

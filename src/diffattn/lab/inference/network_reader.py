@@ -103,7 +103,6 @@ class NetworkReader:
             # A recurrent state would take in padding, and rows could not share what was read.
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
-        self.made_for: int | None = None  # fewer tokens than max_length
         self._add_bos = add_bos
         self._prefix: int | None = None  # where something must stand. Default: EOS
         self.rows_alone = False  # True: one row per pass and no shared prefixes
@@ -155,17 +154,6 @@ class NetworkReader:
         if self._add_bos is None and self.tokenizer("a")["input_ids"][:1] != [bos]:
             other.bos = None
         other._prefix = bos
-        return other
-
-    def reaching(self, tokens: int) -> Self:
-        """The same model, read up to so many tokens although it is made for fewer.
-
-        A network with a table of positions stays as it is: beyond the table there is nothing.
-        """
-        other = copy.copy(self)
-        tables = [x for x in self.network.modules() if isinstance(x, torch.nn.Embedding)]
-        if self.max_length < tokens and len(tables) == 1:
-            other.max_length, other.made_for = tokens, self.max_length
         return other
 
     def start(self, required: bool = False) -> list[int]:

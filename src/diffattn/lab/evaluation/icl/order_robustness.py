@@ -49,6 +49,7 @@ class OrderRobustness(LabelProtocol):
         "test item's right answers shuffled over the orders, which keeps the items' difficulty",
     }
     quick = {"data": "generated", "per_class": 2, "orders": 3, "test_items": 12}
+    quick_short = {"per_class": 1}
 
     format: str = "random"
     """``random`` or ``alternating``."""

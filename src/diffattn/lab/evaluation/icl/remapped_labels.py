@@ -67,6 +67,7 @@ class RemappedLabels(IclProtocol):
         "chat": "completion, no chat template",
     }
     quick = {"data": "generated", "shots": (12,), "test_items": 8}
+    quick_short = {"shots": (5,)}
 
     shots: tuple[int, ...] | None = None
     """Numbers of demonstrations. Default: the reference's for 8K to 128K tokens."""

@@ -61,6 +61,8 @@ class AttentionSegments(MagicProtocol):
         "intervals": "Student t over samples",
     }
     quick = {"length": 512, "num_needles": 3, "samples": 2}
+    quick_short = {"num_needles": 1}
+    quick_context = "length"
 
     length: int = 4_096
     """Tokens of the prompt, exact."""

@@ -157,6 +157,7 @@ class HiddenNeedleSearch(ChatProtocol):
         "base": "mean over 250, 500 and 1,000 tokens; a length is effective that keeps 0.85 of it",
     }
     quick = {"lengths": (250, 500), "depths": 2, "needles": 3}
+    quick_short = {"lengths": (250,)}
 
     lengths: tuple[int, ...] | None = None
     """Tokens of text. Default: those of 250, 500, 1K, 2K, ... 32K that fit with the prompt."""

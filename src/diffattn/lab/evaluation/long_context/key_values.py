@@ -58,6 +58,7 @@ class KeyValues(LengthProtocol):
         "naming as many as the output does",
     }
     quick = {"num_pairs": (8,), "samples": 4, "questions": 2}
+    quick_short = {"num_pairs": (4,)}
 
     lengths: tuple[int, ...] | None = None
     """Tokens, generation included; one cell each. Default: those of 4K, 8K, ... 128K that fit."""

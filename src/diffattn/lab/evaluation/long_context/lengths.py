@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.catalog import SHORT_CONTEXT
 from diffattn.lab.evaluation.metrics import metric
 from diffattn.lab.evaluation.protocol import Protocol
 from diffattn.lab.inference.language_model import LanguageModel
@@ -74,9 +75,10 @@ class LengthProtocol(Protocol):
         lengths = tuple(wanted or (n for n in standard if n <= room))
         besides = f" without the {overhead} of prompt and answer" if overhead else ""
         if not lengths:
+            advice = f" Set them: --set {self.name}.lengths=[{room}]"
             raise ConfigError(
                 f"{self.name}: {model.label} must take {min(standard)} tokens or more, got "
-                f"{room}{besides}. Set shorter lengths: --set {self.name}.lengths=[{max(1, room)}]"
+                f"{room}{besides}.{advice if room >= SHORT_CONTEXT else ''}"
             )
         if max(lengths) > room:
             raise ConfigError(

@@ -64,6 +64,8 @@ class Needle(MagicProtocol):
         "depths": (0, 50, 100),
         "samples": 3,
     }
+    quick_short = {"tasks": ((1, 1),)}
+    quick_context = "lengths"
 
     tasks: tuple[tuple[int, int], ...] = ((1, 1), (2, 2), (4, 2), (6, 2))
     """(N, R): cities hidden and cities asked for."""

@@ -72,6 +72,7 @@ class SingleNeedle(HaystackProtocol):
         "intervals": "Wilson for a cell; over several, of the effective number of texts",
     }
     quick = {"lengths": (384, 512), "depths": (0, 50, 100)}
+    quick_context = "lengths"
 
     lengths: tuple[int, ...] = tuple(round(1_024 + i * 15_360 / _STEPS) for i in range(_STEPS + 1))
     """In tokens."""

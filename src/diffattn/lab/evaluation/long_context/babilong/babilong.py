@@ -126,6 +126,7 @@ class BabiLong(ChatProtocol):
         "effective length": "longest length with a mean over tasks of 0.85 or more",
     }
     quick = {"lengths": (0, 1_024), "samples": 2}
+    quick_context = "lengths"
 
     lengths: tuple[int, ...] | None = None
     """Tokens, generation included; 0 is without background. Default: 0 and those of 1K, 2K, 4K,

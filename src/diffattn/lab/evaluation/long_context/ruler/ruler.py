@@ -78,6 +78,7 @@ class Ruler(ChatProtocol):
         "effective length": "longest length with a mean of 0.856 or more (Llama-2-7B at 4K)",
     }
     quick = {"lengths": (2_048,), "samples": 1}
+    quick_context = "lengths"
 
     lengths: tuple[int, ...] | None = None
     """Tokens, generation included. Default: those of 4K, 8K, ... 128K that fit the model."""
@@ -252,7 +253,7 @@ class Ruler(ChatProtocol):
         if short:
             raise ConfigError(
                 f"ruler: a length of {length} tokens is too short; with this tokenizer these tasks "
-                f"need at least: {', '.join(short)}. Set longer lengths or leave them out of tasks."
+                f"need at least: {', '.join(short)}. Set longer lengths or other tasks."
             )
         for task in tasks:
             _, units = self._fit(model, task, length, 0, material)
