@@ -71,7 +71,14 @@ def test_a_model_with_a_short_context_and_no_data(build, tmp_path, longest):
     model.network.save_pretrained(tmp_path / "short")
     model.tokenizer.save_pretrained(tmp_path / "short")
     names = [name for name, facts in PROTOCOLS.items() if longest or facts.any_context]
-    arguments = ["evaluate", *names, str(tmp_path / "short"), "--quick", "--out", str(tmp_path / "out")]
+    arguments = [
+        "evaluate",
+        *names,
+        str(tmp_path / "short"),
+        "--quick",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     beyond = ["--max-length", str(longest)] if longest else []
     done = CliRunner().invoke(app, [*arguments, *beyond])
     assert done.exit_code == 0, (done.output, done.exception)
