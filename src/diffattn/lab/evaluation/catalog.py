@@ -168,9 +168,6 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
     ),
 }
 
-SHORT_CONTEXT = 1_024
-"""Tokens below which most prompts do not fit."""
-
 PRIMARY = {name: facts.primary for name, facts in PROTOCOLS.items() if facts.primary}
 PRIMARY["hallucination_judge"] = ("accuracy",)
 

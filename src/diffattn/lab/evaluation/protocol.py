@@ -7,12 +7,16 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.catalog import PROTOCOLS, SHORT_CONTEXT
+from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.records.evaluations import Metric
 from diffattn.models.config.known_names import check_known
 
 if TYPE_CHECKING:  # loads PyTorch, and names are checked before
     from diffattn.lab.inference.language_model import LanguageModel
+
+
+SHORT_CONTEXT = 1_024
+"""Tokens below which most prompts do not fit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

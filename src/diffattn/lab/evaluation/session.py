@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
-from diffattn.lab.evaluation.catalog import PROTOCOLS, SHORT_CONTEXT
+from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.compare import compare_folder
-from diffattn.lab.evaluation.protocol import Part
+from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Part
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.evaluation.selection import ALL, Selection
 from diffattn.lab.evaluation.served_model import (

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.catalog import SHORT_CONTEXT
 from diffattn.lab.evaluation.metrics import metric
-from diffattn.lab.evaluation.protocol import Protocol
+from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.proportions import mean_of_shares, share_interval
