@@ -7,7 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import AutoDtypeOption, DeviceOption, VerifyOption
+from diffattn.lab.cli.options import (
+    AutoDtypeOption,
+    DeviceOption,
+    VerifyOption,
+    default_out,
+    say,
+)
 
 _Asked = Annotated[
     list[str],
@@ -95,7 +101,6 @@ def evaluate(
     next item. 'diffattn report OUT' makes a page of it.
     """
     from diffattn.files.destination import require_folder_destination
-    from diffattn.lab.cli.options import default_out
     from diffattn.lab.cli.screen.progress import ItemProgress
     from diffattn.lab.evaluation.quick import shortest_context
     from diffattn.lab.evaluation.registry import parts
@@ -136,7 +141,6 @@ def _protocols_and_models(
 ) -> tuple[list[str], dict[str, str]]:
     """Names of protocols, and paths of models by label, which may stand among the arguments."""
     from diffattn.errors import ConfigError
-    from diffattn.lab.cli.options import say
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
     from diffattn.lab.evaluation.registry import require_known
     from diffattn.lab.inference.named_models import is_address, labelled
