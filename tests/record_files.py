@@ -1,9 +1,11 @@
 """Records of made-up content, as the package writes them."""
 
 import json
+from dataclasses import asdict
 
 from diffattn.files.checksum import sealed
 from diffattn.files.io import log_facts
+from diffattn.lab.records.run import RunRecord
 
 
 def write_record(path, value):
@@ -40,6 +42,18 @@ def write_finished(run, results, rows):
     """``metrics.jsonl`` of a finished run, and ``results.json`` that counts it."""
     write_rows(run / "metrics.jsonl", rows)
     write_record(run / "results.json", results | {"metrics": log_facts(run / "metrics.jsonl")})
+
+
+def write_run(run, config, seed, result, *, model, cost):
+    """A finished run of one logged step, on hardware whose name is markup."""
+    record = RunRecord(
+        name=run.name, config=config, seed=seed, model=model, created="2001-02-03T04:05:07+00:00",
+        commit="c0ffee" * 7, dirty=False, versions={"python": "3.11.7"},
+        hardware={"processor": "Made-up <b>chip</b>"},
+    )  # fmt: skip
+    write_record(run / "run.json", asdict(record))
+    write_finished(run, {"schema": 1, "run": run.name} | result, [{"step": 1, "train_loss": 6.0}])
+    write_record(run / "costs.json", {"schema": 1, "run": run.name} | cost)
 
 
 def write_items(part, rows):

@@ -1,7 +1,6 @@
 """Packing: what is in the files, and that nothing half-written or foreign passes for them."""
 
 import hashlib
-import shutil
 
 import pytest
 
@@ -184,21 +183,6 @@ def test_failing_corpus_leaves_nothing(documents, tokenizer, tmp_path):
     assert not listed(tmp_path)
 
 
-def test_full_disk_leaves_nothing_and_the_next_call_works(tokenizer, tmp_path):
-    resource = pytest.importorskip("resource", reason="file size limits need a Unix system")
-    documents = [Document(name=str(i), text="ab cd ef\n" * 2_000) for i in range(20)]
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            pack(documents, tokenizer, tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not listed(tmp_path)
-    pack(documents, tokenizer, tmp_path)
-    assert listed(tmp_path) == FILES
-
-
 def test_failure_while_files_get_their_names_leaves_no_packing_and_is_made_good(
     documents, packed, tokenizer, tmp_path, monkeypatch
 ):
@@ -220,21 +204,3 @@ def test_failure_while_files_get_their_names_leaves_no_packing_and_is_made_good(
     assert listed(tmp_path) == FILES
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()
-
-
-def test_killed_packing_looks_unfinished_and_is_started_anew(
-    documents, packed, tokenizer, tmp_path
-):
-    """Killed between the two kinds of files, the worst moment."""
-    out = tmp_path / "out"
-    shutil.copytree(packed, out)
-    for split in ("train", "validation"):
-        (out / f"{split}.json").unlink()
-    (out / "train.bin").write_bytes(b"\0" * 10)
-    (out / ".packing-dead").mkdir()
-    (out / ".packing-dead" / "train.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"train\.json: file must exist, got none"):
-        PackedTokens(out, "train")
-    pack(documents, tokenizer, out, validation_fraction=0.2)
-    assert listed(out) == FILES
-    assert (out / "train.bin").read_bytes() == (packed / "train.bin").read_bytes()

@@ -22,27 +22,11 @@ def test_unknown_split_is_refused(packed):
         PackedTokens(packed, "test")
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100], ids=["empty", "short"])
-def test_truncated_file_is_refused(copy, content):
-    (copy / "train.bin").write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"train\.bin: must have .* got {len(content)}\."):
-        PackedTokens(copy, "train")
-
-
 def test_names_of_another_size_are_refused_before_they_are_hashed(copy):
     with (copy / "train.names").open("r+b") as file:
         file.truncate(1 << 40)  # sparse; to hash it would take an hour
     with pytest.raises(CheckpointError, match=r"train\.names: must have the \d+ bytes"):
         PackedTokens(copy, "train")
-
-
-def test_missing_files_are_refused(copy):
-    (copy / "train.bin").unlink()
-    (copy / "validation.json").unlink()
-    with pytest.raises(CheckpointError, match=r"train\.bin: must have .* got no file"):
-        PackedTokens(copy, "train")
-    with pytest.raises(CheckpointError, match=r"validation\.json: file must exist, got none"):
-        PackedTokens(copy, "validation")
 
 
 @pytest.mark.parametrize(
@@ -61,13 +45,6 @@ def test_foreign_sidecar_is_refused(copy, change, message):
     path = copy / "train.json"
     write_record(path, read_record(path) | change)
     with pytest.raises(CheckpointError, match=message):
-        PackedTokens(copy, "train")
-
-
-@pytest.mark.parametrize("content", ["", "{", "[1]", "\x80"], ids=ascii)
-def test_damaged_sidecar_is_refused(copy, content):
-    (copy / "train.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(CheckpointError, match=r"train\.json: must be"):
         PackedTokens(copy, "train")
 
 

@@ -1,11 +1,9 @@
 """A folder of a gradient-flow study; every number in it is made up."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.records.run import RunRecord
-from record_files import write_finished, write_record
+from record_files import write_record, write_run
 
 TYPES, OF_ARMS, SEEDS = ("softmax", "softmax_wide", "diff"), ("softmax_wide", "diff"), (0, 1)
 ARMS: dict[str, dict[str, Any]] = {
@@ -28,7 +26,11 @@ def write_gradient_flow(folder: Path) -> Path:
     for arm in ARMS:
         for name in TYPES if arm == "base" else OF_ARMS:
             for seed in SEEDS:
-                _write_run(folder, f"{arm}-{name}-seed{seed}", seed, model, train)
+                write_run(
+                    folder / "runs" / f"{arm}-{name}-seed{seed}",
+                    {"model": model | {"attention_type": "diff"}, "train": train}, seed, {},
+                    model={"parameters": 1000}, cost={"cpu_seconds": 12.0},
+                )  # fmt: skip
     ratios = [
         {"arm": arm, "type": "diff", "baseline": "softmax_wide", "phase": phase}
         | {"measure": measure, "matrix": matrix, **_factor(8.0 if measure == "gradient" else 1.25)}
@@ -61,20 +63,6 @@ def write_gradient_flow(folder: Path) -> Path:
     parts = {"ratios": ratios, "heads": heads, "judgements": judgements}
     write_record(folder / "results.json", results | parts)
     return folder
-
-
-def _write_run(
-    folder: Path, name: str, seed: int, model: dict[str, Any], train: dict[str, Any]
-) -> None:
-    record = RunRecord(
-        name=name, config={"model": model | {"attention_type": "diff"}, "train": train}, seed=seed,
-        model={"parameters": 1000}, created="2001-02-03T04:05:07+00:00", commit="c0ffee" * 7,
-        dirty=False, versions={"python": "3.11.7"}, hardware={"processor": "Made-up <b>chip</b>"},
-    )  # fmt: skip
-    run = folder / "runs" / name
-    write_record(run / "run.json", asdict(record))
-    write_finished(run, {"schema": 1, "run": name}, [{"step": 1, "train_loss": 6.0}])
-    write_record(run / "costs.json", {"schema": 1, "run": name, "cpu_seconds": 12.0})
 
 
 def _factor(mean: float) -> dict[str, Any]:

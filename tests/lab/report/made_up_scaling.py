@@ -1,11 +1,9 @@
 """A folder of a scaling study; every number in it is made up."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.records.run import RunRecord
-from record_files import write_finished, write_record
+from record_files import write_record, write_run
 
 TYPES, HIDDEN, STEPS, SEEDS = ("softmax", "diff"), (32, 64), (100, 200), (0, 1)
 
@@ -22,7 +20,11 @@ def write_scaling(folder: Path) -> Path:
                 names.append(_name(kind, hidden, steps, seed))
                 shape = {"model": model | {"attention_type": kind, "hidden_size": hidden}}
                 shape |= {"train": train | {"num_steps": steps}}
-                _write_run(folder / "runs" / names[-1], shape, seed)
+                write_run(
+                    folder / "runs" / names[-1], shape, seed, {"validation_loss": 4.0 + 0.5 * seed},
+                    model={"parameters": 1000, "parameter_difference": 6},
+                    cost={"wall_seconds": 12.0},
+                )  # fmt: skip
     info = {"schema": 1, "kind": "scaling", "created": "2001-02-03T04:05:06+00:00"}
     info |= {"scale": "laptop", "types": list(TYPES), "seeds": list(SEEDS), "match": "params"}
     info |= {"runs": names, "config_hash": "0123"}
@@ -65,19 +67,6 @@ def _axis(axis: str, where: list[tuple[int, int]]) -> dict[str, Any]:
     second |= {"point": 1, "extrapolated": False, "refused": "made-up <i>reason</i>"}
     of = {"form": "offset", "unbent": [], "read_at": 1, "types": types}
     return of | {"equivalents": [row, second]}
-
-
-def _write_run(run: Path, shape: dict[str, Any], seed: int) -> None:
-    record = RunRecord(
-        name=run.name, config=shape, seed=seed,
-        model={"parameters": 1000, "parameter_difference": 6},
-        created="2001-02-03T04:05:07+00:00", commit="c0ffee" * 7, dirty=False,
-        versions={"python": "3.11.7"}, hardware={"processor": "Made-up <b>chip</b>"},
-    )  # fmt: skip
-    write_record(run / "run.json", asdict(record))
-    result = {"schema": 1, "run": run.name, "validation_loss": [4.0, 4.5][seed]}
-    write_finished(run, result, [{"step": 1, "train_loss": 6.0}])
-    write_record(run / "costs.json", {"schema": 1, "run": run.name, "wall_seconds": 12.0})
 
 
 def _name(kind: str, hidden: int, steps: int, seed: int) -> str:

@@ -1,11 +1,9 @@
 """A folder of a stability study; every number in it is made up."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.records.run import RunRecord
-from record_files import write_finished, write_record
+from record_files import write_record, write_run
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
 TYPES, RATES, SEEDS = ("softmax", "diff"), (0.002, 0.128), (0, 1)
@@ -27,17 +25,12 @@ def write_stability(folder: Path) -> Path:
             names = [f"{kind}-lr{rate:g}-seed{seed}" for seed in SEEDS]
             steps = [150 if name == "diff-lr0.128-seed1" else None for name in names]
             for name, seed, step in zip(names, SEEDS, steps, strict=True):
-                record = RunRecord(
-                    name=name, config={"model": model | {"attention_type": kind}, "train": train},
-                    seed=seed, model={"parameters": 1000, "parameter_difference": 6},
-                    created="2001-02-03T04:05:07+00:00", commit="c0ffee" * 7, dirty=False,
-                    versions={"python": "3.11.7"}, hardware={"processor": "Made-up <b>chip</b>"},
+                write_run(
+                    folder / "runs" / name,
+                    {"model": model | {"attention_type": kind}, "train": train}, seed,
+                    {"validation_loss": None if step else 3.5}, cost={"wall_seconds": 12.0},
+                    model={"parameters": 1000, "parameter_difference": 6},
                 )  # fmt: skip
-                run = folder / "runs" / name
-                write_record(run / "run.json", asdict(record))
-                result = {"schema": 1, "run": name, "validation_loss": None if step else 3.5}
-                write_finished(run, result, [{"step": 1, "train_loss": 6.0}])
-                write_record(run / "costs.json", {"schema": 1, "run": name, "wall_seconds": 12.0})
             at = {"learning_rate": rate, "runs": names, "diverged_steps": steps}
             at |= {"diverged": [step is not None for step in steps]}
             at |= {"median_gradient_norms": [0.5, 0.75]}

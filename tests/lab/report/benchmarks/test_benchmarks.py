@@ -106,17 +106,6 @@ def test_lines_go_through_the_medians(bench_result, make_study, tmp_path):
         assert lines[name]["error_y"]["arrayminus"] == pytest.approx(below)
 
 
-def test_report_with_and_without_records(bench_result, make_study, tmp_path):
-    path = tmp_path / "records" / "cpu.json"
-    bench_result.write(path)
-    study = make_study()
-    plain = build_report(study).read_text(encoding="utf-8")
-    assert 'href="#benchmarks"' not in plain
-    page = build_report(study, benchmarks=[path.parent]).read_text(encoding="utf-8")
-    assert 'href="#benchmarks"' in page
-    assert page.index('id="benchmarks"') < page.index('id="provenance"')
-
-
 def test_missing_records_are_an_error_and_an_empty_folder_is_none(tmp_path):
     assert read_results([tmp_path]) == []
     with pytest.raises(CheckpointError, match="must exist, got none"):
