@@ -145,11 +145,11 @@ class Page:
     def complaints(self):
         """Everything of the console, errors of scripts and what the policy refused."""
         self.run("0")
-        said = (
+        wanted = (
             "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded",
             "Audits.issueAdded", "Page.javascriptDialogOpening",
         )  # fmt: skip
-        return [event for event in self.events if event["method"] in said]
+        return [event for event in self.events if event["method"] in wanted]
 
     def requests(self):
         """Addresses the page asked for, ``data:`` aside."""
@@ -171,15 +171,15 @@ def browser(folder):
         pytest.skip(f"needs a browser, one of {', '.join(NAMES)}")
     # The browser reads from 3 and writes to 4; nothing that is moved there may lie there already.
     (read, commands), (answers, write) = os.pipe(), os.pipe()
-    theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write)]
+    ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write)]
     process = subprocess.Popen(
-        [sys.executable, "-c", _MOVE, *map(str, theirs), program, "--headless", "--no-sandbox",
+        [sys.executable, "-c", _MOVE, *map(str, ends), program, "--headless", "--no-sandbox",
          "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
          "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}", "--remote-debugging-pipe"],
-        pass_fds=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        pass_fds=ends, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    for end in (read, write, *theirs):
+    for end in (read, write, *ends):
         os.close(end)
     try:
         yield Page(commands, answers)

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 
+from children import in_child
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Continuation
 
@@ -41,6 +42,16 @@ def damaged(whole_folder, tmp_path, change):
     shutil.copytree(whole_folder, folder)
     change(folder)
     return folder
+
+
+def try_folder(tally, case, whole_folder, tmp_path, change, **wanted):
+    """Count how a process ends that uses a changed copy of a folder."""
+    folder = damaged(whole_folder, tmp_path, change)
+    tally.check(case[:150], fault(in_child(lambda: use(folder)), **wanted))
+
+
+def written(file, content, folder):
+    (folder / file).write_bytes(content)
 
 
 def edited(file, update):

@@ -23,7 +23,7 @@ def imports_of(source, package):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for child in ast.walk(node)
     }
-    found = []
+    imports = []
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
@@ -36,8 +36,8 @@ def imports_of(source, package):
             first = node.args[0] if node.args else None
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
                 names = [first.value]
-        found += [Import(name, id(node) not in inside) for name in names]
-    return found
+        imports += [Import(name, id(node) not in inside) for name in names]
+    return imports
 
 
 def public_home(name):

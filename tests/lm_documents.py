@@ -60,6 +60,8 @@ def write_task(folder, task, count, num_training=0):
     folder.mkdir(exist_ok=True)
     for name, number in ((task, count), (f"{task}_train", num_training)):
         if number:
-            lines = [json.dumps(one, ensure_ascii=False) for one in documents(task, number, name)]
+            lines = [
+                json.dumps(entry, ensure_ascii=False) for entry in documents(task, number, name)
+            ]
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return documents(task, count, task)

@@ -104,13 +104,13 @@ def what_works(name, tokenizer):
 
 def agrees(scores, made, asked):
     """Whether log-probabilities equal those of one plain pass per sequence."""
-    for found, one in zip(scores, asked, strict=True):
-        ids = torch.tensor([[*one.context, *one.target]])
+    for results, entry in zip(scores, asked, strict=True):
+        ids = torch.tensor([[*entry.context, *entry.target]])
         with torch.no_grad():
             logits = made(ids, use_cache=False).logits[0].log_softmax(-1)
-        at = range(len(one.context) - 1, ids.shape[1] - 1)
-        expected = [float(logits[i, token]) for i, token in zip(at, one.target, strict=True)]
-        off = max(abs(a - b) for a, b in zip(found.token_logprobs, expected, strict=True))
+        at = range(len(entry.context) - 1, ids.shape[1] - 1)
+        expected = [float(logits[i, token]) for i, token in zip(at, entry.target, strict=True)]
+        off = max(abs(a - b) for a, b in zip(results.token_logprobs, expected, strict=True))
         if off > (1e-9 if made.dtype == torch.float64 else 1e-4):
             return "differs"
     return "yes"
@@ -118,10 +118,10 @@ def agrees(scores, made, asked):
 
 def generates(model, made, asked):
     """Whether greedy tokens are those of plain passes over everything so far."""
-    prompts = [one.context for one in asked]
-    for found, prompt in zip(model.generate(prompts, max_new_tokens=6), prompts, strict=True):
+    prompts = [entry.context for entry in asked]
+    for results, prompt in zip(model.generate(prompts, max_new_tokens=6), prompts, strict=True):
         ids = list(prompt)
-        for token in found.ids:
+        for token in results.ids:
             with torch.no_grad():
                 likeliest = int(made(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
             if token != likeliest:

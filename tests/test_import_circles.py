@@ -28,7 +28,7 @@ def test_no_circles_of_folders():
             inside = {other for other in imported if other.startswith(f"{folder}.")}
             if not name.startswith(f"{folder}."):
                 continue
-            child, *others = (".".join(one.split(".")[:depth]) for one in (name, *inside))
+            child, *others = (".".join(entry.split(".")[:depth]) for entry in (name, *inside))
             children.setdefault(child, set()).update(set(others) - {child})
         for other in set().union(*children.values()) - children.keys():
             children[other] = set()

@@ -1,11 +1,9 @@
 """Which versions a user's installation gets, asked of the public package index alone.
 
-``make resolve`` prints a line for every platform and Python; with ``--record PATH`` it writes the
-table of ``docs/records/resolution.md`` as well. Nothing is installed and only metadata is read.
+``make resolve`` prints a line for every platform and Python. Nothing is installed and only metadata
+is read.
 """
 
-import argparse
-import datetime
 import os
 import re
 import subprocess
@@ -19,7 +17,6 @@ from uv import find_uv_bin
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
-RECORD = ROOT / "docs" / "records" / "resolution.md"
 PLATFORMS = {
     "Linux x86-64": "x86_64-manylinux_2_28",
     "Linux arm64": "aarch64-manylinux_2_28",
@@ -94,59 +91,13 @@ def resolve(platform, python, constraints=CONSTRAINTS):
     return compile_versions(ROOT / "pyproject.toml", *options)
 
 
-def places(pairs):
-    """Pairs in words: ``Linux arm64 3.11, 3.12``."""
-    if len(pairs) == len(PAIRS):
-        return "everywhere"
-    by_platform = {
-        platform: [python for name, python in pairs if name == platform] for platform in PLATFORMS
-    }
-    return "; ".join(
-        platform if len(pythons) == len(PYTHONS) else f"{platform} {', '.join(pythons)}"
-        for platform, pythons in by_platform.items()
-        if pythons
-    )
-
-
-def record(versions_of, day):
-    """The record as Markdown: every package, its version, and where it is installed."""
-    rows = {}
-    for pair, versions in versions_of.items():
-        for name, version in versions.items():
-            rows.setdefault((name, version), []).append(pair)
-    lines = [
-        "# What an installation gets",
-        "",
-        f"Resolved on {day} from the public package index alone, with `constraints.txt` and the",
-        f"extras {', '.join(f'`{extra}`' for extra in EXTRAS)}, for glibc 2.28 and macOS 14: "
-        f"{len(PAIRS)} pairs of platform and Python.",
-        "Everything has a wheel for its platform, but the pure Python packages "
-        f"{', '.join(SOURCE_ONLY)}.",
-        "The Linux wheel of torch brings the CUDA libraries and triton, with or without a GPU.",
-        "",
-        "`make resolve` repeats it. To write this file again:",
-        "`python tests/install/resolution.py --record docs/records/resolution.md`.",
-        "",
-        "| package | version | platform, Python |",
-        "| --- | --- | --- |",
-    ]
-    lines += [
-        f"| {name} | {version} | {places(pairs)} |"
-        for (name, version), pairs in sorted(rows.items())
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def main():
     """Resolve every pair, print a line for each, and fail if one has no solution."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", type=Path, help="write the versions to this file")
-    arguments = parser.parse_args()
     reason = why_no_index()
     if reason is not None:
         print(f"SKIPPED resolution of {len(PAIRS)} platforms and Pythons: {reason}")
-        return 1 if arguments.record else 0
-    versions_of = {}
+        return 0
+    failed = False
     with ThreadPoolExecutor(len(PAIRS)) as pool:
         futures = {pair: pool.submit(resolve, *pair) for pair in PAIRS}
         for (platform, python), future in futures.items():
@@ -155,15 +106,11 @@ def main():
                 versions = future.result()
             except ResolutionError as error:
                 print(f"FAILED {name}\n{error}", flush=True)
+                failed = True
                 continue
-            versions_of[platform, python] = versions
             triton = versions.get("triton", "none")
             print(f"{name}: {len(versions)} packages, torch {versions['torch']}, triton {triton}")
-    if len(versions_of) < len(PAIRS):
-        return 1
-    if arguments.record:
-        arguments.record.write_text(record(versions_of, datetime.date.today()), encoding="utf-8")
-    return 0
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The constraints resolve for a stranger: from the public index alone, on every platform."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -11,11 +10,9 @@ from install.resolution import (
     CONSTRAINTS,
     EXTRAS,
     PAIRS,
-    RECORD,
     ROOT,
     ResolutionError,
     canonical,
-    places,
     public_environment,
     read_versions,
     resolve,
@@ -75,24 +72,6 @@ def test_pip_resolves_them_for_this_python(tmp_path):
         if not item["download_info"]["url"].startswith("https://")
     ]
     assert local == ["diffattn"]
-
-
-def recorded():
-    """Rows of the committed record: name, version, places."""
-    text = RECORD.read_text(encoding="utf-8")
-    return re.findall(r"^\| ([\w.-]+) \| (\d\S*) \| (.+) \|$", text, flags=re.MULTILINE)
-
-
-def test_the_record_is_that_of_these_constraints():
-    """After a change of pins: ``python tests/install/resolution.py --record PATH``."""
-    rows = recorded()
-    assert len(rows) > 2 * len(PINNED)
-    in_record = {name: (version, where) for name, version, where in rows if name in PINNED}
-    on_linux = places([pair for pair in PAIRS if pair[0].startswith("Linux")])
-    assert in_record == {
-        name: (version, on_linux if name == "triton" else "everywhere")
-        for name, version in PINNED.items()
-    }
 
 
 def test_local_wheels_and_other_indexes_are_switched_off(monkeypatch):

@@ -9,6 +9,7 @@ import torch
 from diffattn.errors import ShapeError
 from diffattn.ops import attention as api
 from diffattn.ops.inputs import backends
+from ops.plain_attention import plain_attention
 from tools import fuzz
 from tools.fuzz_calls import BROKEN, DTYPES, LAYOUTS, VALUES, draw_call, make_inputs
 
@@ -19,8 +20,14 @@ def assert_all_right(report):
     assert report.outcomes["right"] > report.outcomes["refused"] > 0
 
 
+def run(num_calls, seed, device):
+    """Against the second oracle where its tensors lie."""
+    oracle = plain_attention if device.type == "cpu" else None
+    return fuzz.run(num_calls, seed=seed, device=device.type, oracle=oracle)
+
+
 def test_random_calls(device):
-    report = fuzz.run(75, seed=7, device=device.type)
+    report = run(75, 7, device)
     assert_all_right(report)
     assert set(report.by_backend) == set(fuzz.usable_backends(device.type))
     assert len(report.by_dtype) == 4
@@ -28,10 +35,20 @@ def test_random_calls(device):
 
 @pytest.mark.scheduled
 def test_ten_thousand_random_calls(device):
-    report = fuzz.run(10_000, seed=0, device=device.type)
+    report = run(10_000, 0, device)
     assert_all_right(report)
     assert {f"values: {name}" for name in VALUES} <= set(report.by_facet)
     assert set(BROKEN) <= set(report.by_refusal)
+
+
+def test_a_wrong_oracle_is_noticed():
+    report = fuzz.FuzzReport(num_calls=20, seed=11, backends=("reference",))
+    for call in range(11_000_000, 11_000_020):
+        fuzz.run_call(
+            call, ("reference",), report,
+            oracle=lambda q, k, v, lam, **o: plain_attention(q, k, v, lam + 0.1, **o),
+        )  # fmt: skip
+    assert len(report.failures) > 10
 
 
 def test_draws_reach_every_corner():

@@ -33,7 +33,6 @@ def packed(**changes):
 CU_NEEDS = "cu_seqlens describes one packed row, so it needs B = 1, T = S and no kv_lengths, got "
 BOTH = [  # of both functions
     ({"q": zeros(B, T, H, D)}, "q must be [B, T, H, 2, D], got [2, 3, 4, 3]."),
-    ({"q": zeros(B, T, H, 3, D)}, "q must be [B, T, H, 2, D], got [2, 3, 4, 3, 3]."),
     ({"k": zeros(B, S, D)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and D = 3, "
      "got [2, 5, 3]."),
     ({"k": zeros(B, S, HKV, 4)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and "
@@ -47,26 +46,13 @@ BOTH = [  # of both functions
     ({"k": zeros(B, S, HKV, 2, D, device="meta")}, "k must be on cpu like q, got meta."),
     ({"lam": 0.5}, "lam must be a tensor, got 0.5."),
     ({"lam": zeros(dtype=torch.float64)}, "lam must be float32, got torch.float64."),
-    ({"lam": zeros(device="meta")}, "lam must be on cpu like q, got meta."),
     ({"lam": zeros(T)}, "lam must be broadcastable to [B, T, H] = [2, 3, 4], got [3]."),
-    ({"lam": zeros(1, B, T, H)},
-     "lam must be broadcastable to [B, T, H] = [2, 3, 4], got [1, 2, 3, 4]."),
     ({"lam": torch.tensor([0.1, float("nan"), 0.3, 0.4])}, "lam must not be NaN, got NaN."),
     ({"window": 0}, "window must be an integer of 1 or more tokens, got 0."),
-    ({"window": 2.0}, "window must be an integer of 1 or more tokens, got 2.0."),
-    ({"window": True}, "window must be an integer of 1 or more tokens, got True."),
     ({"key_padding_mask": zeros(B, S)},
      "key_padding_mask must be torch.bool [2, 5], got torch.float32 [2, 5]."),
-    ({"key_padding_mask": zeros(B, T, dtype=torch.bool)},
-     "key_padding_mask must be torch.bool [2, 5], got torch.bool [2, 3]."),
-    ({"key_padding_mask": zeros(B, S, dtype=torch.bool, device="meta")},
-     "key_padding_mask must be on cpu like q, got meta."),
     ({"kv_lengths": torch.tensor([1, 2])},
      "kv_lengths must be torch.int32 [2], got torch.int64 [2]."),
-    ({"kv_lengths": int32(1, 2, 3)}, "kv_lengths must be torch.int32 [2], got torch.int32 [3]."),
-    ({"kv_lengths": zeros(B, dtype=torch.int32, device="meta")},
-     "kv_lengths must be on cpu like q, got meta."),
-    ({"kv_lengths": int32(-1, 2)}, "kv_lengths must lie in [0, S = 5], got -1 to 2."),
     ({"kv_lengths": int32(3, 6)}, "kv_lengths must lie in [0, S = 5], got 3 to 6."),
     ({"cu_seqlens": int32(0, 4)}, CU_NEEDS + "B = 2, T = 3, S = 5, kv_lengths unset."),
     (packed(q=zeros(1, T, H, 2, D), cu_seqlens=int32(0, 5)),
@@ -75,10 +61,6 @@ BOTH = [  # of both functions
      CU_NEEDS + "B = 1, T = 5, S = 5, kv_lengths set."),
     (packed(cu_seqlens=torch.tensor([0, 5])),
      "cu_seqlens must be int32 [num_docs + 1], got torch.int64 [2]."),
-    (packed(cu_seqlens=int32(0, 5)[None]),
-     "cu_seqlens must be int32 [num_docs + 1], got torch.int32 [1, 2]."),
-    (packed(cu_seqlens=zeros(2, dtype=torch.int32, device="meta")),
-     "cu_seqlens must be on cpu like q, got meta."),
     (packed(cu_seqlens=int32(0, 4)), "cu_seqlens must rise from 0 to S = 5, got [0, 4]."),
     (packed(cu_seqlens=int32(0, 3, 2, 5)), "cu_seqlens must rise from 0 to S = 5, "
      "got [0, 3, 2, 5]."),
@@ -86,19 +68,14 @@ BOTH = [  # of both functions
      "cu_seqlens must rise from 0 to S = 5, got [0, 1, 1, 2, 2, 3, 3] ... 6."),
 ]  # fmt: skip
 VALUES = [  # of the operator alone
-    ({"v": zeros(B, S, DV)},
-     "v must be [B, S, Hkv, Dv] with [B, S, Hkv] = [2, 5, 2], got [2, 5, 6]."),
     ({"v": zeros(B, S, H, DV)},
      "v must be [B, S, Hkv, Dv] with [B, S, Hkv] = [2, 5, 2], got [2, 5, 4, 6]."),
     ({"v": zeros(B, S, HKV, DV, dtype=torch.float16)},
      "v must have q's dtype torch.float32, got torch.float16."),
-    ({"v": zeros(B, S, HKV, DV, device="meta")}, "v must be on cpu like q, got meta."),
 ]  # fmt: skip
 ROWS = [  # of the maps alone
     (torch.tensor([0, -1]), "rows must lie in [0, T = 3), got -1 to 0."),
-    (torch.tensor([3]), "rows must lie in [0, T = 3), got 3 to 3."),
     (torch.tensor([[1]]), "rows must be int64 [R], got torch.int64 [1, 1]."),
-    (int32(1), "rows must be int64 [R], got torch.int32 [1]."),
     (torch.tensor([True, False, True, False]), "rows must be int64 [R], got torch.bool [4]."),
 ]
 

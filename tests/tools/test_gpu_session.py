@@ -131,9 +131,9 @@ def test_without_a_checkout_a_commit_is_asked_for(words, got, tmp_path, monkeypa
     """Before anything runs, as the record of a session without one cannot be accepted."""
     monkeypatch.setattr(gpu_session, "git_state", lambda: (None, None))
     assert gpu_session.main(["--out", str(tmp_path / "out"), *words]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("commit: must be 7 to 40 hexadecimal digits, and given where there is")
-    assert said.endswith(f"got {got}.\n")
+    text = capsys.readouterr().err
+    assert text.startswith("commit: must be 7 to 40 hexadecimal digits, and given where there is")
+    assert text.endswith(f"got {got}.\n")
     assert not (tmp_path / "out").exists()
 
 

@@ -22,12 +22,12 @@ def tried(samples, refused=()):
 
 
 def test_the_fastest_right_one_is_chosen_and_the_others_say_why_not():
-    found = tried({"a": [3.0, 3.0], "b": [2.0, 2.0]}, {"c": "out of registers"})
-    assert best(found, "a") == "b"
-    assert found["c"].refused == "out of registers"
-    assert found["c"].seconds is None
-    assert found["b"].seconds.median == 2.0
-    assert list(found) == ["a", "b", "c"]
+    results = tried({"a": [3.0, 3.0], "b": [2.0, 2.0]}, {"c": "out of registers"})
+    assert best(results, "a") == "b"
+    assert results["c"].refused == "out of registers"
+    assert results["c"].seconds is None
+    assert results["b"].seconds.median == 2.0
+    assert list(results) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -35,24 +35,24 @@ def test_the_fastest_right_one_is_chosen_and_the_others_say_why_not():
                           ([1.8, 1.8, 1.8], "other")],
 )  # fmt: skip
 def test_what_rounds_differ_by_is_a_tie_and_the_seed_stays(other, winner):
-    found = tried({"other": other, "seed": [1.8, 2.0, 2.2]})
-    assert found["seed"].seconds.low == pytest.approx(1.9)
-    assert best(found, "seed") == winner
+    results = tried({"other": other, "seed": [1.8, 2.0, 2.2]})
+    assert results["seed"].seconds.low == pytest.approx(1.9)
+    assert best(results, "seed") == winner
 
 
 def test_a_refused_seed_or_none_at_all():
-    found = tried({"a": [3.0], "b": [2.0]}, {"seed": "wrong"})
-    assert best(found, "seed") == best(found, None) == "b"
+    results = tried({"a": [3.0], "b": [2.0]}, {"seed": "wrong"})
+    assert best(results, "seed") == best(results, None) == "b"
 
 
 def test_nothing_is_timed_where_everything_is_refused():
     def never(right):
         raise AssertionError
 
-    found = search(
+    results = search(
         {"a": 1}, check=lambda options: dict.fromkeys(options, "no"), time=never, why=never
     )
-    assert best(found, "a") is None
+    assert best(results, "a") is None
 
 
 def test_what_fails_while_it_is_timed_is_refused_and_the_others_are_timed():
@@ -60,13 +60,13 @@ def test_what_fails_while_it_is_timed_is_refused_and_the_others_are_timed():
         on_failure("b", TypeError("no tile"))
         return {name: [1.0] for name in right if name != "b"}
 
-    found = search(
+    results = search(
         {"a": 1, "b": 2}, check=dict.fromkeys, time=time,
         why=lambda option, error: f"{option}: {error}",
     )  # fmt: skip
-    assert found["b"].refused == "2: no tile"
-    assert found["b"].seconds is None
-    assert best(found, "b") == "a"
+    assert results["b"].refused == "2: no tile"
+    assert results["b"].seconds is None
+    assert best(results, "b") == "a"
 
 
 def test_another_error_ends_the_search():
@@ -105,11 +105,11 @@ def checkers():
 
 def test_checks_side_by_side_end_what_they_refuse_alone(checkers):
     options = {"a": "abort", "b": "right", "c": "wrong", "d": "right"}
-    found = checkers(options)
-    assert set(found) == set(options)
-    assert found["a"] == "its check ended the process, exit status 3"
-    assert found["b"] is found["d"] is None
-    wrong, _, process = found["c"].rpartition(" ")
+    results = checkers(options)
+    assert set(results) == set(options)
+    assert results["a"] == "its check ended the process, exit status 3"
+    assert results["b"] is results["d"] is None
+    wrong, _, process = results["c"].rpartition(" ")
     assert wrong == "wrong in"
     assert int(process) != os.getpid()
     kept = {worker.process.pid for worker in checkers.idle}
@@ -127,8 +127,8 @@ def test_checks_side_by_side_end_what_they_refuse_alone(checkers):
 def test_a_process_is_replaced_after_an_error_or_when_it_hangs(checkers):
     assert checkers({"a": "raise", "b": "right"}) == {"a": "TypeError: no tile", "b": None}
     checkers.seconds = 20
-    found = checkers({"a": "hang", "b": "right", "c": "raise", "d": "right"})
-    assert found == {
+    results = checkers({"a": "hang", "b": "right", "c": "raise", "d": "right"})
+    assert results == {
         "a": "not checked within 20 s", "b": None, "c": "TypeError: no tile", "d": None,
     }  # fmt: skip
 

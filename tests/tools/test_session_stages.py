@@ -33,16 +33,16 @@ def judge(passed, failed):
 
 
 def run(stages, out, **options):
-    said = []
-    records = run_stages(stages, out, on_message=said.append, **options)
-    return records, said
+    messages = []
+    records = run_stages(stages, out, on_message=messages.append, **options)
+    return records, messages
 
 
 def test_a_record_says_what_ran(tmp_path):
     facts = stage(
         "one", "print('hello')", facts=lambda out: {"files": [p.name for p in out.iterdir()]}
     )
-    (record,), said = run([facts], tmp_path, commit="abc", versions={"triton": "3"},
+    (record,), messages = run([facts], tmp_path, commit="abc", versions={"triton": "3"},
                           machine={"gpu": "H"})  # fmt: skip
     assert record == read_stage(tmp_path / "one.json")
     assert (record["stage"], record["outcome"], record["reason"]) == ("one", "passed", None)
@@ -55,7 +55,7 @@ def test_a_record_says_what_ran(tmp_path):
     assert command["exit"] == 0
     assert command["log"] == "hello\n"
     assert 0 < command["seconds"] <= record["seconds"]
-    assert said[0] == "one: one, at most 30 s"
+    assert messages[0] == "one: one, at most 30 s"
 
 
 def test_after_a_command_that_fails_the_others_still_run(tmp_path):
@@ -101,10 +101,10 @@ def has_ended(pid):
 def test_what_has_a_record_runs_again_only_if_asked(tmp_path):
     count = f"open({str(tmp_path / 'runs')!r}, 'a').write('x'); raise SystemExit(1)"
     for again, runs in ((False, 1), (False, 1), (True, 2)):
-        (record,), said = run([stage("one", count)], tmp_path, again=again)
+        (record,), messages = run([stage("one", count)], tmp_path, again=again)
         assert record["outcome"] == "failed"
         assert (tmp_path / "runs").read_text() == "x" * runs
-    assert said[-1].startswith("one: failed in")
+    assert messages[-1].startswith("one: failed in")
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_a_stage_launches_by_the_table_that_is_there_by_then(tmp_path):
     times = stage("times", "import sys; print(*sys.argv[1:])", table=table)
     (before,), _ = run([times], tmp_path / "before")
     assert (before["facts"], before["commands"][0]["log"]) == ({"table": "shipped"}, "\n")
-    (found, after), _ = run([search, times], tmp_path / "after")
-    assert found["facts"] == {"table": "shipped"}
+    (results, after), _ = run([search, times], tmp_path / "after")
+    assert results["facts"] == {"table": "shipped"}
     assert after["facts"] == {"table": "tuned"}
     assert after["commands"][0]["log"] == f"--table {table}\n"
 
@@ -257,9 +257,9 @@ def test_what_does_not_fit_in_is_left_in_its_order(tmp_path):
     """Also what would fit behind it; the next call goes on there."""
     known = [stage("a", "pass"), stage("b", "pass", limit_seconds=60), stage("c", "pass")]
     for times in range(2):
-        records, said = run(known, tmp_path, until=time.monotonic() + 50)
+        records, messages = run(known, tmp_path, until=time.monotonic() + 50)
         assert [record["stage"] for record in records] == ["a"]
-        assert said[-1].endswith("is left in this one: b, c")
+        assert messages[-1].endswith("is left in this one: b, c")
         if times == 0:
             (tmp_path / "a.json").unlink()
     with pytest.raises(ConfigError, match=r"must leave 65 s or more for stage 'b', got \d+ s"):

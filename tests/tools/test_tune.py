@@ -89,30 +89,30 @@ def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
 
     monkeypatch.setattr(configs, "launched_with", refuse)
     out = tmp_path / "tune.json"
-    said = []
+    messages = []
     with launched_as_on(80):
-        record = tune(TINY, out, timer=FakeTimer(monkeypatch), on_message=said.append)
+        record = tune(TINY, out, timer=FakeTimer(monkeypatch), on_message=messages.append)
     kept = json.loads(out.read_text())
     assert kept == json.loads(json.dumps(record)) | {"checksum": kept["checksum"]}
     assert kept["complete"]
     assert kept["row"] == 80
     assert {"commit", "versions", "hardware", "created", "settings"} <= set(kept)
-    found = {(s["operator"], s["mode"], s["of"]): s for s in kept["searches"]}
-    assert len(found) == len(said) == searches
+    results = {(s["operator"], s["mode"], s["of"]): s for s in kept["searches"]}
+    assert len(results) == len(messages) == searches
     first = kept["searches"][0]  # a session may be cut off: whether atomics pay is asked first
     assert (first["mode"], first["of"]) == ("backward", "shipped forms")
     assert {"bwd", "dkv + dq"} <= set(first["options"])
     assert all(option["seconds"] for option in first["options"].values())
     assert (first["best"], first["in_order"]) == ("bwd", "dkv + dq")
-    forward = found["diff v1", "forward", "fwd"]
+    forward = results["diff v1", "forward", "fwd"]
     assert (forward["seed"], forward["best"]) == (
         "128 x 32, 8 warps, 2 stages", "16 x 64, 4 warps, 2 stages",
     )  # fmt: skip
     assert forward["options"][forward["best"]]["seconds"]["median"] == 1.016
-    refused = found["diff v1", "backward", "dkv"]["options"]["32 x 64, 4 warps, 2 stages"]
+    refused = results["diff v1", "backward", "dkv"]["options"]["32 x 64, 4 warps, 2 stages"]
     assert refused["refused"].startswith("OutOfResources: out of resource: shared memory")
     assert refused["seconds"] is None
-    forms = found["diff v1", "backward", "forms"]
+    forms = results["diff v1", "backward", "forms"]
     assert (forms["best"], forms["in_order"]) == ("bwd", "dkv + dq")
     assert set(forms["options"]) == {"bwd", "dkq + dv", "dkv + dq", "dk + dv + dq"}
     row = ast.literal_eval("{" + lines_path(out).read_text() + "}")[80]
@@ -138,13 +138,13 @@ def checked_on_the_chip(config, row, asked, check=module._check):
 def test_processes_find_what_one_does(tmp_path, monkeypatch, few):
     monkeypatch.setattr(module, "ATTENTIONS", ("v1",))
     monkeypatch.setattr(module, "_check", checked_on_the_chip)
-    timer, found = FakeTimer(monkeypatch), []
+    timer, results = FakeTimer(monkeypatch), []
     for processes in (0, 2):
         config = replace(TINY, processes=processes)
         with launched_as_on(90):
             record = tune(config, tmp_path / "tune.json", timer=timer, on_message=lambda _: None)
-        found.append((record["searches"], record["lines"]))
-    assert found[0] == found[1]
+        results.append((record["searches"], record["lines"]))
+    assert results[0] == results[1]
 
 
 @interpreted
@@ -231,13 +231,13 @@ def test_a_table_is_launched_by_while_it_is_in_force(tmp_path):
     path = a_record(tmp_path / "tune.json", fwd=line)
     shipped = configs.table_row(90)
     with launched_as_on(90):
-        found = read_table(path, "cpu")
-        with found.in_force():
+        results = read_table(path, "cpu")
+        with results.in_force():
             assert configs.seed("fwd", 64, 128, 90) == configs.LaunchConfig(16, 16, 4, 1)
             assert configs.seed("dq", 64, 128, 90) == configs.LaunchConfig(*shipped["dq"][column])
         assert configs.table_row(90) == shipped
         again = read_table(a_record(tmp_path / "again.json"), "cpu")
-    assert again.digest != found.digest
+    assert again.digest != results.digest
 
 
 @pytest.mark.parametrize(

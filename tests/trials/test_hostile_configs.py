@@ -1,13 +1,13 @@
 """Model folders from strangers: refused in one line that names the file, or loaded and sound."""
 
-import json
 import math
+from functools import partial
 
 import pytest
 
 from children import in_child
 from diffattn.models.config.settings import OPTIONS
-from hostile_folders import damaged, edited, fault, use
+from hostile_folders import damaged, edited, fault, try_folder, use, written
 from tally import sample, trial
 
 HUGE = (10**9, 2**63, 10**40)
@@ -152,21 +152,16 @@ REFUSED = list(refused_settings())
 POSSIBLE = list(possible_settings())
 
 
-def settings_case(kind, settings):
-    def change(folder):
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-
-    return change
+def changed(settings):
+    return edited("config.json", lambda content: content.update(settings))
 
 
 def try_settings(whole, tmp_path, tally, chosen, *, must_fail):
     for name, settings in chosen:
         kind = "diff" if name != "shared_rank" else "shared_diff"
-        folder = damaged(whole(kind), tmp_path, settings_case(kind, settings))
-        outcome = in_child(lambda folder=folder: use(folder))
-        names = ["config.json", name] if must_fail else []
-        tally.check(f"{name}: {settings}"[:150], fault(outcome, names=names, must_fail=must_fail))
+        change, names = changed(settings), ["config.json", name] if must_fail else []
+        wanted = {"names": names, "must_fail": must_fail}
+        try_folder(tally, f"{name}: {settings}", whole(kind), tmp_path, change, **wanted)
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 101])
@@ -200,10 +195,9 @@ def test_other_models_impossible_settings(whole, tmp_path):
         for kind in ("llama", "diffllama"):
             for name, values in FOREIGN.items():
                 for value in values:
-                    folder = damaged(whole(kind), tmp_path, settings_case(kind, {name: value}))
-                    outcome = in_child(lambda folder=folder: use(folder))
-                    case = f"{kind}: {name}: {value}"[:150]
-                    tally.check(case, fault(outcome, must_fail=True, names=[folder.name]))
+                    case, change = f"{kind}: {name}: {value}", changed({name: value})
+                    wanted = {"must_fail": True, "names": ["case"]}  # the folder
+                    try_folder(tally, case, whole(kind), tmp_path, change, **wanted)
 
 
 def files():
@@ -259,24 +253,17 @@ TOKENIZER_SETTINGS = {
 def test_files_of_settings_and_tokenizer(whole, tmp_path, step):
     with trial(f"hostile JSON of a model folder{sample(step > 1)}", minimum=60 // step) as tally:
         for file, name, content in list(files())[::step]:
-            folder = damaged(
-                whole("diff"), tmp_path, lambda f, c=content, n=file: (f / n).write_bytes(c)
-            )
-            outcome = in_child(lambda folder=folder: use(folder))
-            tally.check(f"{file}: {name}", fault(outcome, names=[file], must_fail=True))
+            change = partial(written, file, content)
+            wanted = {"names": [file], "must_fail": True}
+            try_folder(tally, f"{file}: {name}", whole("diff"), tmp_path, change, **wanted)
         for name, update in list(TOKENIZER_CHANGES.items())[::step]:
-            folder = damaged(whole("diff"), tmp_path, edited("tokenizer.json", update))
-            outcome = in_child(lambda folder=folder: use(folder))
-            tally.check(f"tokenizer.json: {name}", fault(outcome, must_fail=True))
+            case, change = f"tokenizer.json: {name}", edited("tokenizer.json", update)
+            try_folder(tally, case, whole("diff"), tmp_path, change, must_fail=True)
         for name, value in list(TOKENIZER_SETTINGS.items())[::step]:
-            folder = damaged(
-                whole("diff"),
-                tmp_path,
-                edited("tokenizer_config.json", lambda t, n=name, v=value: t.update({n: v})),
-            )
-            outcome = in_child(lambda folder=folder: use(folder))
+            case = f"tokenizer_config.json: {name}"
+            change = edited("tokenizer_config.json", lambda t, n=name, v=value: t.update({n: v}))
             must_fail = name not in ("tokenizer_class", "auto_map")
-            tally.check(f"tokenizer_config.json: {name}", fault(outcome, must_fail=must_fail))
+            try_folder(tally, case, whole("diff"), tmp_path, change, must_fail=must_fail)
 
 
 GENERATION = {

@@ -2,11 +2,12 @@
 
 import json
 import struct
+from functools import partial
 
 import pytest
 
 from children import in_child
-from hostile_folders import damaged, fault, use
+from hostile_folders import damaged, fault, try_folder, use, written
 from tally import sample, trial
 
 
@@ -64,13 +65,8 @@ def test_damaged_weights(whole, tmp_path, step):
     raw = (whole("diff") / "model.safetensors").read_bytes()
     with trial(f"hostile weights{sample(step > 1)}", minimum=90 // step) as tally:
         for name, content in list(weight_cases(raw))[::step]:
-            folder = damaged(
-                whole("diff"),
-                tmp_path,
-                lambda f, c=content: (f / "model.safetensors").write_bytes(c),
-            )
-            outcome = in_child(lambda folder=folder: use(folder))
-            tally.check(name[:150], fault(outcome, must_fail=True))
+            change = partial(written, "model.safetensors", content)
+            try_folder(tally, name, whole("diff"), tmp_path, change, must_fail=True)
 
 
 def index_cases():
@@ -92,9 +88,7 @@ def test_damaged_indexes(whole, tmp_path):
                 (folder / "model.safetensors").unlink()
                 (folder / "model.safetensors.index.json").write_bytes(content)
 
-            folder = damaged(whole("diff"), tmp_path, change)
-            outcome = in_child(lambda folder=folder: use(folder))
-            tally.check(name, fault(outcome, must_fail=True))
+            try_folder(tally, name, whole("diff"), tmp_path, change, must_fail=True)
 
 
 def test_a_file_that_claims_more_than_there_is_memory(whole, tmp_path):

@@ -1,4 +1,4 @@
-"""The operator over what a cache may hold, and against a second oracle."""
+"""The operator over what a cache may hold."""
 
 import itertools
 from functools import partial
@@ -12,14 +12,11 @@ from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
-from ops.plain_attention import plain_attention, visible
+from ops.plain_attention import visible
 from tally import trial
-from tools import fuzz
 
 SAMPLE = 83
 """Every push takes each 83rd case: a prime, so that no axis of a product is left out."""
-
-# Unwritten cache.
 
 WIDTHS = {"head_dim": 32, "num_heads": 4, "num_kv_heads": 2}
 FORMS = {
@@ -181,51 +178,3 @@ def test_unwritten_cache():
         try_unwritten(tally, FINITE)
     with trial("inf and NaN in unwritten cache", minimum=8_000) as tally:
         try_unwritten(tally, NOT_FINITE)
-
-
-# The second oracle.
-
-CALLS_COMPARED = 4_128
-
-
-def try_calls(tally, num_calls, seed, names=None):
-    """Random calls until so many were compared; those that must be refused are not counted."""
-    names = fuzz.usable_backends() if names is None else names
-    report = fuzz.FuzzReport(num_calls=num_calls, seed=seed, backends=names)
-    for call in itertools.count(seed * fuzz.SEEDS_PER_RUN):
-        failed, refused = len(report.failures), report.outcomes["refused"]
-        fuzz.run_call(call, names, report, oracle=plain_attention)
-        if report.outcomes["refused"] == refused:
-            tally.check(
-                f"call {call}", report.failures[-1] if failed < len(report.failures) else None
-            )
-        if tally.tried == num_calls:
-            break
-    return report
-
-
-def test_random_calls_sampled():
-    """Without FlexAttention, whose first call takes a second."""
-    names = [name for name in fuzz.usable_backends() if name != "flex"]
-    with trial("random calls against a second oracle, sampled", minimum=40) as tally:
-        report = try_calls(tally, 40, 11, names)
-    assert report.outcomes["right"] == 40
-
-
-@pytest.mark.scheduled
-def test_random_calls():
-    with trial("random calls against a second oracle", minimum=CALLS_COMPARED) as tally:
-        report = try_calls(tally, CALLS_COMPARED, 12)
-    assert set(report.by_backend) == set(fuzz.usable_backends())
-    assert {"packed", "kv_lengths", "padding", "window", "T > S", "empty"} <= set(report.by_facet)
-
-
-def test_a_wrong_oracle_is_noticed():
-    """The comparison is with it, not with the reference."""
-    report = fuzz.FuzzReport(num_calls=20, seed=11, backends=("reference",))
-    for call in range(11_000_000, 11_000_020):
-        fuzz.run_call(
-            call, ("reference",), report,
-            oracle=lambda q, k, v, lam, **o: plain_attention(q, k, v, lam + 0.1, **o),
-        )  # fmt: skip
-    assert len(report.failures) > 10

@@ -282,8 +282,8 @@ def fault(function, arguments):
         if "\n" in text or len(text) > 500 or ": " not in text:
             return f"must be one short line, got {text!r}"
         name = getattr(function.call, "func", function.call).__name__
-        ours = text.startswith((f"{name}: ", "backends: "))
-        return None if ours else f"must say where, got {text!r}"
+        is_ours = text.startswith((f"{name}: ", "backends: "))
+        return None if is_ours else f"must say where, got {text!r}"
     except Exception as error:  # any other kind is what is looked for
         return f"raised {type(error).__name__}: {str(error)[:100]}"
     return "raised nothing"

@@ -34,7 +34,7 @@ def corpus(path, megabytes):
 @pytest.mark.scheduled
 def test_peak_memory_does_not_grow_with_the_corpus(tmp_path):
     """30 and 120 MB of text: to hold it would take 90 MB more."""
-    found = []
+    results = []
     for megabytes in (30, 120):
         source = corpus(tmp_path / f"{megabytes}.jsonl", megabytes)
         done = subprocess.run(
@@ -43,8 +43,8 @@ def test_peak_memory_does_not_grow_with_the_corpus(tmp_path):
             text=True,
             check=True,
         )
-        found.append(json.loads(done.stdout))
-    small, large = found
+        results.append(json.loads(done.stdout))
+    small, large = results
     assert large["bytes"] > 3.9 * small["bytes"]
     grown = large["peak"] - small["peak"]
-    assert grown < 0.3 * (large["bytes"] - small["bytes"]), found
+    assert grown < 0.3 * (large["bytes"] - small["bytes"]), results

@@ -27,10 +27,10 @@ def test_a_row_is_split_by_its_text():
         rows = [Document(name=f"a:{i}", text=t, is_row=True) for i, t in enumerate(texts)]
         return {(document.text, split) for split, document in assign_splits(rows, 0.2)}
 
-    found = splits(texts)
-    assert len(found) == 100  # no text is in both
-    assert 10 <= sum(split == "validation" for _, split in found) <= 30
-    assert splits(["text 3", *texts]) == found
+    results = splits(texts)
+    assert len(results) == 100  # no text is in both
+    assert 10 <= sum(split == "validation" for _, split in results) <= 30
+    assert splits(["text 3", *texts]) == results
 
 
 def test_split_of_a_file_depends_on_the_name_alone():

@@ -77,12 +77,14 @@ def test_expected_copies_by_hand():
 
 
 def test_draws_follow_from_the_seed_and_a_longer_run_begins_alike(split):
-    one, again, other = drawn(split), drawn(split), drawn(split, seed=4)
-    assert np.array_equal(one.documents, again.documents)
-    assert not np.array_equal(one.documents[:50], other.documents[:50])
+    first, again, other = drawn(split), drawn(split), drawn(split, seed=4)
+    assert np.array_equal(first.documents, again.documents)
+    assert not np.array_equal(first.documents[:50], other.documents[:50])
     longer = drawn(split, num_tokens=40 * split.num_tokens)
-    assert np.array_equal(longer.documents[: len(one.documents)], one.documents)
-    first, second = (one.documents[one.document_offsets[:-1] < end] for end in one.pass_ends[:2])
+    assert np.array_equal(longer.documents[: len(first.documents)], first.documents)
+    first, second = (
+        first.documents[first.document_offsets[:-1] < end] for end in first.pass_ends[:2]
+    )
     assert not np.array_equal(first, second[len(first) :])  # a pass is drawn anew
 
 

@@ -47,17 +47,17 @@ def test_scores_equal_a_plain_pass(model):
     with torch.no_grad():
         logits = model.network(torch.from_numpy(row)[None, :-1], use_cache=False).logits[0]
     expected = -logits.log_softmax(-1)[torch.arange(29), torch.from_numpy(row[1:])].numpy()
-    for one in (model, with_limits(model, chunk_tokens=8)):
-        (found,) = one.prefix_losses([row], [])
+    for entry in (model, with_limits(model, chunk_tokens=8)):
+        (results,) = entry.prefix_losses([row], [])
         # Its norms and softmaxes work in float32.
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(results, expected, rtol=0, atol=1e-4)
     slid = model.sliding_losses(row, window=30, stride=10, given=[])
     np.testing.assert_allclose(slid, expected, rtol=0, atol=1e-4)
     trie = LabelTrie(model, ["house", "city"], "\nType:")
     question = [*row[:5].tolist(), *model.encode("\nType:")]
-    (found,) = model.read_labels(trie, [question])
+    (results,) = model.read_labels(trie, [question])
     (rows,) = model.read_labels(trie, [question], branch=False)
-    assert found.logprobs == pytest.approx(rows.logprobs, abs=1e-4)
+    assert results.logprobs == pytest.approx(rows.logprobs, abs=1e-4)
 
 
 def test_its_layers_are_read(model):

@@ -15,8 +15,8 @@ def prompts(model, seed=0):
     generator = random.Random(seed)
     vocab = len(model.tokenizer)
     long = [generator.randrange(1, vocab) for _ in range(260)]
-    found = [long + [generator.randrange(1, vocab) for _ in range(n)] for n in (1, 5, 2, 9)]
-    return [*found, [5], [generator.randrange(1, vocab) for _ in range(30)]]
+    results = [long + [generator.randrange(1, vocab) for _ in range(n)] for n in (1, 5, 2, 9)]
+    return [*results, [5], [generator.randrange(1, vocab) for _ in range(30)]]
 
 
 def by_hugging_face(model, prompt, max_new_tokens):
@@ -34,15 +34,15 @@ def by_hugging_face(model, prompt, max_new_tokens):
 def test_equals_hugging_face(model, share, copied_tokens):
     model = with_limits(model, copied_tokens=copied_tokens)
     asked = prompts(model)
-    for prompt, found in zip(
+    for prompt, results in zip(
         asked, model.generate(asked, max_new_tokens=12, share=share), strict=True
     ):
         wanted = by_hugging_face(model, prompt, 12)
-        if found.finished == "eos":
-            assert list(found.ids) == wanted[:-1]
+        if results.finished == "eos":
+            assert list(results.ids) == wanted[:-1]
             assert wanted[-1] in model.end_tokens
         else:
-            assert list(found.ids) == wanted
+            assert list(results.ids) == wanted
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -50,11 +50,11 @@ def test_layers_with_a_window_equal_hugging_face(build_windowed, share):
     """Padding in a cache that keeps eight tokens would push real ones out."""
     model = build_windowed(8)
     asked = [*prompts(model), [5, 6], [7, 8], [11] * 5, [12] * 20]
-    found = model.generate(asked, max_new_tokens=12, share=share)
-    for prompt, one in zip(asked, found, strict=True):
+    results = model.generate(asked, max_new_tokens=12, share=share)
+    for prompt, entry in zip(asked, results, strict=True):
         wanted = by_hugging_face(model, prompt, 12)
-        assert list(one.ids) == wanted[: len(one.ids)]
-        assert len(one.ids) + (one.finished == "eos") == len(wanted)
+        assert list(entry.ids) == wanted[: len(entry.ids)]
+        assert len(entry.ids) + (entry.finished == "eos") == len(wanted)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_any_end_token_ends_a_row(build, place, kind):
         of = getattr(model.network, place)
         of.eos_token_id = free.ids[last] if kind is int else [1, free.ids[last]]
     again = LanguageModel(model.network, tokenizer)
-    (found,) = again.generate([[5, 6, 7]], max_new_tokens=4)
-    assert (found.ids, found.finished) == (free.ids[:last], "eos")
+    (results,) = again.generate([[5, 6, 7]], max_new_tokens=4)
+    assert (results.ids, results.finished) == (free.ids[:last], "eos")
 
 
 def test_stop_strings_cut_the_text(models):
@@ -81,11 +81,11 @@ def test_stop_strings_cut_the_text(models):
     asked = prompts(model)
     free = model.generate(asked, max_new_tokens=10)
     stop = free[0].text[3:5]
-    for found, whole in zip(
+    for results, whole in zip(
         model.generate(asked, max_new_tokens=10, stop=(stop,)), free, strict=True
     ):
-        assert found.text == whole.text.split(stop)[0]
-        assert (found.finished == "stop") == (stop in whole.text)
+        assert results.text == whole.text.split(stop)[0]
+        assert (results.finished == "stop") == (stop in whole.text)
 
 
 @pytest.mark.parametrize("copied_tokens", [0, 10**9])
@@ -102,9 +102,9 @@ def test_only_allowed_tokens_are_written(models, copied_tokens):
             }
         )
 
-    for found in model.generate(prompts(model), max_new_tokens=5, allowed=allowed):
-        assert found.ids in words
-        assert found.finished == "choice"
+    for results in model.generate(prompts(model), max_new_tokens=5, allowed=allowed):
+        assert results.ids in words
+        assert results.finished == "choice"
 
 
 @pytest.mark.parametrize("prompt", [[], [1] * 1020])

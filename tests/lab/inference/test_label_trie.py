@@ -24,9 +24,9 @@ def tokens(model, count, seed):
 
 def questions(model, trie):
     """Of unequal length; two begin alike and two are equal."""
-    found = [tokens(model, n, seed) for seed, n in enumerate((1, 9, 4, 17, 2, 30))]
-    found += [[*found[1][:6], 7], list(found[2])]
-    return [[*one, *model.encode("\nType:")] for one in found]
+    results = [tokens(model, n, seed) for seed, n in enumerate((1, 9, 4, 17, 2, 30))]
+    results += [[*results[1][:6], 7], list(results[2])]
+    return [[*entry, *model.encode("\nType:")] for entry in results]
 
 
 @pytest.mark.parametrize("labels", SETS)
@@ -36,13 +36,13 @@ def test_one_pass_equals_one_row_per_label(model, labels, length):
     trie = LabelTrie(model, SETS[labels], "\nType:")
     asked = questions(model, trie)
     prefix = model.read(tokens(model, length, 99)) if length else None
-    found = model.read_labels(trie, asked, before=prefix)
-    for one, wanted in zip(
-        found, model.read_labels(trie, asked, before=prefix, branch=False), strict=True
+    results = model.read_labels(trie, asked, before=prefix)
+    for entry, wanted in zip(
+        results, model.read_labels(trie, asked, before=prefix, branch=False), strict=True
     ):
-        assert one.greedy == wanted.greedy
-        assert one.likeliest == wanted.likeliest
-        assert one.logprobs == pytest.approx(wanted.logprobs, rel=0, abs=1e-12)
+        assert entry.greedy == wanted.greedy
+        assert entry.likeliest == wanted.likeliest
+        assert entry.logprobs == pytest.approx(wanted.logprobs, rel=0, abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["diff", "softmax"])
@@ -71,21 +71,21 @@ def test_greedy_is_decoding_within_the_labels(model, labels):
     prefix = tokens(model, 140, 5)
     asked = questions(model, trie)
     written = model.generate(
-        [[*prefix, *one] for one in asked], max_new_tokens=trie.longest,
+        [[*prefix, *entry] for entry in asked], max_new_tokens=trie.longest,
         allowed=lambda prompt, ids: trie.allowed(ids),
     )  # fmt: skip
-    found = model.read_labels(trie, asked, before=model.read(prefix))
-    for one, text in zip(found, written, strict=True):
+    results = model.read_labels(trie, asked, before=model.read(prefix))
+    for entry, text in zip(results, written, strict=True):
         assert text.text.strip() in SETS[labels]
-        assert text.text.strip() == trie.labels[one.greedy]
+        assert text.text.strip() == trie.labels[entry.greedy]
 
 
 def test_log_probabilities_are_those_of_a_plain_pass(models):
     model = models["diff_v2"]
     trie = LabelTrie(model, NESTED, "\nType:")
     prompt = [*tokens(model, 60, 1), *model.encode("\nType:")]
-    (found,) = model.read_labels(trie, [prompt])
-    for path, logprob in zip(trie.paths, found.logprobs, strict=True):
+    (results,) = model.read_labels(trie, [prompt])
+    for path, logprob in zip(trie.paths, results.logprobs, strict=True):
         with torch.no_grad():
             logits = model.network(torch.tensor([[*prompt, *path]])).logits[0].log_softmax(-1)
         steps = [logits[len(prompt) - 1 + i, token] for i, token in enumerate(path)]
@@ -107,12 +107,12 @@ class Merging:
     bos_token_id = None
 
     def encode(self, text):
-        found, i = [], 0
+        results, i = [], 0
         while i < len(text):
             size = 3 if text[i : i + 2] == ": " and i + 2 < len(text) else 1
-            found.append(hash_free(text[i : i + size]))
+            results.append(hash_free(text[i : i + size]))
             i += size
-        return found
+        return results
 
 
 def hash_free(piece):

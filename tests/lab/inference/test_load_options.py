@@ -89,8 +89,8 @@ def test_where_a_folder_ends_a_text_is_kept_and_how_it_samples_is_not(two_ends):
     assert network.generation_config == GenerationConfig(eos_token_id=[2, 9])
     model = LanguageModel.load(str(two_ends), device="cpu")
     assert model.end_tokens == [0, 2, 9]
-    (found,) = model.generate([[5, 6]], max_new_tokens=8)
-    assert (found.ids, found.finished) == ((), "eos")
+    (results,) = model.generate([[5, 6]], max_new_tokens=8)
+    assert (results.ids, results.finished) == ((), "eos")
 
 
 @pytest.mark.parametrize("value", ["no", [1.5], {}, True])

@@ -94,7 +94,7 @@ def test_a_tokenizer_without_a_backend_has_no_hash(tokenizer):
 def test_a_chat_template(tokenizer):
     network, other = llama(), copy.deepcopy(tokenizer)
     other.chat_template = "{{ messages[0]['content'] }}!"
-    before, after = (LanguageModel(network, one).facts() for one in (tokenizer, other))
+    before, after = (LanguageModel(network, entry).facts() for entry in (tokenizer, other))
     assert changed(before, after) == {"chat_template"}
     assert before["chat_template"] is None
 
@@ -102,7 +102,7 @@ def test_a_chat_template(tokenizer):
 def test_tokens_that_end_what_is_written(tokenizer):
     network = llama()
     network.generation_config.eos_token_id = [2, 9]
-    before, after = (LanguageModel(one, tokenizer).facts() for one in (llama(), network))
+    before, after = (LanguageModel(entry, tokenizer).facts() for entry in (llama(), network))
     assert changed(before, after) == {"end_tokens"}
     assert (before["end_tokens"], after["end_tokens"]) == ([0, 2], [0, 2, 9])
 

@@ -18,8 +18,8 @@ def definition(model, prompts, answers):
     pairs = [model.encode_pair(p, f" {a}") for p, a in zip(prompts, answers, strict=True)]
     scores = model.score([Continuation(tuple(c), tuple(t)) for c, t in pairs], share=False)
     return [
-        (one.text, len(own), value.logprob / len(value.token_logprobs))
-        for one, own, value in zip(outputs, ids, scores, strict=True)
+        (entry.text, len(own), value.logprob / len(value.token_logprobs))
+        for entry, own, value in zip(outputs, ids, scores, strict=True)
     ]
 
 
@@ -34,13 +34,13 @@ def test_shared_reading_changes_nothing(model, text, case, rows_alone):
         "one prompt": [text[:1000].strip()],
     }[case]
     answers = ["the city of river", "7", "old"][: len(prompts)]
-    found = model.complete(prompts, answers, max_new_tokens=5)
-    for one, (output, tokens, logprob) in zip(
-        found, definition(model, prompts, answers), strict=True
+    results = model.complete(prompts, answers, max_new_tokens=5)
+    for entry, (output, tokens, logprob) in zip(
+        results, definition(model, prompts, answers), strict=True
     ):
-        assert (one.text, one.prompt_tokens) == (output, tokens)
+        assert (entry.text, entry.prompt_tokens) == (output, tokens)
         # float64: 1e-13 per operation, some thousand of them.
-        assert one.logprob_per_token == pytest.approx(logprob, rel=1e-9)
+        assert entry.logprob_per_token == pytest.approx(logprob, rel=1e-9)
 
 
 def test_prompts_that_run_alone_are_read_once(models, text):
@@ -66,14 +66,14 @@ def test_prompts_that_do_not_fit_are_refused_before_they_are_read(build, text):
 
 
 def test_without_answers_there_are_no_scores(models, text):
-    (one,) = models["diff"].complete([text[:50].strip()], None, max_new_tokens=3)
-    assert one.logprob_per_token is None
+    (entry,) = models["diff"].complete([text[:50].strip()], None, max_new_tokens=3)
+    assert entry.logprob_per_token is None
 
 
 def test_an_answer_longer_than_the_model_counts_as_far_as_it_reaches(build, text):
     model = build("diff", max_length=64)
-    (one,) = model.complete(["the city"], [text[:400]], max_new_tokens=3)
-    assert one.logprob_per_token < 0
+    (entry,) = model.complete(["the city"], [text[:400]], max_new_tokens=3)
+    assert entry.logprob_per_token < 0
 
 
 def test_a_prompt_has_no_space_at_its_end(models):

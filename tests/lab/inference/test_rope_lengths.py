@@ -68,7 +68,7 @@ def test_the_length_up_to_which_positions_stay(config, expected):
 def readers(tokenizer):
     """A model of ours by long, and a Llama by dynamic frequencies that is read beyond its own."""
     torch.manual_seed(0)
-    ours = DiffTransformerConfig(
+    actual = DiffTransformerConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_heads=2, head_dim=8,
         intermediate_size=32, max_position_embeddings=128, rope_parameters=rope("longrope"),
         initializer_range=0.5,
@@ -79,7 +79,7 @@ def readers(tokenizer):
         initializer_range=0.5,
     )  # fmt: skip
     return {
-        "longrope": LanguageModel(DiffTransformerForCausalLM(ours).double(), tokenizer),
+        "longrope": LanguageModel(DiffTransformerForCausalLM(actual).double(), tokenizer),
         "dynamic": LanguageModel(LlamaForCausalLM(llama).double(), tokenizer).reaching(128),
     }
 

@@ -24,30 +24,30 @@ def continuations(model, seed=0):
         return tuple(generator.randrange(1, vocab) for _ in range(n))
 
     long = some(300)
-    found = [Continuation(long + some(generator.randint(1, 9)), some(3)) for _ in range(5)]
-    found += [Continuation(some(n), some(m)) for n, m in ((1, 1), (40, 7), (9, 2))]
-    found += [Continuation(long[:150] + some(4), some(1)), Continuation(long, some(2))]
-    generator.shuffle(found)
-    return found
+    results = [Continuation(long + some(generator.randint(1, 9)), some(3)) for _ in range(5)]
+    results += [Continuation(some(n), some(m)) for n, m in ((1, 1), (40, 7), (9, 2))]
+    results += [Continuation(long[:150] + some(4), some(1)), Continuation(long, some(2))]
+    generator.shuffle(results)
+    return results
 
 
-def expected(model, one):
+def expected(model, entry):
     """Log-probabilities by one plain forward pass."""
-    ids = torch.tensor([[*one.context, *one.target]])
+    ids = torch.tensor([[*entry.context, *entry.target]])
     with torch.no_grad():
         logprobs = model.network(ids).logits[0].log_softmax(-1)
-    at = range(len(one.context) - 1, ids.shape[1] - 1)
-    return [float(logprobs[i, token]) for i, token in zip(at, one.target, strict=True)]
+    at = range(len(entry.context) - 1, ids.shape[1] - 1)
+    return [float(logprobs[i, token]) for i, token in zip(at, entry.target, strict=True)]
 
 
 @pytest.mark.parametrize("share", [True, False])
 def test_scores_equal_a_plain_forward_pass(model, share):
     asked = continuations(model)
-    for one, found in zip(asked, model.score(asked, share=share), strict=True):
+    for entry, results in zip(asked, model.score(asked, share=share), strict=True):
         # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
-        assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
-        assert found.is_greedy == (found.greedy == one.target)
-        assert found.logprob == pytest.approx(sum(found.token_logprobs))
+        assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
+        assert results.is_greedy == (results.greedy == entry.target)
+        assert results.logprob == pytest.approx(sum(results.token_logprobs))
 
 
 def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
@@ -62,8 +62,8 @@ def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
 def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
     model = build_windowed(8)
     asked = continuations(model)
-    for one, found in zip(asked, model.score(asked), strict=True):
-        assert found.token_logprobs == pytest.approx(expected(model, one), rel=0, abs=1e-12)
+    for entry, results in zip(asked, model.score(asked), strict=True):
+        assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
 
 
 def test_recurrent_models_are_refused(tokenizer):
@@ -131,7 +131,7 @@ def test_what_cannot_be_scored(models, context, target, message):
 def test_what_was_read_before_counts(model):
     long = tuple(i % 90 for i in range(270))
     rows = [Continuation((7,), (1, 2)), Continuation((5,) * 140, (3,)), Continuation((5, 4), (9,))]
-    whole = [Continuation(long + one.context, one.target) for one in rows]
+    whole = [Continuation(long + entry.context, entry.target) for entry in rows]
     wanted = model.score(whole)
     for reader in (model, with_limits(model, chunk_logits=1)):  # then every row by chunks
         for a, b in zip(wanted, reader.score(rows, before=model.read(long)), strict=True):
@@ -148,9 +148,11 @@ def test_rows_can_run_alone(models):
     expected_scores = model.score(asked)
     model.rows_alone = True
     model.passes.clear()
-    found = model.score(asked)
-    assert sorted(model.passes) == sorted((0, [(*one.context, *one.target[:-1])]) for one in asked)
-    for a, b in zip(expected_scores, found, strict=True):
+    results = model.score(asked)
+    assert sorted(model.passes) == sorted(
+        (0, [(*entry.context, *entry.target[:-1])]) for entry in asked
+    )
+    for a, b in zip(expected_scores, results, strict=True):
         assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
 
 
@@ -166,24 +168,24 @@ def expected_losses(model, ids):
     return -logprobs.gather(-1, row[0, 1:, None])[:, 0].numpy()
 
 
-def close(found, wanted):
+def close(results, wanted):
     # Logits are cast to float32 before the softmax: its eps times a loss of at most some tens.
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=4e-6)
+    np.testing.assert_allclose(results, wanted, rtol=1e-6, atol=4e-6)
 
 
 def test_prefix_losses_equal_one_pass(model):
     rows = [tokens_of(model, n) for n in (50, 200)]
-    for row, found in zip(rows, model.prefix_losses(rows, [0]), strict=True):
-        close(found, expected_losses(model, [0, *row.tolist()]))
-    for row, found in zip(rows, model.prefix_losses(rows, []), strict=True):
-        close(found, expected_losses(model, row.tolist()))
+    for row, results in zip(rows, model.prefix_losses(rows, [0]), strict=True):
+        close(results, expected_losses(model, [0, *row.tolist()]))
+    for row, results in zip(rows, model.prefix_losses(rows, []), strict=True):
+        close(results, expected_losses(model, row.tolist()))
 
 
 def test_a_long_row_in_chunks_equals_one_pass(models):
     model = with_limits(models["diff"], chunk_tokens=32)
     row = tokens_of(model, 300)
-    (found,) = model.prefix_losses([row], [0])
-    close(found, expected_losses(models["diff"], [0, *row.tolist()]))
+    (results,) = model.prefix_losses([row], [0])
+    close(results, expected_losses(models["diff"], [0, *row.tolist()]))
 
 
 @pytest.mark.parametrize("given", [[0], []], ids=["bos", "no bos"])
@@ -191,7 +193,7 @@ def test_a_long_row_in_chunks_equals_one_pass(models):
 def test_sliding_losses_equal_a_pass_per_window(models, length, given):
     model = models["diff_v2"]
     tokens = tokens_of(model, length)
-    found = model.sliding_losses(tokens, window=64, stride=16, given=given)
+    results = model.sliding_losses(tokens, window=64, stride=16, given=given)
     wanted, done = [], 0
     while done < length:
         end = min(64, length) if not done else min(done + 16, length)
@@ -200,8 +202,8 @@ def test_sliding_losses_equal_a_pass_per_window(models, length, given):
         first = 0 if done or given else 1  # without BOS nothing predicts the first token
         wanted.append(own[len(own) - (end - done - first) :])
         done = end
-    assert len(found) == length - (not given)
-    close(found, np.concatenate(wanted))
+    assert len(results) == length - (not given)
+    close(results, np.concatenate(wanted))
 
 
 @pytest.mark.parametrize(("given", "stride"), [([0], 17), ([], 16), ([], 0)])
@@ -214,10 +216,10 @@ def test_a_stride_that_leaves_tokens_without_a_context_is_refused(models, given,
 def test_windows_of_no_overlap_begin_with_what_is_given(models):
     model = models["diff_v2"]
     tokens = tokens_of(model, 40)
-    found = model.sliding_losses(tokens, window=16, stride=16, given=[0])
+    results = model.sliding_losses(tokens, window=16, stride=16, given=[0])
     parts = [tokens[i : i + 16].tolist() for i in (0, 16)]
     wanted = [expected_losses(model, [0, *part]) for part in parts]
-    close(found[:32], np.concatenate(wanted))
+    close(results[:32], np.concatenate(wanted))
 
 
 def test_how_windows_run_changes_nothing(models):

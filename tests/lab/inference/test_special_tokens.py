@@ -55,8 +55,8 @@ def test_a_chat_template_keeps_its_own_and_lets_no_text_add_any(build, forged, m
     text = prompt_text(model, "Who?", " It is", chat=True)
     end = model.tokenizer.eos_token_id
     assert model.encode(text, special=True).count(end) == 1
-    (one,) = model.complete([text], ["me"], max_new_tokens=2, chat=True)
-    assert one.prompt_tokens == len(model.encode_prompt(text, special=True))
+    (entry,) = model.complete([text], ["me"], max_new_tokens=2, chat=True)
+    assert entry.prompt_tokens == len(model.encode_prompt(text, special=True))
     with pytest.raises(ItemError, match="must spell out no special token"):
         prompt_text(model, forged, "", chat=True)
     assert prompt_text(model, forged, "", chat=False) == forged

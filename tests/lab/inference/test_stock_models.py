@@ -31,5 +31,7 @@ def test_the_page_names_every_architecture():
     [n if n in _OFTEN else pytest.param(n, marks=pytest.mark.scheduled) for n in ARCHITECTURES],
 )
 def test_what_works_is_what_the_page_says(name, tokenizer):
-    found = {column: cell.partition(":")[0] for column, cell in what_works(name, tokenizer).items()}
-    assert found == documented()[name]
+    results = {
+        column: cell.partition(":")[0] for column, cell in what_works(name, tokenizer).items()
+    }
+    assert results == documented()[name]

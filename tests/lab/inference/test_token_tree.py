@@ -38,10 +38,10 @@ def test_every_branch_equals_a_plain_pass(model):
         tree = TokenTree()
         places = [tree.add(branch) for branch in branches]
         for branch, own in zip(branches, places, strict=True):
-            found = forward_tree(model, prefix, tree, own)
+            results = forward_tree(model, prefix, tree, own)
             with torch.no_grad():
                 plain = model.network(torch.tensor([before + branch])).logits[0, len(before) :]
-            torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
+            torch.testing.assert_close(results, plain, rtol=0, atol=1e-12)
         assert all(a is b.keys for a, b in zip(keys, prefix.cache.layers, strict=True))
 
 
@@ -76,8 +76,8 @@ def test_alibi_does_not_branch(tokenizer):
     assert not can_branch(model, model.read([1, 2]))
     context = tuple(range(1, 201))
     asked = [Continuation(context, (3, 4)), Continuation(context, (5, 6))]
-    for found, alone in zip(model.score(asked), model.score(asked, share=False), strict=True):
-        assert found.logprob == pytest.approx(alone.logprob, abs=1e-3)
+    for results, alone in zip(model.score(asked), model.score(asked, share=False), strict=True):
+        assert results.logprob == pytest.approx(alone.logprob, abs=1e-3)
 
 
 def test_passes_hold_what_fits():
@@ -95,8 +95,8 @@ def test_models_that_do_not_branch_run_one_row_per_label(tokenizer):
     model = LanguageModel(MistralForCausalLM(config).double(), tokenizer)
     trie = LabelTrie(model, ["house", "house key", "city"], "\nType:")
     before, question = list(range(5, 25)), [30, 31, *model.encode("\nType:")]
-    (found,) = model.read_labels(trie, [question], before=model.read(before))
-    for path, logprob in zip(trie.paths, found.logprobs, strict=True):
+    (results,) = model.read_labels(trie, [question], before=model.read(before))
+    for path, logprob in zip(trie.paths, results.logprobs, strict=True):
         whole = [*before, *question, *path]
         with torch.no_grad():
             logits = model.network(torch.tensor([whole])).logits[0].log_softmax(-1)

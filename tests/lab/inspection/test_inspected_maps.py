@@ -71,8 +71,8 @@ def test_sums_over_segments_are_those_of_the_protocol(models):
     for query in (0, 5, LENGTH - 1):
         of_row = segment_sums(rows, spans, row=query)
         for kind, name in enumerate(("map_1", "map_2", "absolute")):
-            found = np.stack([layer.sums[kind, :, query] for layer in layers])
-            assert np.abs(found - of_row[name].numpy()).max() < 1e-12
+            results = np.stack([layer.sums[kind, :, query] for layer in layers])
+            assert np.abs(results - of_row[name].numpy()).max() < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["none", "shared_diff_map_norm"])

@@ -117,14 +117,14 @@ def test_pickers_show_the_models_numbers(page, three, folders, number, kind):
         x, y, width, height = page.box(card(number, f'.token[data-token="{key}"]'))
         page.point(x + width / 2, y + height / 2)
         wait_for(page, card(number, ".cell caption"), f"({key})")
-        found, off = values(page, number)
+        results, off = values(page, number)
         chosen = slice(None) if head == "mean" else slice(int(head), int(head) + 1)
         maps, lam, signed = exact(folders, kind, layer, chosen, query, key)
-        assert abs(found["d"] - signed) <= off
+        assert abs(results["d"] - signed) <= off
         if kind != "llama":
-            assert abs(found["a1"] - maps[0]) <= off
-            assert abs(found["lam"] - lam) <= 2 * SHOWN_DIGITS
-            assert abs(found["a2"] - maps[1]) <= off / min(1.0, abs(lam))
+            assert abs(results["a1"] - maps[0]) <= off
+            assert abs(results["lam"] - lam) <= 2 * SHOWN_DIGITS
+            assert abs(results["a2"] - maps[1]) <= off / min(1.0, abs(lam))
     assert page.complaints() == []
 
 
@@ -160,9 +160,9 @@ def test_pointing_at_a_map_shows_that_cell_and_a_click_keeps_it(page, three, fol
     assert "(12)" in caption
     assert "(3)" in caption
     assert caption == text_of(page, card(2, ".cell caption"))  # the same text
-    found, off = values(page, 0)
+    results, off = values(page, 0)
     _, _, signed = exact(folders, "diff", 1, slice(None), 12, 3)
-    assert abs(found["d"] - signed) <= off
+    assert abs(results["d"] - signed) <= off
     page.point(5, 5)
     assert text_of(page, card(0, ".cell caption")) == before
     page.click(*at)
@@ -312,8 +312,8 @@ def test_shares_of_segments_are_the_protocols(page, folders, tmp_path, text, kin
         for column, name in enumerate(kinds):
             expected = segment_shares(sums[name][chosen, chosen], 5)["global"]
             expected.append(expected[1] + expected[3])
-            found = [number_of(row[column + 2].removesuffix(" %")) for row in rows]
-            assert found == pytest.approx([100 * x for x in expected], abs=0.06), name
+            results = [number_of(row[column + 2].removesuffix(" %")) for row in rows]
+            assert results == pytest.approx([100 * x for x in expected], abs=0.06), name
     tokens = [b - a for a, b in spans]
     even = [number_of(row[1].removesuffix(" %")) for row in rows[:5]]
     assert even == pytest.approx([100 * count / sum(tokens) for count in tokens], abs=0.06)

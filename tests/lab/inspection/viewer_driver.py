@@ -59,8 +59,8 @@ def values(page, number):
         f"[...document.querySelectorAll('{card(number, '.cell td')}')]"
         ".map(cell => [cell.dataset.value, cell.textContent])"
     )
-    found = {kind: number_of(text) for kind, text in cells}
-    return found, number_of(cells[-1][1].split("±")[1]) + 2 * SHOWN_DIGITS
+    results = {kind: number_of(text) for kind, text in cells}
+    return results, number_of(cells[-1][1].split("±")[1]) + 2 * SHOWN_DIGITS
 
 
 def pixel(page, number, kind, query, key):

@@ -32,8 +32,8 @@ def write_scaling(folder: Path) -> Path:
     write_record(folder / "study.json", info)
     results = {"schema": 1, "kind": "scaling", "statement": "Made-up <i>statement</i>."}
     results |= {"protocol": {"name": "scaling_study", "version": 1}, "extrapolate": False}
-    said = {"informative": True, "sentence": "Made up."}
-    verdict = {"sentence": "Made-up <b>verdict</b>.", "axes": dict.fromkeys(axes, said)}
+    message = {"informative": True, "sentence": "Made up."}
+    verdict = {"sentence": "Made-up <b>verdict</b>.", "axes": dict.fromkeys(axes, message)}
     results |= {"verdict": verdict}
     results |= {"axes": {axis: _axis(axis, where) for axis, where in axes.items()}}
     write_record(folder / "results.json", results)

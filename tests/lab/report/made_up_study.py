@@ -288,13 +288,13 @@ class _Made:
             if other not in self.variants:
                 continue
             ats = ["best"]
-            if any(self.best_rate(one) != COMMON_RATE for one in (name, other)):
+            if any(self.best_rate(item) != COMMON_RATE for item in (name, other)):
                 ats.append("common")
             for at in ats:
                 runs, others = (
-                    self.names(one, "common-" if at == "common"
-                               and self.best_rate(one) != COMMON_RATE else "")
-                    for one in (name, other)
+                    self.names(item, "common-" if at == "common"
+                               and self.best_rate(item) != COMMON_RATE else "")
+                    for item in (name, other)
                 )  # fmt: skip
                 here, there = ([self.losses[run] for run in side] for side in (runs, others))
                 for metric in ("validation_loss", *(PARTS if self.parts else ())):

@@ -20,6 +20,6 @@ def scaling(
     fit = {"points": 15, "parameters": {"a": {}, "b": {}, "c": {}}}
     points = [{"loss": {"values": [3.0] * seeds}}] * 3
     of = {"read_at": 1, "types": {n: {"points": points, "fit": fit} for n in names}}
-    said = {"informative": informative, "sentence": "Made up."}
+    message = {"informative": informative, "sentence": "Made up."}
     axes = {axis: of | {"equivalents": rows} for axis in ("parameters", "tokens")}
-    return {"axes": axes, "verdict": {"axes": dict.fromkeys(axes, said)}}
+    return {"axes": axes, "verdict": {"axes": dict.fromkeys(axes, message)}}

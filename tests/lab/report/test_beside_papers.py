@@ -158,9 +158,9 @@ def test_results_that_cannot_be_compared_are_left_out(tmp_path, results, kept, g
         evaluation(tmp_path / str(index), label, **options)
         for index, (label, options) in enumerate(results)
     ]
-    found = read_folders(folders)
-    assert [f"{of.model['label']} {of.variant}" for of in found.records.evaluations] == kept
-    assert found.gaps == gaps
+    outcome = read_folders(folders)
+    assert [f"{of.model['label']} {of.variant}" for of in outcome.records.evaluations] == kept
+    assert outcome.gaps == gaps
 
 
 def test_committed_results_of_two_versions_are_refused(tmp_path):
@@ -202,10 +202,10 @@ def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):
     (damaged / "results.json").write_text("{", encoding="utf-8")
     foreign = tmp_path / "foreign"
     foreign.mkdir()
-    found = read_folders([damaged, study, second, foreign], tmp_path)
-    assert found.studies == {"text": study}
-    assert found.places == {"published/text": "one"}
-    first, other, last = found.gaps
+    outcome = read_folders([damaged, study, second, foreign], tmp_path)
+    assert outcome.studies == {"text": study}
+    assert outcome.places == {"published/text": "one"}
+    first, other, last = outcome.gaps
     assert first.startswith("three was left out: ")
     assert other == "two was left out: there must be one study of text, got one, too."
     assert last.startswith("foreign was left out: must hold study.json")

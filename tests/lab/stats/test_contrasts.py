@@ -38,8 +38,8 @@ def test_the_ends_solve_the_score_equation(wins, losses, n):
 
 
 def test_sides_swapped_are_mirrored():
-    one, other = tango_interval(7, 2, 25), tango_interval(2, 7, 25)
-    assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
+    entry, other = tango_interval(7, 2, 25), tango_interval(2, 7, 25)
+    assert (entry.low, entry.high) == pytest.approx((-other.high, -other.low))
 
 
 def pairs(wins, losses, ties):
@@ -87,8 +87,8 @@ def test_losses_of_single_items_are_students():
     generator = np.random.default_rng(0)
     x, b = generator.normal(5, 1, size=(2, 9))
     contrast, student = paired_contrast(x, b, shares=False), mean_interval(x - b)
-    found = contrast.interval
-    assert (found.low, found.high) == pytest.approx((student.low, student.high))
+    results = contrast.interval
+    assert (results.low, results.high) == pytest.approx((student.low, student.high))
     assert contrast.p_value == pytest.approx(paired_t_test(x - b))
 
 
@@ -127,9 +127,9 @@ def test_shares_in_clusters_by_hand():
     total = 9 + 2 * (3 / math.sqrt(2))
     error = math.sqrt(3 / 2 * (25 + 49 + 144) / 81 + 9 / 2) / total
     half, t = math.sqrt(2 / 3) * error, 1 / total / error
-    found = contrast.interval
-    assert (found.mean, found.n) == (pytest.approx(1 / 9), 3)
-    assert (found.low, found.high) == pytest.approx((1 / total - half, 1 / total + half))
+    results = contrast.interval
+    assert (results.mean, results.n) == (pytest.approx(1 / 9), 3)
+    assert (results.low, results.high) == pytest.approx((1 / total - half, 1 / total + half))
     assert contrast.p_value == pytest.approx(1 - t / math.sqrt(t * t + 2))
     # Where no cluster differs from another, u is a cluster, here of 2: sqrt(2^2) / (6 + 2 * 2).
     alike = clustered_shares(np.zeros(6), np.ones(6), [*"aabbcc"], level=0.5)

@@ -127,8 +127,8 @@ def test_more_seeds_of_a_size_say_nothing_of_what_the_law_misses_there(form):
     assert often.degrees_of_freedom == once.degrees_of_freedom
     np.testing.assert_allclose(often.values, once.values, rtol=1e-6)
     for name in once.parameters:
-        ours, other = often.interval(name), once.interval(name)
-        np.testing.assert_allclose((ours.low, ours.high), (other.low, other.high), rtol=1e-4)
+        actual, other = often.interval(name), once.interval(name)
+        np.testing.assert_allclose((actual.low, actual.high), (other.low, other.high), rtol=1e-4)
 
 
 def test_seeds_that_differ_count_by_their_mean():
@@ -140,9 +140,9 @@ def test_seeds_that_differ_count_by_their_mean():
     slope, intercept = np.polyfit(z, np.log(means), 1)
     misses = np.log(means) - slope * z - intercept
     error = np.sqrt(np.sum(misses**2) / 2 / np.sum((z - z.mean()) ** 2))
-    found = law.interval("b")
-    assert found.mean == pytest.approx(-slope)
-    assert found.high - found.mean == pytest.approx(t_quantile(0.975, 2) * error)
+    results = law.interval("b")
+    assert results.mean == pytest.approx(-slope)
+    assert results.high - results.mean == pytest.approx(t_quantile(0.975, 2) * error)
 
 
 def test_means_that_lie_on_the_law_by_chance_do_not_make_it_certain():

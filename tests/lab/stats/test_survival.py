@@ -60,9 +60,9 @@ def test_two_groups_of_twelve_are_split_in_every_way():
     """The committed recall study's V2 against softmax; 2.7 million splits, told by their ties."""
     v2 = [400, 425, 300, 425, 450, 450, 350, 450, 375, 325, 400, 325]
     softmax = [325, 350, 375, 325, 325, 325, 400, 375, 375, 325, 350, 350]
-    found = log_rank(softmax, v2, 3_000)
+    results = log_rank(softmax, v2, 3_000)
     # Of the chi-square distribution it would be 0.0140.
-    assert found == (pytest.approx(0.018057, abs=1e-6), 1, True)
+    assert results == (pytest.approx(0.018057, abs=1e-6), 1, True)
     more = log_rank([*softmax, 350], [*v2, 400], 3_000)
     assert (more.sooner, more.exact) == (1, False)
 
@@ -71,9 +71,9 @@ def test_one_run_that_never_learned_does_not_turn_the_direction():
     """Its mean of steps is 451 against 354 of the other group, which is later at every step."""
     first = [175, 200, 225, 225, 225, 250, 200, 225, 275, 225, 250, None]
     other = [325, 350, 350, 375, 400, 325, 350, 350, 375, 400, 350, 325]
-    found = log_rank(first, other, 3_000)
-    assert found.sooner == 1
-    assert found.p < 0.01
+    results = log_rank(first, other, 3_000)
+    assert results.sooner == 1
+    assert results.p < 0.01
     assert log_rank(other, first, 3_000).sooner == -1
     assert log_rank(other, other, 3_000) == (1, 0, True)
 
@@ -85,11 +85,11 @@ def test_many_runs_that_cannot_differ():
 
 def test_order_of_the_groups_and_scale_of_steps_do_not_matter():
     a, b = [100, 250, None, 300], [400, None, 500]
-    found = log_rank(a, b, 1_000)
-    assert log_rank(b, a, 1_000) == (pytest.approx(found.p), -1, True)
-    assert log_rank([x and 3 * x for x in a], [x and 3 * x for x in b], 3_000) == found
-    assert 0 < found.p < 1
-    assert found.sooner == 1
+    results = log_rank(a, b, 1_000)
+    assert log_rank(b, a, 1_000) == (pytest.approx(results.p), -1, True)
+    assert log_rank([x and 3 * x for x in a], [x and 3 * x for x in b], 3_000) == results
+    assert 0 < results.p < 1
+    assert results.sooner == 1
 
 
 def test_exact_and_approximate_agree_roughly(monkeypatch):

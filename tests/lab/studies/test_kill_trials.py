@@ -34,10 +34,10 @@ def unbroken(longer, tmp_path_factory):
     return out
 
 
-def wait_for(found):
+def wait_for(condition):
     """Until there is something, which is returned."""
     for _ in range(30_000):
-        if there := found():
+        if there := condition():
             return there
         time.sleep(0.01)
     raise TimeoutError
@@ -118,10 +118,10 @@ def test_workers_of_a_parent_that_is_asked_to_end_save_the_step_in_work(number, 
         run = logs[0].parent
         assert not list(run.glob("checkpoints/*"))
         os.kill(parent.pid, number)
-        said = parent.communicate(timeout=120)[1].decode()
+        message = parent.communicate(timeout=120)[1].decode()
     if number == signal.SIGTERM:
-        assert parent.returncode == 143, said
+        assert parent.returncode == 143, message
     else:
-        assert "KeyboardInterrupt" in said
+        assert "KeyboardInterrupt" in message
     (saved,) = run.glob("checkpoints/*/manifest.json")
     assert 0 < int(saved.parent.name.split("-")[1]) < 4000

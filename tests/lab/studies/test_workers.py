@@ -91,8 +91,8 @@ def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):
     assert [name.rsplit("-", 1)[1] for name in started] == ["seed1"] * 5 + ["seed0"] * 5
     flops = {member.config.name: member.facts["flops_difference"] for member in members}
     for of_seed in (started[:5], started[5:]):
-        found = [flops[name] for name in of_seed]
-        assert found == sorted(found, reverse=True)
+        results = [flops[name] for name in of_seed]
+        assert results == sorted(results, reverse=True)
     assert started[4] == "none-seed1"
 
 

@@ -42,9 +42,9 @@ def losses(folder):
 
 
 def assert_same_losses(folder, expected):
-    ours, theirs = losses(folder), losses(expected)
-    assert ours.keys() == theirs.keys()
-    assert ours == pytest.approx(theirs, rel=ROUNDING)
+    actual, reference = losses(folder), losses(expected)
+    assert actual.keys() == reference.keys()
+    assert actual == pytest.approx(reference, rel=ROUNDING)
 
 
 @pytest.fixture
@@ -57,11 +57,13 @@ def alone(monkeypatch):
 
 
 def test_two_processes_train_what_one_does(make_run, data, finished, tmp_path):
-    config, said = make_run("diff"), []
+    config, messages = make_run("diff"), []
 
     def run():
-        results = train(config, data, tmp_path / "run", on_progress=lambda *step: said.append(step))
-        return results, len(said)
+        results = train(
+            config, data, tmp_path / "run", on_progress=lambda *step: messages.append(step)
+        )
+        return results, len(messages)
 
     (first, second) = values(launched(2, run))
     assert first[0] == second[0] == read_json(tmp_path / "run" / "results.json")
@@ -155,24 +157,24 @@ def test_processes_that_were_asked_for_different_runs_are_refused(
     config, folder = make_run("diff"), tmp_path / "run"
 
     def run():
-        ours, packed = config, data
+        actual, packed = config, data
         if process_index() == 1 and difference == "rate":
-            ours = replace(config, train=replace(config.train, learning_rate=0.5))
+            actual = replace(config, train=replace(config.train, learning_rate=0.5))
         elif process_index() == 1 and difference == "engine":
-            ours = replace(config, engine=EngineConfig(save_every=3))
+            actual = replace(config, engine=EngineConfig(save_every=3))
         elif process_index() == 1 and difference == "versions":
             here = package_versions()
             monkeypatch.setattr(run_record, "package_versions", lambda: {**here, "torch": "1.0"})
         elif process_index() == 1:
             packed = copy(data)
             packed.train.metadata["token_hash"] = "other"
-        train(ours, packed, folder)
+        train(actual, packed, folder)
 
     outcomes = launched(2, run)
     assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    for _, (names, said, _) in outcomes:
+    for _, (names, messages, _) in outcomes:
         assert names[0] == "ConfigError"
-        assert re.search(message, said), said
+        assert re.search(message, messages), messages
     assert not folder.exists()
 
 
@@ -183,8 +185,8 @@ def test_processes_that_see_different_folders_are_refused(make_run, data, tmp_pa
         2, lambda: train(make_run("diff"), data, tmp_path / f"run-{process_index()}")
     )
     assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    for _, (_, said, _) in outcomes:
-        assert "must be the same folder for every process, got no run.json on process 1" in said
+    for _, (_, messages, _) in outcomes:
+        assert "must be the same folder for every process, got no run.json on process 1" in messages
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,11 @@ def test_parts_of_a_large_model_and_bfloat16_are_read(given, make_run):
     model.to(torch.bfloat16).save_pretrained(given, max_shard_size="20KB")
     assert len(list(given.glob("*.safetensors"))) > 1
     loaded = initial_model(config, initial_weights(given, config))
-    for (name, ours), theirs in zip(loaded.named_parameters(), model.parameters(), strict=True):
-        assert ours.dtype == torch.float32
-        assert torch.equal(ours, theirs.float()), name
+    for (name, actual), reference in zip(
+        loaded.named_parameters(), model.parameters(), strict=True
+    ):
+        assert actual.dtype == torch.float32
+        assert torch.equal(actual, reference.float()), name
 
 
 @pytest.mark.parametrize(

@@ -79,19 +79,19 @@ def at(step):
 @pytest.mark.parametrize("damage", ["half-written", "altered"])
 def test_a_damaged_one_is_not_kept_and_ends_no_run(damage, tmp_path):
     """Ahead of the run, as a kill leaves it; and behind, where it is named."""
-    folder, said = tmp_path / "checkpoints", []
+    folder, messages = tmp_path / "checkpoints", []
     write(folder, 10, "whole")
     write(folder, 20, "whole")
     write(folder, 30, "half", whole=damage == "altered")
     (folder / "checkpoint-30" / "weights").write_text("other")
     (folder / "checkpoint-10" / "weights").write_text("other")
     assert last_checkpoint(folder, print).name == "checkpoint-20"
-    callback = CheckpointCallback(folder, EngineConfig(keep_every=10), on_message=said.append)
+    callback = CheckpointCallback(folder, EngineConfig(keep_every=10), on_message=messages.append)
     for _ in range(2):
         callback.on_train_begin(None, at(20), None)
         assert names(tmp_path / "kept") == ["checkpoint-20"]
-    assert len(said) == 2
-    assert all("checkpoint-10 is not whole and cannot be kept: " in line for line in said)
+    assert len(messages) == 2
+    assert all("checkpoint-10 is not whole and cannot be kept: " in line for line in messages)
 
 
 def test_what_was_just_saved_is_never_removed(tmp_path):

@@ -43,11 +43,11 @@ def test_at_every_kind_of_step(step, first, finished, make_run, data, tmp_path):
 
 def test_a_first_checkpoint_that_is_not_whole_is_said_to_be_the_only_one(make_run, data, tmp_path):
     stop(make_run("diff"), data, tmp_path, 10)
-    said = []
+    messages = []
     for checkpoint in (tmp_path / "checkpoints").iterdir():
         (checkpoint / "manifest.json").unlink()
-    assert last_checkpoint(tmp_path / "checkpoints", said.append) is None
-    assert [line.partition(": ")[0] for line in said] == [
+    assert last_checkpoint(tmp_path / "checkpoints", messages.append) is None
+    assert [line.partition(": ")[0] for line in messages] == [
         "checkpoint-8 is not whole, an earlier one is used",
         "checkpoint-4 is not whole, training begins anew",
     ]
@@ -55,18 +55,18 @@ def test_a_first_checkpoint_that_is_not_whole_is_said_to_be_the_only_one(make_ru
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_tied_head_is_not_missed_in_a_checkpoint(tied, make_run, monkeypatch):
-    said = []
-    monkeypatch.setattr("transformers.trainer.logger.warning", said.append)
+    messages = []
+    monkeypatch.setattr("transformers.trainer.logger.warning", messages.append)
     trainer = RunTrainer.__new__(RunTrainer)
     config = deepcopy(make_run().model)
     config.tie_word_embeddings = tied
     trainer.model = model = DiffTransformerForCausalLM(config)
     weights = {name: x for name, x in model.state_dict().items() if name != "lm_head.weight"}
     trainer._issue_warnings_after_load(model.load_state_dict(weights, strict=False))
-    assert ["lm_head.weight" in line for line in said] == ([] if tied else [True])
+    assert ["lm_head.weight" in line for line in messages] == ([] if tied else [True])
     del weights["model.norm.weight"]
     trainer._issue_warnings_after_load(model.load_state_dict(weights, strict=False))
-    assert "model.norm.weight" in said[-1]
+    assert "model.norm.weight" in messages[-1]
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_every_launch_is_recorded(make_run, data, tmp_path):
 
 def test_another_number_of_threads_is_told(make_run, data, tmp_path, monkeypatch):
     """Sums over another number of parts round otherwise."""
-    config, said, threads = make_run("diff"), [], torch.get_num_threads()
+    config, messages, threads = make_run("diff"), [], torch.get_num_threads()
     stop(config, data, tmp_path, 6)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
-    train(config, data, tmp_path, on_message=said.append)
-    assert f"OMP_NUM_THREADS={threads} and goes on with {threads + 1}" in said[0]
+    train(config, data, tmp_path, on_message=messages.append)
+    assert f"OMP_NUM_THREADS={threads} and goes on with {threads + 1}" in messages[0]
 
 
 def test_only_the_two_newest_checkpoints_are_kept(make_run, data, tmp_path):

@@ -45,17 +45,17 @@ def test_twenty_steps_on_two_processes_give_the_losses_of_one(
     assert results == others
     assert len(losses(tmp_path / "one")) == 20 * 2 + 6
     assert_same_losses(tmp_path / "two", tmp_path / "one")
-    one = read_json(tmp_path / "one" / "results.json")
-    assert results["validation_loss"] == pytest.approx(one["validation_loss"], rel=ROUNDING)
-    if one["lam"] is not None:  # Adam enlarges the rounding of small gradients
-        assert results["lam"] == pytest.approx(one["lam"], rel=1e-4)
+    entry = read_json(tmp_path / "one" / "results.json")
+    assert results["validation_loss"] == pytest.approx(entry["validation_loss"], rel=ROUNDING)
+    if entry["lam"] is not None:  # Adam enlarges the rounding of small gradients
+        assert results["lam"] == pytest.approx(entry["lam"], rel=1e-4)
     assert RunRecord.read(tmp_path / "two").engine["parallel"] == parallel
     # One process loads it, and it is the model that was measured.
     model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "two" / "model")
     weights = load_file(tmp_path / "two" / "model" / "model.safetensors")
     whole = load_file(tmp_path / "one" / "model" / "model.safetensors")
     assert {n: w.shape for n, w in weights.items()} == {n: w.shape for n, w in whole.items()}
-    if one["lambda_init"] is not None:
+    if entry["lambda_init"] is not None:
         lam = [block.self_attn.lam().item() for block in model.model.layers]
         assert lam == pytest.approx(results["lam"], rel=ROUNDING)
 
@@ -77,8 +77,8 @@ def test_two_processes_continue_exactly(parallel, make_run, data, tmp_path):
 
     assert values(launched(2, run)) == [list(range(5, 13)), []]
     for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
-        ours, theirs = (tmp_path / run / name for run in ("run", "whole"))
-        assert ours.read_bytes() == theirs.read_bytes(), name
+        actual, reference = (tmp_path / run / name for run in ("run", "whole"))
+        assert actual.read_bytes() == reference.read_bytes(), name
 
 
 @pytest.mark.scheduled
@@ -140,8 +140,8 @@ def test_replicas_of_shards_continue_exactly(make_run, data, tmp_path):
     launched(4, lambda: train(config, data, tmp_path / "run", on_progress=interrupt_at(7)))
     values(launched(4, lambda: train(config, data, tmp_path / "run")))
     for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
-        ours, theirs = (tmp_path / run / name for run in ("run", "whole"))
-        assert ours.read_bytes() == theirs.read_bytes(), name
+        actual, reference = (tmp_path / run / name for run in ("run", "whole"))
+        assert actual.read_bytes() == reference.read_bytes(), name
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_shards_continue_on_the_same_processes_only(make_run, data, tmp_path):
     ):
         outcomes = launched(processes, lambda changed=changed: train(changed, data, folder))
         assert [kind for kind, _ in outcomes] == ["raised"] * processes
-        for _, (kinds, said, _) in outcomes:
+        for _, (kinds, text, _) in outcomes:
             assert kinds[0] == "ConfigError"
-            assert message in said
+            assert message in text
     assert not (folder / "results.json").exists()
 
 
@@ -328,8 +328,8 @@ def test_bfloat16_on_two_processes(parallel, make_run, data, tmp_path):
     config = make_run("diff", precision="bfloat16")
     config = replace(config, engine=EngineConfig(parallel=parallel))
     values(launched(2, lambda: train(config, data, tmp_path / "two")))
-    ours, theirs = losses(tmp_path / "two"), losses(tmp_path / "one")
-    of_loss = {key: value for key, value in theirs.items() if key[1] != "gradient_norm"}
-    assert {key: ours[key] for key in of_loss} == pytest.approx(of_loss, rel=2.0**-10)
+    actual, reference = losses(tmp_path / "two"), losses(tmp_path / "one")
+    of_loss = {key: value for key, value in reference.items() if key[1] != "gradient_norm"}
+    assert {key: actual[key] for key in of_loss} == pytest.approx(of_loss, rel=2.0**-10)
     weights = load_file(tmp_path / "two" / "model" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}

@@ -133,7 +133,7 @@ def test_one_pass_gives_the_loss_that_transformers_measures(
     precision, make_run, data, tmp_path, monkeypatch
 ):
     """The loop of ``transformers.Trainer`` is the oracle; ours sees each window once."""
-    ours, pairs = RunTrainer.evaluation_loop, []
+    actual, pairs = RunTrainer.evaluation_loop, []
 
     def both(self, dataloader, description, prediction_loss_only=None, **rest):
         loss = f"{rest['metric_key_prefix']}_loss"
@@ -142,7 +142,7 @@ def test_one_pass_gives_the_loss_that_transformers_measures(
         handle = self.model.model.register_forward_pre_hook(
             lambda module, args, kwargs: passes.append(len(kwargs["input_ids"])), with_kwargs=True
         )
-        measured = ours(self, dataloader, description, **rest)
+        measured = actual(self, dataloader, description, **rest)
         handle.remove()
         assert sum(passes) == len(dataloader.dataset)
         pairs.append((measured.metrics[loss], expected.metrics[loss]))

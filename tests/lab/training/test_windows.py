@@ -187,9 +187,9 @@ def test_an_upsampled_run_continues_to_the_bit(make_run, corpus, tmp_path):
     source = DataConfig(source=str(tmp_path / "text"), vocab_size=300, validation_fraction=0.2)
     data = prepare_data(source, tmp_path / "data")
     config = replace(make_run("diff"), data=data.config, windows=UPSAMPLED)
-    said = []
-    train(config, data, tmp_path / "whole", on_message=said.append)
-    assert said == [line for line in said if "up-sampled within each of 2 sources" in line]
+    messages = []
+    train(config, data, tmp_path / "whole", on_message=messages.append)
+    assert messages == [line for line in messages if "up-sampled within each of 2 sources" in line]
     stop_and_continue(config, data, tmp_path / "run", 7)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     windows = training_windows(data.train, config)

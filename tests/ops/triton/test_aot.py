@@ -91,7 +91,7 @@ for length in (1, 2, 16, 17, 128, 2048, 2049, 4096, 32768):
     table = torch.zeros(1, length, dtype=torch.int32)
     pages = (x.expand(length, 16, *x.shape[2:]) for x in (k[:, :1], v[:, :1]))
     decode.decode(q, *pages, lam, scale=0.1, mask=AttentionMask(window=length), block_table=table)
-print({name: len(found) for name, found in keys.items()})
+print({name: len(compiled) for name, compiled in keys.items()})
 """
     done = fresh(["-c", code], tmp_path)
     assert done.returncode == 0, done.stderr

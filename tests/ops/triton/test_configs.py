@@ -66,7 +66,7 @@ def test_compile_cases_name_every_argument(capability):
 
 
 @pytest.mark.parametrize(
-    ("capability", "in_order", "own", "shared"),
+    ("capability", "in_order", "separate", "shared"),
     [
         ((8, 0), False, {"bwd"}, {"bwd"}),
         ((8, 0), True, {"dkv", "dq"}, {"dkv", "dq"}),
@@ -75,7 +75,7 @@ def test_compile_cases_name_every_argument(capability):
         ((9, 0), True, {"dk", "dv", "dq"}, {"dkv", "dq"}),
     ],
 )
-def test_rows_are_chosen_by_dtype_and_chip(monkeypatch, capability, in_order, own, shared):
+def test_rows_are_chosen_by_dtype_and_chip(monkeypatch, capability, in_order, separate, shared):
     monkeypatch.setattr(configs, "interpreted", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     q = torch.empty(1, 1, 1, 2, 128, dtype=torch.bfloat16)
@@ -84,7 +84,7 @@ def test_rows_are_chosen_by_dtype_and_chip(monkeypatch, capability, in_order, ow
     assert set(configs.forward_configs("", q, 256)) == {"fwd_by_map" if by_map else "fwd"}
     assert set(configs.forward_configs("", q, 128, shared_keys=True)) == {"fwd"}
     monkeypatch.setattr(configs, "adds_in_order", lambda q: in_order)
-    assert set(configs.backward_configs("", q, 256)) == own
+    assert set(configs.backward_configs("", q, 256)) == separate
     assert set(configs.backward_configs("", q, 128, shared_keys=True)) == shared
 
 
@@ -104,11 +104,11 @@ def test_padded_rows_take_the_tiles_of_the_kernel_unless_they_have_their_own(cap
     for head_dim, kernel in product((32, 64, 96, 128), ("bwd", "dkv", "dq")):
         widths = (head_dim, 2 * head_dim, capability)
         tile = configs.seed(kernel, *widths)
-        own = kernel == "bwd" and head_dim > 64 and capability in configs.SMALL_SHARED
-        padded = configs.LaunchConfig(32, 16, 4, 2) if own else tile
+        narrow = kernel == "bwd" and head_dim > 64 and capability in configs.SMALL_SHARED
+        padded = configs.LaunchConfig(32, 16, 4, 2) if narrow else tile
         assert configs.seed(kernel, *widths, padding=True) == padded
-    own = configs.seed("dkv", 64, 64, 90, shared_keys=True, padding=True)
-    assert own == configs.LaunchConfig(32, 64, 4, 2)
+    short = configs.seed("dkv", 64, 64, 90, shared_keys=True, padding=True)
+    assert short == configs.LaunchConfig(32, 64, 4, 2)
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
@@ -145,8 +145,8 @@ def test_rows_are_put_in_place_and_taken_away(monkeypatch):
 def test_keys_of_their_own_take_tiles_that_hold_them():
     """Two tiles of keys need more than the one of V2, whatever the width of the values."""
     for narrow in (64, 128):
-        own = configs.seed("fwd_by_map", narrow, narrow, 90)
-        assert own == configs.seed("fwd_by_map", narrow, 2 * narrow, 90)
+        tile = configs.seed("fwd_by_map", narrow, narrow, 90)
+        assert tile == configs.seed("fwd_by_map", narrow, 2 * narrow, 90)
     shared = configs.seed("fwd", 128, 128, 90, True)
     assert shared is not None
     assert configs.seed("fwd", 128, 128, 90, False) is None

@@ -112,20 +112,20 @@ def only(claim, records):
 
 
 def test_a_clear_difference_agrees_and_its_opposite_disagrees():
-    found = only(BY_ID["loss"], records_of(text=text(LEAD)))
-    assert found.verdict == "agrees"
-    assert found.measured.effect == pytest.approx(-0.1)
-    assert found.measured.high < 0
-    assert found.p_holm == found.measured.p < 0.01
+    outcome = only(BY_ID["loss"], records_of(text=text(LEAD)))
+    assert outcome.verdict == "agrees"
+    assert outcome.measured.effect == pytest.approx(-0.1)
+    assert outcome.measured.high < 0
+    assert outcome.p_holm == outcome.measured.p < 0.01
     behind = text({"softmax": LEAD["diff"], "diff": LEAD["softmax"]})
     assert only(BY_ID["loss"], records_of(text=behind)).verdict == "disagrees"
 
 
 def test_one_seed_and_wide_intervals_are_inconclusive():
-    one = text({"softmax": [2.5], "diff": [3.5]})
-    found = only(BY_ID["loss"], records_of(text=one))
-    assert (found.verdict, found.measured.p) == ("inconclusive", None)
-    assert found.why == "1 of the 3 seeds that it takes"
+    item = text({"softmax": [2.5], "diff": [3.5]})
+    outcome = only(BY_ID["loss"], records_of(text=item))
+    assert (outcome.verdict, outcome.measured.p) == ("inconclusive", None)
+    assert outcome.why == "1 of the 3 seeds that it takes"
     wide = text({"softmax": [3.5, 3.6, 3.7], "diff": [3.5, 3.9, 3.7]})
     assert only(BY_ID["loss"], records_of(text=wide)).verdict == "inconclusive"
 
@@ -136,15 +136,15 @@ def test_the_studys_verdict_and_controls_make_it_uninformative():
     alone = only(BY_ID["loss"], records_of(text=text(ALONE)))
     assert (alone.verdict, alone.why) == ("uninformative", "the record holds no control")
     as_good = text(LEAD | {"softmax_half": [3.40, 3.50, 3.60]})
-    found = only(BY_ID["loss"], records_of(text=as_good))
-    assert (found.verdict, found.why) == (
+    outcome = only(BY_ID["loss"], records_of(text=as_good))
+    assert (outcome.verdict, outcome.why) == (
         "uninformative",
         "not shown to do better than controls: Softmax × ½",
     )
     fewer = text(LEAD | {"softmax_minus_mean": [3.40, 3.50], "softmax_half": [3.4, 3.5, 3.6]})
-    found = only(BY_ID["loss"], records_of(text=fewer))
+    outcome = only(BY_ID["loss"], records_of(text=fewer))
     assert (
-        found.why == "not shown to do better than controls: Softmax × ½, Softmax − 0.7 mean value"
+        outcome.why == "not shown to do better than controls: Softmax × ½, Softmax − 0.7 mean value"
     )
     worse = text(LEAD | {"softmax_half": [3.50, 3.60, 3.70], "softmax_minus_mean": [3.6, 3.7, 3.8]})
     assert only(BY_ID["loss"], records_of(text=worse)).verdict == "agrees"
@@ -161,9 +161,9 @@ def test_a_lead_of_v2_has_to_stand_over_v2_without_its_difference():
         (worse, alike, "DIFF V2, maps added"),
     ):  # fmt: skip
         record = text(base | {"diff_v2_gate": gate, "diff_v2_added": added})
-        found = only(BY_ID["v2-loss"], records_of(text=record))
-        assert found.why == (f"not shown to do better than controls: {why}" if why else "")
-        assert found.verdict == ("uninformative" if why else "agrees")
+        outcome = only(BY_ID["v2-loss"], records_of(text=record))
+        assert outcome.why == (f"not shown to do better than controls: {why}" if why else "")
+        assert outcome.verdict == ("uninformative" if why else "agrees")
 
 
 def test_a_lead_has_to_stand_at_the_common_rate_and_without_the_norm():
@@ -173,17 +173,17 @@ def test_a_lead_has_to_stand_at_the_common_rate_and_without_the_norm():
     at = record["variants"]["diff"]["at"]
     for values in ([3.5, 3.6, 3.71], [3.49, 3.63, 3.69]):  # softmax attention is not beaten there
         at["common"] = {**at["best"], "validation_loss": {"values": values}}
-        found = only(BY_ID["loss"], records_of(text=record))
+        outcome = only(BY_ID["loss"], records_of(text=record))
         why = "the lead is not shown at the common learning rate"
-        assert (found.verdict, found.why) == ("uninformative", why)
+        assert (outcome.verdict, outcome.why) == ("uninformative", why)
     at["common"] = {**at["best"], "validation_loss": {"values": [3.45, 3.55, 3.65]}}
-    found = only(BY_ID["loss"], records_of(text=record))
-    assert (found.verdict, found.why) == (
+    outcome = only(BY_ID["loss"], records_of(text=record))
+    assert (outcome.verdict, outcome.why) == (
         "uninformative", "not shown to do better than controls: Softmax × ½"
     )  # fmt: skip
     bare = text(LEAD | {"diff_no_norm": [3.5, 3.61, 3.69]})
-    found = only(BY_ID["loss"], records_of(text=bare))
-    assert "DIFF V1 without head norm" in found.why
+    outcome = only(BY_ID["loss"], records_of(text=bare))
+    assert "DIFF V1 without head norm" in outcome.why
     leading = text(LEAD | {"diff_no_norm": [3.3, 3.41, 3.5]})
     assert only(BY_ID["loss"], records_of(text=leading)).verdict == "agrees"
 
@@ -212,16 +212,16 @@ def test_a_control_before_the_induction_phase_excludes_nothing():
     record = text(LEAD | {"softmax_half": [3.8, 3.9, 4.0]})
     for name, steps in (("softmax", [500]), ("diff", [500]), ("softmax_half", [None])):
         record["variants"][name]["at"]["best"]["phase_steps"] = 3 * steps
-    found = only(BY_ID["loss"], records_of(text=record))
-    assert found.why == "not shown to do better than controls: Softmax × ½"
+    outcome = only(BY_ID["loss"], records_of(text=record))
+    assert outcome.why == "not shown to do better than controls: Softmax × ½"
 
 
 def test_a_side_before_the_induction_phase_makes_it_uninformative():
     record = text(LEAD)
     for name, steps in (("softmax", [None] * 3), ("diff", [500] * 3)):
         record["variants"][name]["at"]["best"]["phase_steps"] = steps
-    found = only(BY_ID["loss"], records_of(text=record))
-    assert found.why == "one has passed the induction phase and the other has not"
+    outcome = only(BY_ID["loss"], records_of(text=record))
+    assert outcome.why == "one has passed the induction phase and the other has not"
 
 
 def test_holm_counts_every_claim_with_a_p_value():
@@ -271,23 +271,23 @@ def test_rows_of_ablations_and_ranks_are_read_from_their_own_records():
     wrong = text(losses, informative=False)
     assert only(BY_ID["lambda-init-0.8"], records_of(ablations=wrong)).verdict == "uninformative"
     diverged = text({"diff": losses["diff"]}) | {"diverged": {"diff_lambda_08": [1, 3]}}
-    found = only(BY_ID["lambda-init-0.8"], records_of(ablations=diverged))
-    assert (found.verdict, found.measured.p) == ("uninformative", 1.0)
-    assert found.why == "DIFF V1, λ_init 0.8 diverged in 1 of 3 runs"
+    outcome = only(BY_ID["lambda-init-0.8"], records_of(ablations=diverged))
+    assert (outcome.verdict, outcome.measured.p) == ("uninformative", 1.0)
+    assert outcome.why == "DIFF V1, λ_init 0.8 diverged in 1 of 3 runs"
 
 
 def test_loss_of_a_part():
     parts = {"softmax": {"quarter_4": [3.0, 3.0]}, "diff": {"quarter_4": [2.5, 2.75]}}
     study = text({"softmax": [3.0, 3.0], "diff": [3.0, 3.0]}, parts=parts)
-    found = loss_difference("diff", "softmax", part="quarter_4")(records_of(text=study))
-    assert found.effect == -0.375
+    outcome = loss_difference("diff", "softmax", part="quarter_4")(records_of(text=study))
+    assert outcome.effect == -0.375
     assert loss_difference("diff", "softmax", part="other")(records_of(text=study)) is None
 
 
 def test_stability_over_the_rates_at_which_both_attend():
     entry = {"type": "diff_v2", "baseline": "diff", "metric": "loss_spike_share"}
     ends = {"mean": -0.375, "low": -1.0, "high": 0.25}
-    found = ClaimRecords(
+    outcome = ClaimRecords(
         stability={
             "types": {},
             "differences": [
@@ -296,17 +296,17 @@ def test_stability_over_the_rates_at_which_both_attend():
             ],
         }
     )
-    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
+    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(outcome)
     assert spikes.effect == -0.375
     assert "counted before" in spikes.uninformative  # a record of earlier rules
-    over = found.stability["differences"][1]
+    over = outcome.stability["differences"][1]
     over |= {"rates": [0.002], "why": "the lowest rate alone"}
-    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
+    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(outcome)
     assert (spikes.uninformative, spikes.note) == ("the lowest rate alone", "rates 0.002")
     over |= {"rates": [0.002, 0.008], "why": ""}
-    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(found)
+    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")(outcome)
     assert (spikes.uninformative, spikes.note) == ("", "rates 0.002 and 0.008")
-    assert stability_difference("loss", "diff_v2", "diff")(found) is None
+    assert stability_difference("loss", "diff_v2", "diff")(outcome) is None
 
 
 def test_gradients_by_the_largest_factor_of_each_seed():
@@ -317,10 +317,10 @@ def test_gradients_by_the_largest_factor_of_each_seed():
     ]
     rows = [row | {"mean": 8.0, "low": 7.7, "high": 8.3} for row in rows]
     records = ClaimRecords(gradient_flow={"judgements": rows})
-    found = gradient_factor("level-large-values", 2.0)(records)
-    assert (found.effect, found.low, found.high) == (8.0, 7.7, 8.3)
+    outcome = gradient_factor("level-large-values", 2.0)(records)
+    assert (outcome.effect, outcome.low, outcome.high) == (8.0, 7.7, 8.3)
     logs = [math.log(value / 2) for value in (8.0, 8.1, 7.9)]
-    assert found.p == pytest.approx(paired_t_test(logs))
+    assert outcome.p == pytest.approx(paired_t_test(logs))
     assert only(BY_ID["gradients"], records).verdict == "disagrees"
     assert only(BY_ID["updates"], records).why == "so are the control's"
     assert only(BY_ID["gradients-constant"], records).verdict == "uninformative"
@@ -330,8 +330,8 @@ def test_gradients_by_the_largest_factor_of_each_seed():
 def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     records = ClaimRecords(benchmarks=(bench_result,))
     case = next(case for case in bench_result.cases if case.suite == "models")
-    found = time_ratio("diff", mode=case.mode)(records)
-    assert found is None  # the made-up row has no ratio to the same technique
+    outcome = time_ratio("diff", mode=case.mode)(records)
+    assert outcome is None  # the made-up row has no ratio to the same technique
     ops = next(case for case in bench_result.cases if case.suite == "ops")
     measured = time_ratio("", mode=ops.mode, suite="ops")(records)
     assert (measured.effect, measured.n) == (1.07, 2)
@@ -343,8 +343,8 @@ def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     no_contender = replace(ops, device="cuda", rows=[row for row in ops.rows if row.role != "DIFF"])
     cases = [*bench_result.cases, no_contender]
     both = ClaimRecords(benchmarks=(BenchResult(runs=bench_result.runs, cases=cases),))
-    said = time_ratio("", mode=ops.mode, suite="ops", on_gpu=False)
-    assert said(both).note == said(records).note  # devices on which it was timed
+    message = time_ratio("", mode=ops.mode, suite="ops", on_gpu=False)
+    assert message(both).note == message(records).note  # devices on which it was timed
     claim = replace(
         BY_ID["training-cost"], bound=1.08, measure=time_ratio("", mode=ops.mode, suite="ops")
     )
@@ -360,15 +360,15 @@ def commit(root, kind, results):
 def test_a_whole_folder_of_records(tmp_path):
     commit(tmp_path, "text", with_differences(text(LEAD)))
     commit(tmp_path, "scaling", {"schema": 1} | scaling())
-    found = {row.claim.id: row for row in judged_claims(read_claim_records(tmp_path), CLAIMS)}
-    assert found["loss"].verdict == "agrees"
-    assert found["tokens"].measured.effect == 0.8
-    assert found["head-norm"].verdict == "not run"
+    outcome = {row.claim.id: row for row in judged_claims(read_claim_records(tmp_path), CLAIMS)}
+    assert outcome["loss"].verdict == "agrees"
+    assert outcome["tokens"].measured.effect == 0.8
+    assert outcome["head-norm"].verdict == "not run"
     shown = claims_table(tmp_path)
     loss = next(row for row in shown.rows if row[0].text == "loss")
     assert [cell.text for cell in loss][-1] == "agrees"
     assert shown.caption.startswith(f"{len(CLAIMS)} claims: agrees 3, ")
-    assert {row.verdict for row in found.values()} <= set(VERDICTS)
+    assert {row.verdict for row in outcome.values()} <= set(VERDICTS)
 
 
 def test_an_old_or_damaged_study_is_refused(tmp_path):

@@ -23,7 +23,7 @@ def test_evaluations_are_paired_by_the_seed_of_the_models():
         first = Metric(name="recall", value=value, n=9, where={"depth": 0}, headline=True)
         return first, Metric(name="recall", value=1.0, n=9, where={"depth": 50})
 
-    found = ClaimRecords(
+    records = ClaimRecords(
         evaluations=tuple(
             evaluation(f"{kind}-seed{seed}", variant, *both(value))
             for kind, seed, variant, value in (
@@ -33,12 +33,12 @@ def test_evaluations_are_paired_by_the_seed_of_the_models():
             )
         )
     )  # fmt: skip
-    only_a = evaluated("needle", "recall", "diff", parts=("a",))(found)
+    only_a = evaluated("needle", "recall", "diff", parts=("a",))(records)
     assert (only_a.effect, only_a.n) == (0.375, 2)
-    every = evaluated("needle", "recall", "diff")(found)
+    every = evaluated("needle", "recall", "diff")(records)
     assert (every.effect, every.note) == (0.375, "1 of 2 parts, which all models have")
-    assert evaluated("needle", "recall", "diff", where={"depth": 50})(found).effect == 0
-    assert evaluated("ruler", "recall", "diff")(found) is None
+    assert evaluated("needle", "recall", "diff", where={"depth": 50})(records).effect == 0
+    assert evaluated("ruler", "recall", "diff")(records) is None
 
 
 @pytest.mark.parametrize("better", ["above", "below"])
@@ -88,13 +88,13 @@ def test_the_needles_are_those_that_the_paper_prints_or_are_named():
 
 def test_ratios_are_geometric_means_over_seeds():
     values = {"softmax-seed0": 8.0, "diff-seed0": 2.0, "softmax-seed1": 3.0, "diff-seed1": 3.0}
-    found = ClaimRecords(
+    records = ClaimRecords(
         evaluations=tuple(
             evaluation(label, "a", Metric(name="recall", value=value, n=9, headline=True))
             for label, value in values.items()
         )
     )
-    of = evaluated_ratio("needle", "recall", "diff")(found)
+    of = evaluated_ratio("needle", "recall", "diff")(records)
     assert (of.effect, of.n) == (pytest.approx(0.5), 2)  # a quarter and one
     assert of.low < 0.5 < of.high
-    assert evaluated_ratio("needle", "recall", "diff_v2")(found) is None
+    assert evaluated_ratio("needle", "recall", "diff_v2")(records) is None

@@ -17,8 +17,8 @@ def result(label, kind, value, protocol="needle", **of_metric):
 
 
 def verdict(results):
-    found = evaluation_claims(results)
-    (row,) = found.rows
+    outcome = evaluation_claims(results)
+    (row,) = outcome.rows
     return ": ".join(filter(None, (row[-1].text, row[-1].note)))
 
 

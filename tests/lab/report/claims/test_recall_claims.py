@@ -20,11 +20,11 @@ def share_of(side):
     return {"mean": share.mean, "low": share.low, "high": share.high}
 
 
-def recall(types=TYPES, first="diff", **said):
+def recall(types=TYPES, first="diff", **message):
     types = {name: of | {"solved_share": share_of(of)} for name, of in types.items()}
     test = {"types": ["softmax", "diff"], "fisher_exact": 0.14, "log_rank": 0.03}
     test |= {"sooner": first}
-    tasks = {"noisy_recall": {"types": types, "tests": [test], "num_steps": 1000} | said}
+    tasks = {"noisy_recall": {"types": types, "tests": [test], "num_steps": 1000} | message}
     return {"tasks": tasks}
 
 
@@ -41,7 +41,7 @@ def test_recall_apart_by_share_and_by_steps():
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("message", "why"),
     [
         ({}, "the record holds no control"),
         ({"sooner": {"verdict": "uninformative", "sentence": "It leaks.", "pairs": []}},
@@ -51,9 +51,9 @@ def test_recall_apart_by_share_and_by_steps():
          "not shown to do better than controls: Softmax × ½"),
     ],
 )  # fmt: skip
-def test_recall_that_says_nothing(said, why):
+def test_recall_that_says_nothing(message, why):
     assert (
-        recall_steps("noisy_recall", "diff")(ClaimRecords(recall=recall(**said))).uninformative
+        recall_steps("noisy_recall", "diff")(ClaimRecords(recall=recall(**message))).uninformative
         == why
     )
 
@@ -82,11 +82,11 @@ def test_intervals_of_shares_equal_published_values(solved, trials, low, high):
 def test_a_control_excuses_no_type_that_trails():
     """Whatever pairs a record names: only a lead can be a control's as well."""
     pair = {"first": "diff", "later": "softmax", "explained_by": ["softmax_half"]}
-    said = {"sooner": {"verdict": "differs", "sentence": "", "pairs": [pair]}}
+    message = {"sooner": {"verdict": "differs", "sentence": "", "pairs": [pair]}}
     swapped = {"softmax": TYPES["diff"], "diff": TYPES["softmax"]}
     steps = recall_steps("noisy_recall", "diff")
-    assert steps(ClaimRecords(recall=recall(**said))).uninformative
-    behind = steps(ClaimRecords(recall=recall(swapped, "softmax", **said)))
+    assert steps(ClaimRecords(recall=recall(**message))).uninformative
+    behind = steps(ClaimRecords(recall=recall(swapped, "softmax", **message)))
     assert (behind.effect, behind.uninformative) == (1000, "")
 
 
@@ -99,9 +99,9 @@ def test_the_side_is_that_of_the_log_rank_test():
         for name, steps in (("diff", soon), ("softmax", late))
     }
     steps = recall_steps("noisy_recall", "diff")
-    found = steps(ClaimRecords(recall=recall(types, sooner=FREE)))
-    assert (found.effect, found.low, found.high) == (-137.5, -150, -100)
-    assert found.uninformative == ""
+    results = steps(ClaimRecords(recall=recall(types, sooner=FREE)))
+    assert (results.effect, results.low, results.high) == (-137.5, -150, -100)
+    assert results.uninformative == ""
     crossed = steps(ClaimRecords(recall=recall(types, "softmax", sooner=FREE)))
     assert crossed.uninformative == (
         "the median by seed and the log-rank test do not name the same model as sooner"

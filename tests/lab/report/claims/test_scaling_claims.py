@@ -20,12 +20,12 @@ def only(claim, records):
 
 def test_parameters_and_tokens_at_equal_loss():
     records = ClaimRecords(scaling=scaling())
-    found = scaling_ratio("parameters", "diff")(records)
-    assert (found.effect, found.n, found.unit) == (0.8, 3, "sizes of 5 seeds")
-    assert found.uninformative == ""
+    results = scaling_ratio("parameters", "diff")(records)
+    assert (results.effect, results.n, results.unit) == (0.8, 3, "sizes of 5 seeds")
+    assert results.uninformative == ""
     # Student's t with 12 degrees of freedom, of which 2.179 is the 97.5 % point.
     t = math.log(1 / 0.8) / (math.log(1.1) / 2.1788)
-    assert found.p == pytest.approx(2 * stdtr(12, -t), rel=1e-3)
+    assert results.p == pytest.approx(2 * stdtr(12, -t), rel=1e-3)
     assert scaling_ratio("tokens", "diff")(records).unit == "budgets of 5 seeds"
     assert scaling_ratio("tokens", "shared_diff")(records) is None
     assert only(BY_ID["size"], records).verdict == "agrees"
@@ -45,5 +45,5 @@ def test_parameters_and_tokens_at_equal_loss():
     ],
 )  # fmt: skip
 def test_scaling_that_says_nothing(record, why):
-    found = only(BY_ID["size"], ClaimRecords(scaling=record))
-    assert (found.verdict, found.why) == ("uninformative", why)
+    results = only(BY_ID["size"], ClaimRecords(scaling=record))
+    assert (results.verdict, results.why) == ("uninformative", why)

@@ -61,8 +61,10 @@ def test_hostile_text_stays_text(tmp_path):
     assert "<img" not in text
     assert text.count("</script>") == text.count("<script") == 2
     assert "http" not in re.sub(r"Content-Security-Policy", "", text).replace("http-equiv", "")
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert json.loads(found[1])["parts"][0]["items"][0]["facts"]["question"] == BAD
+    results = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL
+    )
+    assert json.loads(results[1])["parts"][0]["items"][0]["facts"]["question"] == BAD
 
 
 @pytest.mark.scheduled

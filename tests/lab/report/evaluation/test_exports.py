@@ -38,7 +38,7 @@ def result(label="a_1"):
 def test_csv_has_every_number_in_full():
     text = csv_text([result()], Comparison(baseline="a", differences=[PAIRED]))
     lines = list(csv.DictReader(io.StringIO(text)))
-    assert [(one["kind"], one["name"], one["where"], one["value"]) for one in lines] == [
+    assert [(entry["kind"], entry["name"], entry["where"], entry["value"]) for entry in lines] == [
         ("metric", "acc", "task=piqa", "0.25"), ("metric", "acc_norm", "task=piqa", "0.5"),
         ("metric", "average", "", "0.3"), ("difference", "average", "task=piqa", "0.125"),
     ]  # fmt: skip
@@ -54,13 +54,13 @@ def test_markdown_and_latex_escape_what_would_end_a_cell():
 
 
 def test_the_harness_reads_its_own_format():
-    found = harness_results([result()])
-    assert found["results"]["piqa"]["acc,none"] == 0.25
+    results = harness_results([result()])
+    assert results["results"]["piqa"]["acc,none"] == 0.25
     # Its own: the sample's standard deviation over the root of n.
-    assert found["results"]["piqa"]["acc_stderr,none"] == pytest.approx((0.25 * 0.75 / 7) ** 0.5)
-    assert found["results"]["table1"]["average_stderr,none"] == "N/A"
-    assert (found["versions"]["piqa"], found["n-shot"]["piqa"]) == (2, 5)
-    assert found["n-samples"]["piqa"] == {"original": 8, "effective": 8}
+    assert results["results"]["piqa"]["acc_stderr,none"] == pytest.approx((0.25 * 0.75 / 7) ** 0.5)
+    assert results["results"]["table1"]["average_stderr,none"] == "N/A"
+    assert (results["versions"]["piqa"], results["n-shot"]["piqa"]) == (2, 5)
+    assert results["n-samples"]["piqa"] == {"original": 8, "effective": 8}
 
 
 @pytest.mark.scheduled

@@ -55,7 +55,7 @@ def test_a_row_that_diverged_says_so(folder):
     recorded = read_record(folder / "results.json")
     variants = recorded["variants"]
     del variants["diff_no_norm"]
-    left = [one for one in recorded["differences"] if one["variant"] != "diff_no_norm"]
+    left = [entry for entry in recorded["differences"] if entry["variant"] != "diff_no_norm"]
     rows = [ROWS[0], ROWS[1] | {"p": None, "p_holm": 1.0}, ROWS[2]]
     change_record(
         folder / "results.json", rows=rows, variants=variants, differences=left,

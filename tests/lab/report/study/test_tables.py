@@ -106,7 +106,7 @@ def test_markdown_table(make_study):
     study = make_study(variants=(*TYPES, "none"), num_steps=25)
     sentence, details, types, others = markdown_results(study).rstrip("\n").split("\n\n")
     assert sentence == VERDICT["sentence"]
-    assert details.splitlines() == [f"- {said}" for said in VERDICT["details"]]
+    assert details.splitlines() == [f"- {message}" for message in VERDICT["details"]]
     lines = types.splitlines()
     assert len(lines) == 2 + 4
     assert len({line.count("|") for line in lines}) == 1

@@ -52,9 +52,9 @@ def test_the_page_holds_the_maps(tmp_path, maps, per_token, row_scales):
     model = ViewedModel(label="m", facts=(), text=text, layers=layers, num_layers=2)
     page = page_of(tmp_path / "page.html", model)
     for place, (layer, weights, lam) in enumerate(made):
-        found_lam, found, sums = read_layer(page, 0, place)
+        found_lam, results, sums = read_layer(page, 0, place)
         steps = half_step(layer.codes, layer.scales) + 1e-7
-        assert (np.abs(found - weights[..., *np.tril_indices(5)]) <= steps).all()
+        assert (np.abs(results - weights[..., *np.tril_indices(5)]) <= steps).all()
         if lam is None:
             assert found_lam is None
         else:
@@ -111,9 +111,9 @@ def test_models_with_equal_tokens_share_a_text(tmp_path):
     assert [model["maps"] for model in data["models"]] == [2, 1, 2]
     assert "These models cut the text into different tokens." in page
     assert "<h2>Tokens of a, b</h2>" in page
-    one = page_of(tmp_path / "one.html", *models[:2])
-    assert "different tokens" not in one
-    assert "<h2>" not in one
+    both = page_of(tmp_path / "one.html", *models[:2])
+    assert "different tokens" not in both
+    assert "<h2>" not in both
 
 
 def test_other_texts_and_left_out_layers_are_said(tmp_path):

@@ -85,9 +85,9 @@ def read_layer(page, number, place):
     def take(dtype, *shape):
         nonlocal at
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        found = np.frombuffer(content[at : at + size], dtype).reshape(shape)
+        results = np.frombuffer(content[at : at + size], dtype).reshape(shape)
         at += size
-        return found
+        return results
 
     lam = take("<f4", model["lambdas"][place]) if model["lambdas"][place] else None
     scales = take("<f4", heads, maps, tokens) if model["scaled"][place] else None

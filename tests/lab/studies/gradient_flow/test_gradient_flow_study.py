@@ -65,20 +65,20 @@ def sizes(diff=1.0, half=0.5, wide_lambda=1.0):
     return gradient
 
 
-def verdicts(found):
-    return {row["id"]: row["verdict"] for row in found["judgements"]}
+def verdicts(outcome):
+    return {row["id"]: row["verdict"] for row in outcome["judgements"]}
 
 
 def test_tenfold_gradients_disagree_and_alike_ones_agree():
-    found = made_up(sizes(diff=10.0))
-    assert verdicts(found)["drift-width"] == "agrees"
-    assert verdicts(found)["level"] == verdicts(found)["level-twin"] == "disagrees"
-    assert verdicts(found)["level-no-norm"] == "agrees"
-    level = next(row for row in found["judgements"] if row["id"] == "level")
+    outcome = made_up(sizes(diff=10.0))
+    assert verdicts(outcome)["drift-width"] == "agrees"
+    assert verdicts(outcome)["level"] == verdicts(outcome)["level-twin"] == "disagrees"
+    assert verdicts(outcome)["level-no-norm"] == "agrees"
+    level = next(row for row in outcome["judgements"] if row["id"] == "level")
     assert level["mean"] == pytest.approx(10, rel=0.05)
     ratio = next(
         row
-        for row in found["ratios"]
+        for row in outcome["ratios"]
         if (row["arm"], row["type"], row["baseline"], row["matrix"], row["measure"])
         == (BASE, "diff", "softmax_wide", "v", "gradient")
     )
@@ -95,9 +95,9 @@ def test_alike_updates_say_nothing_if_halved_gradients_give_them_too():
 
 
 def test_nothing_is_judged_if_the_control_is_not_seen():
-    found = made_up(sizes(diff=10.0, half=1.0))
-    assert set(verdicts(found).values()) == {"uninformative"}
-    assert found["verdict"]["informative"] is False
+    outcome = made_up(sizes(diff=10.0, half=1.0))
+    assert set(verdicts(outcome).values()) == {"uninformative"}
+    assert outcome["verdict"]["informative"] is False
 
 
 @pytest.mark.scheduled
@@ -108,39 +108,39 @@ def test_a_phase_in_which_seeds_differ_as_much_is_not_judged():
         wild = phase == "late" and seed == 1
         return quiet(arm, name, seed, phase, matrix) * (8.0 if wild else 1.0)
 
-    found = made_up(gradient)
-    assert {tuple(row["phases"]) for row in found["judgements"]} == {("start",)}
+    outcome = made_up(gradient)
+    assert {tuple(row["phases"]) for row in outcome["judgements"]} == {("start",)}
     alike = {row["id"]: row["phases"] for row in made_up(quiet)["judgements"]}
     assert (alike["level"], alike["drift-width"]) == (["start", "late"], ["start"])
-    over_time = next(row for row in found["judgements"] if row["id"] == "drift-time")
+    over_time = next(row for row in outcome["judgements"] if row["id"] == "drift-time")
     assert (over_time["verdict"], over_time["why"]) == ("uninformative", "no later phase is judged")
     assert verdicts(made_up(quiet))["drift-time"] == "agrees"
-    null = [row for row in found["ratios"] if row["type"] == NULL and row["phase"] == "late"]
+    null = [row for row in outcome["ratios"] if row["type"] == NULL and row["phase"] == "late"]
     assert max(max(row["values"]) for row in null if row["measure"] == "gradient") > 7
 
 
 @pytest.mark.scheduled
 def test_a_ratio_that_changes_with_lambda_init_drifts():
-    found = made_up(sizes(wide_lambda=3.0))
-    assert verdicts(found)["drift-lambda-init"] == "disagrees"
-    row = next(row for row in found["judgements"] if row["id"] == "drift-lambda-init")
+    outcome = made_up(sizes(wide_lambda=3.0))
+    assert verdicts(outcome)["drift-lambda-init"] == "disagrees"
+    row = next(row for row in outcome["judgements"] if row["id"] == "drift-lambda-init")
     assert row["bound"] == DRIFT
     assert row["mean"] == pytest.approx(3.0, rel=0.05)
 
 
 @pytest.mark.scheduled
 def test_heads_against_their_factor():
-    found = made_up(sizes(), head_rms=0.8)
-    entry = next(row for row in found["heads"] if (row["arm"], row["type"]) == (BASE, "diff"))
+    outcome = made_up(sizes(), head_rms=0.8)
+    entry = next(row for row in outcome["heads"] if (row["arm"], row["type"]) == (BASE, "diff"))
     assert entry["head_rms"]["mean"] == pytest.approx(0.8)
     assert entry["to_factor"]["mean"] == pytest.approx(0.8 / (1 - entry["lambda_init"]))
-    assert verdicts(found)["head-rms"] == "agrees"
+    assert verdicts(outcome)["head-rms"] == "agrees"
     assert verdicts(made_up(sizes(), head_rms=0.01))["head-rms"] == "disagrees"
 
 
 @pytest.mark.scheduled
 def test_one_seed_has_no_null_and_judges_nothing():
-    found = made_up(sizes(), seeds=(0,))
-    assert set(verdicts(found).values()) == {"uninformative"}
-    assert all(row["low"] is None for row in found["ratios"])
-    assert "With one seed there is no interval" in found["statement"]
+    outcome = made_up(sizes(), seeds=(0,))
+    assert set(verdicts(outcome).values()) == {"uninformative"}
+    assert all(row["low"] is None for row in outcome["ratios"])
+    assert "With one seed there is no interval" in outcome["statement"]

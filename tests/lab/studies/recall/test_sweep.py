@@ -95,11 +95,11 @@ def test_a_control_that_attends_is_swept_by_the_same_rule(config):
             name, rate = member.config.name, member.config.train.learning_rate
             best = {"softmax": 2e-3, "diff": 2e-3, "softmax_norm": 8e-3}[name.split("-")[1]]
             results[name] = outcome(name, loss=abs(rate - best))
-    found = config.choices(results)
-    assert {name for _, name in found} == {"softmax", "diff", "softmax_norm"}
-    own = found["noisy_recall", "softmax_norm"]
+    measured = config.choices(results)
+    assert {name for _, name in measured} == {"softmax", "diff", "softmax_norm"}
+    own = measured["noisy_recall", "softmax_norm"]
     assert (own.rate, own.inside, own.tried[-1]) == (8e-3, True, 16e-3)
-    groups = config.groups({group: choice.rate for group, choice in found.items()})
+    groups = config.groups({group: choice.rate for group, choice in measured.items()})
     rates = {name: of[0].config.train.learning_rate for (_, name), of in groups.items()}
     assert rates == {"softmax": 2e-3, "diff": 2e-3, "none": 2e-3, "softmax_norm": 8e-3}
 

@@ -37,37 +37,37 @@ def verdicts(types, controls=None, leaked=NOT_LEAKING):
 
 def test_sooner_is_not_can():
     """All learn it, one of them first."""
-    found, tests = verdicts({"softmax": LATE, "diff": EARLY, "diff_v2": LATE})
-    assert found["can"] == {
+    results, tests = verdicts({"softmax": LATE, "diff": EARLY, "diff_v2": LATE})
+    assert results["can"] == {
         "verdict": "all",
         "pairs": [],
         "reasons": [],
         "sentence": "Every type learned it on every seed (Transformer (softmax) 8 of 8, "
         "DIFF V1 8 of 8, DIFF V2 8 of 8).",
     }
-    assert found["sooner"]["verdict"] == "differs"
-    pairs = [(pair["first"], pair["later"]) for pair in found["sooner"]["pairs"]]
+    assert results["sooner"]["verdict"] == "differs"
+    pairs = [(pair["first"], pair["later"]) for pair in results["sooner"]["pairs"]]
     assert pairs == [("diff", "softmax"), ("diff", "diff_v2")]
     sentence = "DIFF V1 learns it sooner than the Transformer and DIFF V2."
-    assert found["sooner"]["sentence"] == sentence
+    assert results["sooner"]["sentence"] == sentence
     assert [test["sooner"] for test in tests["tests"]] == ["diff", None, "diff"]
 
 
 def test_can_is_a_difference_of_shares():
-    found, _ = verdicts({"softmax": NEVER, "diff": EARLY})
-    assert found["can"]["verdict"] == "differs"
-    assert found["can"]["pairs"][0]["more"] == "diff"
-    assert "DIFF V1 is solved more often than the Transformer" in found["can"]["sentence"]
+    results, _ = verdicts({"softmax": NEVER, "diff": EARLY})
+    assert results["can"]["verdict"] == "differs"
+    assert results["can"]["pairs"][0]["more"] == "diff"
+    assert "DIFF V1 is solved more often than the Transformer" in results["can"]["sentence"]
     some = group(*range(100, 170, 10), None)
-    found, _ = verdicts({"softmax": some, "diff": EARLY})
-    assert found["can"]["verdict"] == "inconclusive"
-    assert "7 of 8" in found["can"]["sentence"]
+    results, _ = verdicts({"softmax": some, "diff": EARLY})
+    assert results["can"]["verdict"] == "inconclusive"
+    assert "7 of 8" in results["can"]["sentence"]
 
 
 def test_who_never_learns_it_is_not_sooner():
-    found, tests = verdicts({"softmax": NEVER, "diff": LATE})
+    results, tests = verdicts({"softmax": NEVER, "diff": LATE})
     assert tests["tests"][0]["sooner"] == "diff"
-    (pair,) = found["sooner"]["pairs"]
+    (pair,) = results["sooner"]["pairs"]
     assert (pair["first"], pair["later"]) == ("diff", "softmax")
 
 
@@ -75,12 +75,12 @@ def test_one_run_that_never_learned_does_not_turn_who_is_sooner():
     """Nor who is not: V1 without norm, sooner but for a run, is shown to have a lead."""
     most = group(*[100] * 6, *[120] * 5, None)
     slow = group(*[160] * 6, *[170] * 6)  # a mean of 165 steps where that of the others is 183
-    found, tests = verdicts({"softmax": slow, "diff": most})
+    results, tests = verdicts({"softmax": slow, "diff": most})
     assert tests["tests"][0]["sooner"] == "diff"
-    assert found["sooner"]["pairs"][0]["first"] == "diff"
+    assert results["sooner"]["pairs"][0]["first"] == "diff"
     early = group(*[20] * 12)
-    found, _ = verdicts({"softmax": slow, "diff": early}, {"diff_no_norm": most})
-    assert found["sooner"]["pairs"][0]["explained_by"] == []
+    results, _ = verdicts({"softmax": slow, "diff": early}, {"diff_no_norm": most})
+    assert results["sooner"]["pairs"][0]["explained_by"] == []
 
 
 @pytest.mark.parametrize(("p", "shown"), [(0.049, True), (0.05, False), (0.06, False)])
@@ -90,17 +90,17 @@ def test_the_level_is_five_percent(p, shown):
         "tests": [{"types": ["softmax", "diff"], **adjusted}],
         "control_tests": [{"types": ["softmax_half", "diff"], **adjusted}],
     }
-    found = claims({"softmax": group(500, None), "diff": group(100, 110)}, tests, NOT_LEAKING)
+    results = claims({"softmax": group(500, None), "diff": group(100, 110)}, tests, NOT_LEAKING)
     word = "differs" if shown else "inconclusive"
-    assert (found["can"]["verdict"], found["sooner"]["verdict"]) == (word, word)
+    assert (results["can"]["verdict"], results["sooner"]["verdict"]) == (word, word)
     certain = tests | {"tests": [tests["tests"][0] | {"log_rank_holm": 0.001}]}
     (pair,) = claims({"softmax": LATE, "diff": EARLY}, certain, NOT_LEAKING)["sooner"]["pairs"]
     assert pair["explained_by"] == ([] if shown else ["softmax_half"])
 
 
 def test_nothing_shown():
-    found, _ = verdicts({"softmax": LATE, "diff": LATE})
-    assert found["sooner"] == {
+    results, _ = verdicts({"softmax": LATE, "diff": LATE})
+    assert results["sooner"] == {
         "verdict": "inconclusive",
         "pairs": [],
         "reasons": [],
@@ -114,15 +114,15 @@ def test_all_pairs_of_all_tasks_are_one_family_per_test():
         "a": ({"softmax": slower, "diff": EARLY, "diff_v2": LATE}, {}, STEPS),
         "b": ({"softmax": EARLY, "diff": slower}, {"softmax_half": LATE}, STEPS),
     }
-    found = pair_tests(tasks)
-    family = [test for entry in found.values() for test in entry["tests"]]
+    results = pair_tests(tasks)
+    family = [test for entry in results.values() for test in entry["tests"]]
     assert len(family) == 3 + 1
     raw = [test["log_rank"] for test in family]
     assert raw[0] == log_rank(slower["solved_steps"], EARLY["solved_steps"], STEPS).p
     assert [test["log_rank_holm"] for test in family] == holm(raw)
     assert {test["log_rank_exact"] for test in family} == {True}
     assert [test["fisher_exact_holm"] for test in family] == [1.0] * 4
-    assert [test["types"] for test in found["b"]["control_tests"]] == [
+    assert [test["types"] for test in results["b"]["control_tests"]] == [
         ["softmax_half", "softmax"],
         ["softmax_half", "diff"],
     ]
@@ -156,10 +156,10 @@ def test_blind_controls_are_in_no_test():
     ],
 )
 def test_a_lead_that_a_control_explains_is_said_to_be(controls, explained):
-    found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
-    (pair,) = found["sooner"]["pairs"]
+    results, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
+    (pair,) = results["sooner"]["pairs"]
     assert pair["explained_by"] == explained
-    assert ("no reliable lead" in found["sooner"]["sentence"]) == bool(explained)
+    assert ("no reliable lead" in results["sooner"]["sentence"]) == bool(explained)
 
 
 NAMES = {
@@ -203,9 +203,9 @@ NAMES = {
 )
 def test_a_lead_that_takes_the_norm(norm_alone, end):
     controls = {"diff_no_norm": LATE, **norm_alone}
-    found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
-    said, beaten, by = found["sooner"]["sentence"].partition(" Ahead of the Transformer ")
-    assert said.endswith(end)
+    results, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
+    message, beaten, by = results["sooner"]["sentence"].partition(" Ahead of the Transformer ")
+    assert message.endswith(end)
     ahead = [name for name in NAMES if norm_alone.get(name) in (EARLY, SOON)]
     expected = [f"without a second map that learns: {NAMES[name]}." for name in ahead]
     assert [by] * bool(beaten) == expected
@@ -232,42 +232,42 @@ def test_a_lead_is_held_against_the_maps_without_their_difference():
             "difference: DIFF V1, maps added.",
         ),
     ):
-        found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {"diff_added": added})
-        assert found["sooner"]["sentence"].endswith(ends)
-        assert found["sooner"]["pairs"][0]["takes_both"] == (added is LATE)
-    found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, {"diff_added": EARLY})
-    assert found["sooner"]["pairs"][0]["explained_by"] == []
+        results, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {"diff_added": added})
+        assert results["sooner"]["sentence"].endswith(ends)
+        assert results["sooner"]["pairs"][0]["takes_both"] == (added is LATE)
+    results, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, {"diff_added": EARLY})
+    assert results["sooner"]["pairs"][0]["explained_by"] == []
 
 
 @pytest.mark.parametrize("part", ["softmax_wide", "softmax_minus_mean", "diff_uniform"])
 def test_a_part_that_is_sooner_than_softmax_alone_leaves_no_whole_lead(part):
     controls = {"diff_no_norm": LATE, "softmax_norm": LATE, part: SOON}
-    found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
-    assert "No part alone" not in found["sooner"]["sentence"]
-    assert found["sooner"]["sentence"].endswith(
+    results, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls)
+    assert "No part alone" not in results["sooner"]["sentence"]
+    assert results["sooner"]["sentence"].endswith(
         f"without a second map that learns: {type_name(part)}."
     )
-    found, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {part: LATE})
-    assert f"; {type_name(part)})" in found["sooner"]["sentence"]
+    results, _ = verdicts({"softmax": LATE, "diff": EARLY}, controls | {part: LATE})
+    assert f"; {type_name(part)})" in results["sooner"]["sentence"]
 
 
 def test_a_lag_behind_softmax_that_an_imitation_shares_is_said_to_be():
     types = {"softmax": EARLY, "diff_v2": LATE}
     for half, shared in ((EARLY, []), (LATE, ["softmax_half"])):
-        found, _ = verdicts(types, {"softmax_half": half, "softmax_minus_mean": EARLY})
-        (pair,) = found["sooner"]["pairs"]
+        results, _ = verdicts(types, {"softmax_half": half, "softmax_minus_mean": EARLY})
+        (pair,) = results["sooner"]["pairs"]
         assert (pair["first"], pair["shared_by"]) == ("softmax", shared)
         reservation = (
             " We found no reliable lead of Softmax × ½ over DIFF V2: the second map may not be the "
             "cause."
         )
         lead = "The Transformer learns it sooner than DIFF V2."
-        assert found["sooner"]["sentence"] == lead + (reservation if shared else "")
+        assert results["sooner"]["sentence"] == lead + (reservation if shared else "")
 
 
 def test_controls_that_beat_softmax_are_named_whatever_types_do():
-    found, _ = verdicts({"softmax": LATE, "diff": LATE}, {"softmax_minus_mean": EARLY})
-    assert found["sooner"]["sentence"] == (
+    results, _ = verdicts({"softmax": LATE, "diff": LATE}, {"softmax_minus_mean": EARLY})
+    assert results["sooner"]["sentence"] == (
         "No type learns it reliably sooner than another. Ahead of the Transformer without a "
         "second map that learns: Softmax − 0.7 mean value."
     )
@@ -277,12 +277,12 @@ def test_more_often_is_held_against_controls_too():
     """By the test of shares: a control that learns it as often explains that V1 does."""
     rarely = group(50, 60, *[None] * 6)
     types = {"softmax": rarely, "diff": LATE, "diff_v2": rarely}
-    found, tests = verdicts(types, {"softmax_half": LATEST, "softmax_norm": rarely})
-    pairs = {(pair["more"], pair["less"]): pair for pair in found["can"]["pairs"]}
+    results, tests = verdicts(types, {"softmax_half": LATEST, "softmax_norm": rarely})
+    pairs = {(pair["more"], pair["less"]): pair for pair in results["can"]["pairs"]}
     assert pairs["diff", "softmax"]["explained_by"] == ["softmax_half"]
     assert pairs["diff", "diff_v2"]["explained_by"] == ["softmax_half"]
-    said, _, by = found["can"]["sentence"].partition(" Ahead of the Transformer ")
-    assert said.endswith("over Softmax × ½: its second map may not be the cause.")
+    message, _, by = results["can"]["sentence"].partition(" Ahead of the Transformer ")
+    assert message.endswith("over Softmax × ½: its second map may not be the cause.")
     assert by == "without a second map that learns: Softmax × ½."
     assert tests["control_tests"][2]["more"] == "softmax_half"
     clear, _ = verdicts(types, {"softmax_half": NEVER})
@@ -294,13 +294,13 @@ def test_more_often_is_held_against_controls_too():
 def test_a_rate_at_the_edge_of_its_sweep_is_warned_of(late):
     types = {"softmax": late, "diff": EARLY if late is LATE else NEVER}
     tests = pair_tests({"task": (types, {}, STEPS)})["task"]
-    found = claims(types, tests, NOT_LEAKING, ["diff", "softmax_norm"])
+    results = claims(types, tests, NOT_LEAKING, ["diff", "softmax_norm"])
     plain = claims(types, tests, NOT_LEAKING)
     warnings = [
         f"The chosen learning rate of {name} lies at the edge of its sweep."
         for name in ("DIFF V1", "Softmax with head norm")
     ]
-    for name, claim in found.items():
+    for name, claim in results.items():
         assert claim["reasons"] == [*plain[name]["reasons"], *warnings]
         assert claim["sentence"] == " ".join([plain[name]["sentence"], *warnings])
         assert claim["verdict"] == plain[name]["verdict"]
@@ -308,8 +308,8 @@ def test_a_rate_at_the_edge_of_its_sweep_is_warned_of(late):
 
 def test_the_norm_is_no_reservation_about_others():
     controls = {"diff_no_norm": LATE, "softmax_norm": EARLY, "softmax_wide": EARLY}
-    found, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, controls)
-    assert found["sooner"]["pairs"][0]["explained_by"] == []
+    results, _ = verdicts({"softmax": LATE, "diff_v2": EARLY}, controls)
+    assert results["sooner"]["pairs"][0]["explained_by"] == []
 
 
 @pytest.mark.parametrize(
@@ -329,8 +329,8 @@ def test_the_norm_is_no_reservation_about_others():
     ],
 )
 def test_uninformative(types, leaked, why):
-    found, _ = verdicts(types, leaked=leaked)
-    for claim in found.values():
+    results, _ = verdicts(types, leaked=leaked)
+    for claim in results.values():
         assert claim["verdict"] == "uninformative"
         assert why in claim["sentence"]
         assert claim["sentence"] == f"Uninformative: {claim['reasons'][0]}"
@@ -341,8 +341,8 @@ def test_a_model_without_attention_must_stay_at_a_guess_of_any_value():
     ceilings = {"values": 1 / 16, "pairs": 1 / 4}
     at_guess = {"none": group(None, accuracy=0.07), "none_ffn": group(None)}
     at_guess["none_ffn"]["test_accuracy"] = [0.1]
-    found = leak(at_guess, ceilings, 512)
-    assert found == {"limit": pytest.approx(0.10529, abs=1e-5), "highest": 0.1, "leaks": False}
+    results = leak(at_guess, ceilings, 512)
+    assert results == {"limit": pytest.approx(0.10529, abs=1e-5), "highest": 0.1, "leaks": False}
     knowing = {"none": group(None, accuracy=0.25)}
     assert leak(knowing, ceilings, 512)["leaks"] is True
-    assert leak({}, ceilings, 512) == {"limit": found["limit"], "highest": None, "leaks": None}
+    assert leak({}, ceilings, 512) == {"limit": results["limit"], "highest": None, "leaks": None}

@@ -47,28 +47,28 @@ def read(results, axis, name, baseline="softmax"):
 
 
 def test_a_type_that_needs_less_is_said_to_and_by_how_much():
-    found = made_up({"diff": 0.8})
+    outcome = made_up({"diff": 0.8})
     # The twins' parameters differ by 24 of some thousand, which the made-up law sees.
     for axis, precision in (("parameters", 0.01), ("tokens", 0.01)):
-        row = read(found, axis, "diff")
+        row = read(outcome, axis, "diff")
         assert row["ratio"] == pytest.approx(0.8, rel=precision)
         assert row["low"] < row["ratio"] < row["high"] < 1
-        assert read(found, axis, "diff", "softmax_minus_mean")["high"] < 1
-        assert found["verdict"]["axes"][axis]["informative"]
-        assert "fewer are needed by DIFF V1 (80 %" in found["verdict"]["axes"][axis]["sentence"]
-    assert found["axes"]["tokens"]["form"] == "offset"
-    assert found["verdict"]["sentence"].startswith(
+        assert read(outcome, axis, "diff", "softmax_minus_mean")["high"] < 1
+        assert outcome["verdict"]["axes"][axis]["informative"]
+        assert "fewer are needed by DIFF V1 (80 %" in outcome["verdict"]["axes"][axis]["sentence"]
+    assert outcome["axes"]["tokens"]["form"] == "offset"
+    assert outcome["verdict"]["sentence"].startswith(
         "For the loss of the Transformer and a control whose second map sees nothing, fewer "
         "parameters are needed by DIFF V1 and fewer training tokens are needed by DIFF V1."
     )
 
 
 def test_a_control_that_does_as_well_is_named():
-    found = made_up({"diff": 0.8, "softmax_minus_mean": 0.8})
-    assert found["verdict"]["sentence"].startswith(
+    outcome = made_up({"diff": 0.8, "softmax_minus_mean": 0.8})
+    assert outcome["verdict"]["sentence"].startswith(
         "No differential type is shown to need fewer parameters or fewer training tokens than both"
     )
-    sentence = found["verdict"]["axes"]["tokens"]["sentence"]
+    sentence = outcome["verdict"]["axes"]["tokens"]["sentence"]
     assert "not shown to need fewer than Softmax − 0.7 mean value" in sentence
     assert "the control Softmax − 0.7 mean value (80 %" in sentence
 
@@ -91,22 +91,22 @@ def test_a_floor_without_a_fit_has_to_be_well_above():
     level = made_up({})["axes"]["parameters"]
     softmax = level["types"]["softmax"]["points"][level["read_at"]]["loss"]["mean"]
     for above, informative in ((0.05, False), (0.15, True)):
-        found = made_up({"diff": 0.8}, none=softmax + above)
-        assert found["axes"]["parameters"]["types"]["none"]["fit"]["refused"]
-        of = found["verdict"]["axes"]["parameters"]
+        outcome = made_up({"diff": 0.8}, none=softmax + above)
+        assert outcome["axes"]["parameters"]["types"]["none"]["fit"]["refused"]
+        of = outcome["verdict"]["axes"]["parameters"]
         assert of["informative"] is informative
-        said = "No attention has no fit, and softmax attention beats it by less than 0.1 nats"
-        assert (said in of["sentence"]) is not informative
+        message = "No attention has no fit, and softmax attention beats it by less than 0.1 nats"
+        assert (message in of["sentence"]) is not informative
 
 
 def test_points_that_do_not_bend_get_the_second_form_for_all():
     """L = a x^-b + c with c far below nothing is all but a straight line in ln x."""
-    found = made_up({"diff": 0.8}, law=(1e4, 1e-4, -9980.0))
-    of = found["axes"]["tokens"]
+    outcome = made_up({"diff": 0.8}, law=(1e4, 1e-4, -9980.0))
+    of = outcome["axes"]["tokens"]
     assert of["form"] == "kaplan"
     assert set(of["unbent"]) >= {"softmax", "diff"}
     assert set(of["types"]["diff"]["fit"]["parameters"]) == {"a", "b"}
-    assert "none of a x⁻ᵇ + c was possible" in found["verdict"]["axes"]["tokens"]["sentence"]
+    assert "none of a x⁻ᵇ + c was possible" in outcome["verdict"]["axes"]["tokens"]["sentence"]
 
 
 def test_outside_the_points_nothing_is_said_unless_asked():

@@ -52,17 +52,20 @@ def made_up(config, spikes, diverged=()):
 
 def test_shares_differences_and_holm_by_hand():
     config = stability_study("smoke", seeds=(0, 1, 2))  # 40 steps, 8 of them judged
-    found = made_up(config, lambda kind, rate, seed: 1 + seed if (kind, rate) == ("diff", 2) else 0)
-    at = {e["learning_rate"]: e for e in found["types"]["diff"]["rates"]}
+    outcome = made_up(
+        config, lambda kind, rate, seed: 1 + seed if (kind, rate) == ("diff", 2) else 0
+    )
+    at = {e["learning_rate"]: e for e in outcome["types"]["diff"]["rates"]}
     assert at[2.0]["gradient_spike_share"]["values"] == [1 / 8, 2 / 8, 3 / 8]
     assert at[2.0]["clipped_share"]["values"] == [1 / 40, 2 / 40, 3 / 40]
     assert at[0.002]["gradient_spike_share"]["values"] == [0, 0, 0]
     assert at[2.0]["loss"]["values"] == [3.0, 3.5, 4.0]
-    assert found["types"]["diff"]["sensitivity"]["values"] == [0, 0, 0]
+    assert outcome["types"]["diff"]["sensitivity"]["values"] == [0, 0, 0]
     entries = {
-        (e["type"], e["baseline"], e["metric"], e["learning_rate"]): e for e in found["differences"]
+        (e["type"], e["baseline"], e["metric"], e["learning_rate"]): e
+        for e in outcome["differences"]
     }
-    assert len(entries) == len(found["differences"])
+    assert len(entries) == len(outcome["differences"])
     assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1) + len(AGAINST_FLOORS) * 2
     entry = entries["diff_v2", "diff", "gradient_spike_share", 2.0]
     assert entry["values"] == [-1 / 8, -2 / 8, -3 / 8]
@@ -77,8 +80,8 @@ def test_shares_differences_and_holm_by_hand():
 
 def test_a_run_that_diverged_counts_as_the_worst():
     config = stability_study("smoke", seeds=(0, 1))
-    found = made_up(config, lambda *key: 0, diverged=("diff-lr2-seed1",))
-    at = found["types"]["diff"]["rates"][1]
+    outcome = made_up(config, lambda *key: 0, diverged=("diff-lr2-seed1",))
+    at = outcome["types"]["diff"]["rates"][1]
     assert at["diverged"] == [False, True]
     assert at["diverged_steps"] == [None, 36]
     assert at["loss"]["values"] == [3.0, math.log(512)]
@@ -87,11 +90,11 @@ def test_a_run_that_diverged_counts_as_the_worst():
 
 
 def test_one_seed_has_no_p_values():
-    found = made_up(stability_study("smoke"), lambda *key: 0)
-    assert {(e["p_value"], e["p_holm"], e["low"]) for e in found["differences"]} == {
+    outcome = made_up(stability_study("smoke"), lambda *key: 0)
+    assert {(e["p_value"], e["p_holm"], e["low"]) for e in outcome["differences"]} == {
         (None, None, None)
     }
-    assert "With one seed there is no interval" in found["statement"]
+    assert "With one seed there is no interval" in outcome["statement"]
 
 
 def attended(losses, seeds=(0, 1, 2)):
@@ -113,11 +116,11 @@ def attended(losses, seeds=(0, 1, 2)):
     return stability_results(config, results, rows)
 
 
-def entry_of(found, pair, rate=None, metric="loss"):
+def entry_of(outcome, pair, rate=None, metric="loss"):
     """The difference of a pair at a rate, or of means over rates."""
     (entry,) = (
         e
-        for e in found["differences"]
+        for e in outcome["differences"]
         if (e["type"], e["baseline"], e["metric"], e["learning_rate"]) == (*pair, metric, rate)
     )
     return entry
@@ -128,17 +131,17 @@ BOTH = {("diff", rate): 1.0 for rate in (0.002, 2.0)} | {("diff_v2", 2.0): 1.5}
 
 
 def test_means_are_over_the_rates_at_which_both_models_attend():
-    found = attended(BOTH)
-    assert found["attending"]["diff"] == [0.002, 2.0]
-    assert found["attending"]["diff_v2"] == [2.0]
-    assert found["attending"]["softmax"] == []
-    entry = entry_of(found, ("diff_v2", "diff"))
+    outcome = attended(BOTH)
+    assert outcome["attending"]["diff"] == [0.002, 2.0]
+    assert outcome["attending"]["diff_v2"] == [2.0]
+    assert outcome["attending"]["softmax"] == []
+    entry = entry_of(outcome, ("diff_v2", "diff"))
     assert (entry["rates"], entry["why"]) == ([2.0], "")
     assert entry["mean"] == pytest.approx(0.5, abs=0.1)
-    entry = entry_of(found, ("diff_v2", "softmax"))
+    entry = entry_of(outcome, ("diff_v2", "softmax"))
     assert entry["rates"] == [0.002, 2.0]
     assert "says nothing of attention" in entry["why"]
-    assert found["verdict"]["informative"]
+    assert outcome["verdict"]["informative"]
 
 
 def test_the_sentence_says_of_every_pair_what_its_means_are_over():
@@ -154,14 +157,14 @@ def test_the_sentence_says_of_every_pair_what_its_means_are_over():
 
 
 def test_the_lowest_rate_alone_says_nothing_of_large_ones():
-    found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): 1.5, ("diff", 2.0): 1.0})
-    entry = entry_of(found, ("diff_v2", "diff"))
+    outcome = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): 1.5, ("diff", 2.0): 1.0})
+    entry = entry_of(outcome, ("diff_v2", "diff"))
     assert entry["rates"] == [0.002]
     assert "says nothing of large rates" in entry["why"]
     assert entry["p_value"] < 0.01
     assert entry["p_holm"] == 1.0
-    assert entry_of(found, ("diff_v2", "diff"), 0.002)["why"] == ""  # at that rate it is one
-    verdict = found["verdict"]
+    assert entry_of(outcome, ("diff_v2", "diff"), 0.002)["why"] == ""  # at that rate it is one
+    verdict = outcome["verdict"]
     assert verdict["informative"] is False
     assert (
         "at the lowest learning rate (0.002) alone, so nothing is said of large"
@@ -171,11 +174,11 @@ def test_the_lowest_rate_alone_says_nothing_of_large_ones():
 
 
 def test_a_model_attends_where_its_whole_interval_is_below_both_floors_by_a_margin():
-    found = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): (1.0, 2.0, 5.0)})
-    noisy = entry_of(found, ("diff_v2", "none"), 0.002)
+    outcome = attended({("diff", 0.002): 1.0, ("diff_v2", 0.002): (1.0, 2.0, 5.0)})
+    noisy = entry_of(outcome, ("diff_v2", "none"), 0.002)
     assert noisy["mean"] < -0.3 < 0 < noisy["high"]
-    assert found["attending"]["diff"] == [0.002]
-    assert found["attending"]["diff_v2"] == []
+    assert outcome["attending"]["diff"] == [0.002]
+    assert outcome["attending"]["diff_v2"] == []
     close = attended({("diff", 2.0): 2.95})
     assert -0.1 < entry_of(close, ("diff", "none"), 2.0)["high"] < 0
     assert close["attending"]["diff"] == []
@@ -187,32 +190,32 @@ def test_a_model_attends_where_its_whole_interval_is_below_both_floors_by_a_marg
 @pytest.mark.parametrize("floor", ["none", "none_ffn"])
 def test_where_a_floor_diverged_nothing_is_shown(floor):
     """Its loss counts as that of a guess, which everything is below."""
-    found = attended(BOTH | {(floor, 2.0): (3.0, 3.0, 3.0, 3.0, None)}, seeds=range(5))
-    assert entry_of(found, ("diff", floor), 2.0)["high"] < -0.1
-    assert found["attending"]["diff"] == [0.002]
-    assert found["attending"]["diff_v2"] == []
-    assert "Nothing is shown at rate 2: a run without attention" in found["verdict"]["sentence"]
-    entry = entry_of(found, ("diff", floor), 2.0)
+    outcome = attended(BOTH | {(floor, 2.0): (3.0, 3.0, 3.0, 3.0, None)}, seeds=range(5))
+    assert entry_of(outcome, ("diff", floor), 2.0)["high"] < -0.1
+    assert outcome["attending"]["diff"] == [0.002]
+    assert outcome["attending"]["diff_v2"] == []
+    assert "Nothing is shown at rate 2: a run without attention" in outcome["verdict"]["sentence"]
+    entry = entry_of(outcome, ("diff", floor), 2.0)
     assert "diverged" in entry["why"]
     assert entry["p_holm"] == 1.0
 
 
 def test_a_model_does_not_attend_where_one_of_its_runs_diverged():
     floors = {(name, 2.0): 5.5 for name in ("none", "none_ffn")}
-    found = attended(floors | {("diff", 2.0): (1.0, 1.0, 1.0, 1.0, None)}, seeds=range(5))
-    assert entry_of(found, ("diff", "none"), 2.0)["high"] < -0.1
-    assert found["attending"]["diff"] == []
+    outcome = attended(floors | {("diff", 2.0): (1.0, 1.0, 1.0, 1.0, None)}, seeds=range(5))
+    assert entry_of(outcome, ("diff", "none"), 2.0)["high"] < -0.1
+    assert outcome["attending"]["diff"] == []
 
 
 def test_where_one_attends_and_the_other_diverges_they_are_compared():
     """To leave such rates out would be to leave out where a model is least stable."""
     worst = {("diff", 2.0): (1.0, 1.0, None)}
-    found = attended(BOTH | worst)
-    assert (found["attending"]["diff"], found["attending"]["diff_v2"]) == ([0.002], [2.0])
-    entry = entry_of(found, ("diff_v2", "diff"), metric="loss_spike_share")
+    outcome = attended(BOTH | worst)
+    assert (outcome["attending"]["diff"], outcome["attending"]["diff_v2"]) == ([0.002], [2.0])
+    entry = entry_of(outcome, ("diff_v2", "diff"), metric="loss_spike_share")
     assert (entry["rates"], entry["why"]) == ([2.0], "")
     assert entry["mean"] < 0  # steps that were not made count as spikes
-    assert entry_of(found, ("diff_v2", "diff"), 2.0)["why"] == ""
+    assert entry_of(outcome, ("diff_v2", "diff"), 2.0)["why"] == ""
     neither = attended({("diff", 0.002): 1.0} | worst)
     assert neither["attending"]["diff_v2"] == []
     assert "says nothing of attention" in entry_of(neither, ("diff_v2", "diff"))["why"]
@@ -220,18 +223,20 @@ def test_where_one_attends_and_the_other_diverges_they_are_compared():
 
 def test_what_says_nothing_makes_nothing_else_easier_to_show():
     """It counts with 1 for its p-value, at a rate and over rates."""
-    found = attended(BOTH)
-    silent = [e for e in found["differences"] if e["why"]]
+    outcome = attended(BOTH)
+    silent = [e for e in outcome["differences"] if e["why"]]
     assert min(e["p_value"] for e in silent if e["learning_rate"] is None) < 0.01 / 30
     assert min(e["p_value"] for e in silent if e["learning_rate"] is not None) < 0.01 / 12
     assert {e["p_holm"] for e in silent} == {1.0}
-    entry = entry_of(found, ("diff_v2", "diff"))  # one of 30, of which those that speak come first
+    entry = entry_of(
+        outcome, ("diff_v2", "diff")
+    )  # one of 30, of which those that speak come first
     assert entry["p_holm"] == pytest.approx(min(1, 30 * entry["p_value"]))
 
 
 def test_sensitivity_is_over_all_rates_so_both_models_must_attend_at_all():
-    found = attended(BOTH)
-    assert "says nothing" in entry_of(found, ("diff_v2", "diff"), metric="sensitivity")["why"]
+    outcome = attended(BOTH)
+    assert "says nothing" in entry_of(outcome, ("diff_v2", "diff"), metric="sensitivity")["why"]
     everywhere = attended(BOTH | {("diff_v2", 0.002): 1.5})
     entry = entry_of(everywhere, ("diff_v2", "diff"), metric="sensitivity")
     assert (entry["rates"], entry["why"]) == ([0.002, 2.0], "")
@@ -242,10 +247,10 @@ def test_sensitivity_is_over_all_rates_so_both_models_must_attend_at_all():
 
 
 def test_a_study_that_no_attention_wins_says_nothing_of_attention():
-    found = attended({("none", 0.002): 1.0, ("none", 2.0): 1.0})
-    assert not any(found["attending"].values())
-    assert found["verdict"]["informative"] is False
-    assert found["verdict"]["sentence"].startswith("Uninformative: at no learning rate")
+    outcome = attended({("none", 0.002): 1.0, ("none", 2.0): 1.0})
+    assert not any(outcome["attending"].values())
+    assert outcome["verdict"]["informative"] is False
+    assert outcome["verdict"]["sentence"].startswith("Uninformative: at no learning rate")
 
 
 def test_a_study_without_one_of_the_floors_says_nothing_of_attention():

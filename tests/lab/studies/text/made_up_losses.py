@@ -56,9 +56,9 @@ def common_rates(**losses):
 
 
 def adjusted(results, *wanted):
-    (found,) = (
+    (outcome,) = (
         test
         for test in results["tests"]
         if (test["variant"], test["baseline"], test["at"]) == wanted
     )
-    return found
+    return outcome

@@ -124,8 +124,8 @@ def test_a_type_that_ends_lower_at_the_common_rate_is_named():
     tried = ((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))
     sweeps = dict.fromkeys(SWEPT, Sweep(tried=tried))
     sweeps["diff"] = Sweep(tried=tried, whole=((1e-3, 2.0), (2e-3, 2.1)))
-    said = study(sweeps=sweeps, at_common=-0.5)["verdict"]
-    assert said["reasons"] == [
+    message = study(sweeps=sweeps, at_common=-0.5)["verdict"]
+    assert message["reasons"] == [
         "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
         "DIFF V1 ends lower at the common learning rate than at the one that was chosen for it",
     ]
@@ -194,15 +194,17 @@ def test_half_of_its_runs_take_a_model_past_the_phase(seeds, late, informative):
     ],
 )
 def test_what_makes_a_comparison_uninformative(changes, reason):
-    said = study(**changes)["verdict"]
-    assert not said["informative"]
-    assert reason in said["reasons"][0]
-    assert said["sentence"].startswith("Uninformative about attention types: ")
-    assert reason in said["sentence"]
+    message = study(**changes)["verdict"]
+    assert not message["informative"]
+    assert reason in message["reasons"][0]
+    assert message["sentence"].startswith("Uninformative about attention types: ")
+    assert reason in message["sentence"]
 
 
 def test_a_phase_that_nobody_passed_separates_nobody():
-    said = study(late=tuple(LOSSES))["verdict"]
-    assert said["informative"]
-    assert "one learning rate, none of them past the induction phase: DIFF V1" in said["sentence"]
-    assert "phase passed" not in " ".join(said["details"])
+    message = study(late=tuple(LOSSES))["verdict"]
+    assert message["informative"]
+    assert (
+        "one learning rate, none of them past the induction phase: DIFF V1" in message["sentence"]
+    )
+    assert "phase passed" not in " ".join(message["details"])

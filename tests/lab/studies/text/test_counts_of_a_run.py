@@ -80,6 +80,6 @@ def test_the_windows_of_the_curves_are_counted_apart(data):
 
 
 def test_a_run_of_one_window_is_refused(data):
-    one = replace(CONFIG, num_steps=1, batch_tokens=32, warmup_steps=0)
+    row = replace(CONFIG, num_steps=1, batch_tokens=32, warmup_steps=0)
     with pytest.raises(ConfigError, match="windows must be two or more"):
-        count_model_results(one, data)
+        count_model_results(row, data)

@@ -47,14 +47,16 @@ def ranked():
 
 
 def row(made, variant, baseline):
-    (found,) = (
-        one for one in made["rows"] if (one["variant"], one["baseline"]) == (variant, baseline)
+    (outcome,) = (
+        entry
+        for entry in made["rows"]
+        if (entry["variant"], entry["baseline"]) == (variant, baseline)
     )
-    return found
+    return outcome
 
 
 def test_every_row_is_tested_against_what_it_changes(made, ranked):
-    pairs = [(one["variant"], one["baseline"]) for one in made["rows"]]
+    pairs = [(entry["variant"], entry["baseline"]) for entry in made["rows"]]
     assert len(pairs) == len(set(pairs)) == len(MEMBERS["ablations"]) - 2 + 3
     assert {variant for variant, _ in pairs} == set(MEMBERS["ablations"]) - {"softmax", "none"}
     expected = {
@@ -67,7 +69,7 @@ def test_every_row_is_tested_against_what_it_changes(made, ranked):
         ("shared_diff", "softmax_wide_norm"),
     }
     assert expected <= set(pairs)
-    ranks = [(one["variant"], one["baseline"]) for one in ranked["rows"]]
+    ranks = [(entry["variant"], entry["baseline"]) for entry in ranked["rows"]]
     assert ("shared_diff_r8", "diff") in ranks
     assert ("shared_diff_r8_lambda_05", "shared_diff_r8") in ranks
     assert ("shared_diff_r2", "shared_diff_r8") in ranks
@@ -75,7 +77,7 @@ def test_every_row_is_tested_against_what_it_changes(made, ranked):
 
 
 def test_ranks_are_compared_with_v1_and_with_softmax(ranked):
-    pairs = {(one["variant"], one["baseline"]) for one in ranked["differences"]}
+    pairs = {(entry["variant"], entry["baseline"]) for entry in ranked["differences"]}
     assert {("shared_diff_r2", "diff"), ("shared_diff_r2", "softmax")} <= pairs
     assert {("shared_diff_r2_lambda_08", other) for other in ("diff", "softmax")} <= pairs
 
@@ -86,11 +88,11 @@ def test_p_values_of_three_seeds_by_hand(made):
     mean = sum(values) / 3
     error = (sum((v - mean) ** 2 for v in values) / 2 / 3) ** 0.5
     t = mean / error
-    found = row(made, "diff_no_norm", "diff")
-    assert found["p"] == pytest.approx(1 - t / (t * t + 2) ** 0.5, rel=1e-5)
-    smaller = sum(one["p"] < found["p"] for one in made["rows"])
-    assert found["p_holm"] >= (len(made["rows"]) - smaller) * found["p"]
-    assert found["shown"] is (found["p_holm"] <= 0.05) is True
+    outcome = row(made, "diff_no_norm", "diff")
+    assert outcome["p"] == pytest.approx(1 - t / (t * t + 2) ** 0.5, rel=1e-5)
+    smaller = sum(entry["p"] < outcome["p"] for entry in made["rows"])
+    assert outcome["p_holm"] >= (len(made["rows"]) - smaller) * outcome["p"]
+    assert outcome["shown"] is (outcome["p_holm"] <= 0.05) is True
     noisy = row(made, "diff_v2", "softmax")
     assert not noisy["shown"]
     assert noisy["p_holm"] > noisy["p"]
@@ -109,21 +111,23 @@ def test_one_map_with_a_types_norm_is_compared_at_one_rate():
     for name in ("diff", "shared_diff"):
         assert row(made, name, "softmax_wide_norm")["at"] == "common"
         assert row(made, name, "softmax")["at"] == "best"
-    said = verdict(made)["sentence"]
-    assert "DIFF V1 against Softmax, half the heads, head norm at the common learning rate" in said
+    message = verdict(made)["sentence"]
+    assert (
+        "DIFF V1 against Softmax, half the heads, head norm at the common learning rate" in message
+    )
 
 
 def test_the_sentence_names_what_is_shown_and_what_is_not(made):
-    said = made["verdict"]
-    assert said["informative"]
-    assert "17 comparisons, p at most 0.05 after Holm's adjustment" in said["sentence"]
-    worse, better, rest = said["sentence"].split("): ")[1].split("; ")
+    message = made["verdict"]
+    assert message["informative"]
+    assert "17 comparisons, p at most 0.05 after Holm's adjustment" in message["sentence"]
+    worse, better, rest = message["sentence"].split("): ")[1].split("; ")
     assert worse.startswith("worse: ")
     assert "DIFF V1 without head norm against DIFF V1 by 0.400" in worse
     assert better.startswith("better: ")
     assert "DIFF V1 against Transformer (softmax) by 0.100" in better
-    (below,) = said["details"]
-    alike = [one for one in made["rows"] if not one["shown"]]
+    (below,) = message["details"]
+    alike = [entry for entry in made["rows"] if not entry["shown"]]
     assert rest == f"no difference is shown for {len(alike)} of 17."
     assert below.startswith("No difference is shown for: ")
     assert below.count(" against ") == len(alike)
@@ -132,7 +136,7 @@ def test_the_sentence_names_what_is_shown_and_what_is_not(made):
 
 def test_one_seed_shows_nothing():
     made = results(seeds=(0,))
-    assert {(one["p"], one["p_holm"], one["shown"]) for one in made["rows"]} == {
+    assert {(entry["p"], entry["p_holm"], entry["shown"]) for entry in made["rows"]} == {
         (None, None, False)
     }
     assert "17 rows with one seed each, so nothing is shown of any." in made["verdict"]["sentence"]
@@ -140,18 +144,18 @@ def test_one_seed_shows_nothing():
 
 
 def test_rows_say_nothing_where_attention_does_not_help():
-    said = results(losses=LOSSES | {"none": 3.05})["verdict"]
-    assert not said["informative"]
-    assert said["sentence"].startswith("Uninformative about attention types: softmax attention")
+    message = results(losses=LOSSES | {"none": 3.05})["verdict"]
+    assert not message["informative"]
+    assert message["sentence"].startswith("Uninformative about attention types: softmax attention")
 
 
 def test_a_row_is_compared_only_where_both_sides_copy_or_none():
     late = {"shared_diff", "shared_diff_map_norm", "diff_no_norm"}
-    said = results(late=late)["verdict"]
-    assert said["informative"]
-    assert "DIFF V1 against Transformer (softmax) by 0.100" in said["sentence"]
-    assert said["sentence"].endswith("; 4 are not compared.")
-    assert said["details"][1:] == [
+    message = results(late=late)["verdict"]
+    assert message["informative"]
+    assert "DIFF V1 against Transformer (softmax) by 0.100" in message["sentence"]
+    assert message["sentence"].endswith("; 4 are not compared.")
+    assert message["details"][1:] == [
         "Not compared, as one has passed the induction phase and the other has not: DIFF V1 "
         "without head norm against DIFF V1; Shared DIFF against Transformer (softmax); Shared "
         "DIFF against Softmax, half the heads, head norm.",
@@ -160,26 +164,26 @@ def test_a_row_is_compared_only_where_both_sides_copy_or_none():
     ]
     apart, alone = (row(made, "diff_no_norm", "diff") for made in (results(late=late), results()))
     assert (apart["p"], apart["p_holm"], apart["shown"]) == (alone["p"], 1.0, False)
-    said = results(late=set(MEMBERS["ablations"]))["verdict"]
-    assert "ot compared" not in " ".join([said["sentence"], *said["details"]])
-    assert ", none of them past the induction phase (" in said["sentence"]
+    message = results(late=set(MEMBERS["ablations"]))["verdict"]
+    assert "ot compared" not in " ".join([message["sentence"], *message["details"]])
+    assert ", none of them past the induction phase (" in message["sentence"]
 
 
 def test_a_row_that_diverges_is_said_to_and_makes_nothing_easier():
     losses = LOSSES | {"diff_lambda_08": None, "diff_v2": None}
-    found, whole = results(losses=losses), results()
-    assert found["diverged"] == {"diff_v2": [3, 3], "diff_lambda_08": [3, 3]}
-    assert len(found["rows"]) == len(whole["rows"])
-    apart = row(found, "diff_lambda_08", "diff")
+    outcome, whole = results(losses=losses), results()
+    assert outcome["diverged"] == {"diff_v2": [3, 3], "diff_lambda_08": [3, 3]}
+    assert len(outcome["rows"]) == len(whole["rows"])
+    apart = row(outcome, "diff_lambda_08", "diff")
     assert (apart["p"], apart["p_holm"], apart["shown"]) == (None, 1.0, False)
-    assert row(found, "diff_v2_across", "diff_v2")["p_holm"] == 1.0  # what it is held against
-    for one in found["rows"]:
-        pair = (one["variant"], one["baseline"])
-        assert one["p_holm"] >= row(whole, *pair)["p_holm"] or one["p"] is None
-    said = found["verdict"]
-    below = " ".join(said["details"])
+    assert row(outcome, "diff_v2_across", "diff_v2")["p_holm"] == 1.0  # what it is held against
+    for entry in outcome["rows"]:
+        pair = (entry["variant"], entry["baseline"])
+        assert entry["p_holm"] >= row(whole, *pair)["p_holm"] or entry["p"] is None
+    message = outcome["verdict"]
+    below = " ".join(message["details"])
     assert "Not compared, as DIFF V1, λ_init 0.8 diverged in 3 of 3 runs: " in below
-    assert "DIFF V1 without head norm against DIFF V1 by 0.400" in said["sentence"]
+    assert "DIFF V1 without head norm against DIFF V1 by 0.400" in message["sentence"]
     assert "diverged" not in whole
 
 
@@ -191,9 +195,9 @@ def test_where_every_row_diverges_seeds_are_not_to_blame():
 
 def test_batches_that_a_guard_left_out_are_said():
     """Its run has read less than the one that it is paired with."""
-    found = results(left_out=("diff-seed1",))
-    assert found["left_out_steps"] == {"diff-seed1": 2}
-    assert found["verdict"]["reasons"] == [
+    outcome = results(left_out=("diff-seed1",))
+    assert outcome["left_out_steps"] == {"diff-seed1": 2}
+    assert outcome["verdict"]["reasons"] == [
         "batches were left out, and not of every model: 2 steps of diff-seed1"
     ]
     assert "left_out_steps" not in results()

@@ -48,9 +48,9 @@ def trained_by_hand(config, data, left_out):
 def test_a_batch_without_a_finite_loss_is_left_out(guarded, stopped, bad_batches, data, tmp_path):
     config = guarded(guard={"not_finite": "skip"})
     bad_batches(config, {6: broken})
-    said = []
-    train(config, data, tmp_path / "whole", on_message=said.append)
-    assert said == ["the loss was nan at step 6: step 6 is left out (skip)"]
+    messages = []
+    train(config, data, tmp_path / "whole", on_message=messages.append)
+    assert messages == ["the loss was nan at step 6: step 6 is left out (skip)"]
     (row,) = read_jsonl(tmp_path / "whole" / "guard.jsonl")
     order = training_order(TokenDataset(data.train, 32), config.train)
     assert row == {

@@ -19,18 +19,18 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 def test_a_run_that_ends_leaves_one(guarded, bad_batches, data, tmp_path):
     config = guarded(log_every=1)
     bad_batches(config, {6: lambda model, loss: loss * math.inf})
-    said = []
+    messages = []
     with pytest.raises(DivergenceError, match="train_loss must stay finite, got inf at step 6"):
-        train(config, data, tmp_path / "run", on_message=said.append)
-    assert said == [f"the state of the run at its end: {tmp_path / 'run' / 'postmortem.json'}"]
-    found = read_json(tmp_path / "run" / "postmortem.json")
-    assert (found["step"], found["updates_made"], found["run"]) == (6, 6, "diff-tiny")
+        train(config, data, tmp_path / "run", on_message=messages.append)
+    assert messages == [f"the state of the run at its end: {tmp_path / 'run' / 'postmortem.json'}"]
+    results = read_json(tmp_path / "run" / "postmortem.json")
+    assert (results["step"], results["updates_made"], results["run"]) == (6, 6, "diff-tiny")
     order = training_order(TokenDataset(data.train, 32), config.train)
-    assert found["windows"] == list(order.indices[20:24])
-    assert [step for step, _ in found["losses_before"]] == [1, 2, 3, 4, 5]
+    assert results["windows"] == list(order.indices[20:24])
+    assert [step for step, _ in results["losses_before"]] == [1, 2, 3, 4, 5]
     # The update was made before the log was written: nothing is a number any more.
-    assert "model.embed_tokens.weight" in found["weights_not_finite"]
-    assert "lam must" in found["stopped_by"] or found["layers"][0]["hidden_max"] == "nan"
+    assert "model.embed_tokens.weight" in results["weights_not_finite"]
+    assert "lam must" in results["stopped_by"] or results["layers"][0]["hidden_max"] == "nan"
 
 
 def test_between_rows_of_the_log_no_checkpoint_is_written(guarded, bad_batches, data, tmp_path):
@@ -48,15 +48,15 @@ def test_with_a_policy_it_is_of_the_weights_before_the_update(guarded, bad_batch
     bad_batches(config, {6: lambda model, loss: loss * math.nan})
     with pytest.raises(DivergenceError, match="the loss must stay finite, got nan at step 6"):
         train(config, data, tmp_path / "run")
-    found = read_json(tmp_path / "run" / "postmortem.json")
-    assert (found["step"], found["updates_made"]) == (6, 5)
-    assert found["weights_not_finite"] == []
-    assert found["stopped_by"] is None
-    assert [set(layer) >= {"lam", "hidden_max", "logit_max"} for layer in found["layers"]] == [
+    results = read_json(tmp_path / "run" / "postmortem.json")
+    assert (results["step"], results["updates_made"]) == (6, 5)
+    assert results["weights_not_finite"] == []
+    assert results["stopped_by"] is None
+    assert [set(layer) >= {"lam", "hidden_max", "logit_max"} for layer in results["layers"]] == [
         True,
         True,
     ]
-    norms = found["gradient_norms"]
+    norms = results["gradient_norms"]
     assert all(0 < norm < 100 for norm in norms.values())
     assert {"model.layers.0.self_attn.lambda", "model.layers.1.mlp.down_proj"} <= norms.keys()
 

@@ -197,9 +197,9 @@ def measured(case, how):
             )
             for rank in range(case["processes"])
         ]
-        said = [child.communicate()[0] for child in children]
+        message = [child.communicate()[0] for child in children]
         assert all(child.returncode == 0 for child in children)
-    return max(int(text.splitlines()[-1]) for text in said)
+    return max(int(text.splitlines()[-1]) for text in message)
 
 
 def _launch(processes, rank):

@@ -176,8 +176,8 @@ def test_composed_attention_does_more_than_is_counted(length, times):
         times, abs=1e-4
     )
     for name in ("softmax", "diff_v2", "none", "softmax_minus_mean", "diff_v2_across"):
-        one = twin(model, name).config
-        assert flops_per_token(one, composed=True) == flops_per_token(one)
+        entry = twin(model, name).config
+        assert flops_per_token(entry, composed=True) == flops_per_token(entry)
 
 
 def test_the_operations_of_composed_attention_are_shown(monkeypatch):
