@@ -5,6 +5,7 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.catalog import PRESETS
 from diffattn.lab.evaluation.hallucination.tasks import TASKS
+from diffattn.lab.evaluation.long_context.single_needle import PHRASE
 from diffattn.lab.evaluation.registry import parts, protocol_class
 
 WRONG = [
@@ -17,9 +18,13 @@ WRONG = [
     ("attention_segments", {"num_needles": 1000}, "num_needles must be from 1 to 141 cities"),
     ("attention_segments", {"depths": ()}, "depths must be from 0 to 100"),
     ("attention_segments", {"length": 0}, "lengths must be different numbers"),
+    ("block_perplexity", {"block": 1}, "block must be 2 or more"),
+    ("block_perplexity", {"layout": "wiki"}, "layout must be documents or wikitext, got 'wiki'"),
     ("babilong", {"tasks": ("qa6",)}, r"tasks must be in .*, got 'qa6'\. Did you mean 'qa\d'"),
     ("babilong", {"lengths": (0, 0)}, "lengths must be different numbers of tokens from 0 on"),
     ("babilong", {"lengths": (-1,)}, "lengths must be different numbers of tokens from 0 on"),
+    ("hallucination", {"dataset": "xsumm"}, "dataset must be in {xsum, cnn_dm"),
+    ("hallucination", {"samples": 0}, "samples must be 1 or more, got 0"),
     ("hidden_needle", {"depths": 1}, "depths must be 2 or more"),
     ("hidden_needle", {"needles": 99}, "needles must be at most 10, got 99"),
     ("hidden_needle", {"max_new_tokens": 0}, "max_new_tokens must be 1 or more"),
@@ -45,15 +50,23 @@ WRONG = [
     ("needle", {"depths": (0, 120)}, "depths must be from 0 to 100"),
     ("needle", {"samples": 0}, "samples must be 1 or more"),
     ("needle", {"prompt": "poem"}, "prompt must be in {completion, lwm}"),
+    ("nll_by_position", {"length": 1}, "length must be 2 or more"),
+    ("order_robustness", {"orders": 1}, "orders must be 2 or more"),
+    ("order_robustness", {"per_class": 0}, "per_class must be 1 or more"),
+    ("order_robustness", {"test_items": 0}, "test_items must be 1 or more"),
+    ("order_robustness", {"format": "sorted"}, "format must be in {random, alternating}"),
+    ("outliers", {"window_tokens": 1}, "window_tokens must be 2 or more"),
     ("quantized_logits", {"protocol": "quantized_logits"}, "protocol must be in"),
     ("quantized_logits", {"settings": {"taks": ["piqa"]}}, "Did you mean 'lm_tasks.tasks'"),
     ("quantized_logits", {"bits": (16, 16)}, "each once"),
     ("quantized_logits", {"bits": (3.5,)}, "from 2 to 16"),
     ("quantized_logits", {"bits": ()}, "must list widths"),
     ("quantized_logits", {"granularity": "column"}, "granularity must be in"),
+    ("remapped_labels", {"shots": (0,)}, "shots must be 1 or more"),
     ("ruler", {"tasks": ("niah_singel_1",)}, r"got 'niah_singel_1'\. Did you mean 'niah_single_"),
     ("ruler", {"tasks": ("qa_1",)}, "'qa_1' needs a file, got none. Name it: --set ruler.squad="),
     ("ruler", {"lengths": ()}, "lengths must be different numbers"),
+    ("single_needle", {"samples": 0}, "samples must be 1 or more"),
     ("sliding_perplexity", {"windows": (256,), "stride": 256}, "below every window"),
     ("sliding_perplexity", {"windows": (2048,), "tokens": 1024}, "tokens must be 2048 or more"),
     ("word_perplexity", {"stride": 0}, "stride must be 1 or more, got 0"),
@@ -64,6 +77,92 @@ WRONG = [
 def test_wrong_settings(name, settings, message):
     with pytest.raises(ConfigError, match=message):
         protocol_class(name)(**settings)
+
+
+BOOK = "A book of many words, and none of them of any use. " * 400
+ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
+KEY_VALUES = {"protocol": "key_values", "settings": ONE_PAIR}
+CHAT = "needs a tokenizer with a chat template"
+REFUSED = [
+    # Of a model of 1,024 tokens. Texts of one file are given as they are.
+    ("attention_segments", {}, r"length must be at most the 1024 tokens of diff"),
+    ("attention_segments", {"length": 100}, "Choose a greater length"),
+    ("babilong", {"lengths": (0, 200)}, r"a length of 200 tokens is too short; .* at least \d+"),
+    ("babilong", {"lengths": (5_000,)}, "must fit the 1024 tokens of diff, got 5000"),
+    ("babilong", {"haystack": "Too little. " * 50, "lengths": (1_000,), "tasks": ("qa1",)},
+     "^babilong: the haystack '.*' must hold 1000 tokens"),
+    ("babilong", {"chat": True}, CHAT),
+    ("block_perplexity", {"texts": "the old king"}, "must hold a block of 1024 tokens, got"),
+    ("block_perplexity", {"block": 2_048}, "block must be at most the 1024 tokens"),
+    ("hallucination", {"data": None}, "data must name a file or a folder with xsum.jsonl"),
+    ("hallucination", {"data": "generated", "prompt_tokens": 2_033, "max_new_tokens": 6},
+     r"must fit the 1024 tokens of diff, got 2033 \+ 6"),
+    ("hallucination", {"data": "generated", "prompt_tokens": 5}, "hold the instruction of xsum"),
+    ("hidden_needle", {"lengths": (50, 250)}, r"must be \d+ tokens or more, twice the longest"),
+    ("hidden_needle", {"lengths": (1_000,)},
+     r"of diff without the \d+ of prompt and answer, got 1000"),
+    ("hidden_needle", {"haystack": "Too little. " * 10, "lengths": (500,)},
+     "^hidden_needle: the haystack '.*' must hold 500 tokens"),
+    ("hidden_needle", {"chat": True}, CHAT),
+    ("key_values", {"lengths": (400,)}, r"a length of 400 tokens is too short for 7 pairs; .* at "
+     r"least \d+ tokens, got 400"),
+    ("key_values", {"num_pairs": (500,)}, r"diff is too short for 500 pairs; .* got 1024"),
+    ("key_values", {"lengths": (8_192,)}, "lengths must fit the 1024 tokens of diff, got 8192"),
+    ("needle", {"lengths": (2_000,)}, "at most the 1024 tokens of diff, got 2000"),
+    ("needle", {"lengths": (150, 600)}, "Choose a greater length"),
+    ("needle", {"lengths": (1_000,), "haystack": "Too short. To hide in."},
+     r"must hold \d+ tokens of diff's tokenizer, got 21"),
+    ("nll_by_position", {"length": 2_000}, "length must be at most the 1024 tokens of diff"),
+    ("nll_by_position", {"length": 500, "texts": "Too short."},
+     r"must have 500 tokens.*'text.txt', has \d+"),
+    ("nll_by_position", {"length": 500, "texts": ""}, "got an empty file"),
+    ("nll_by_position", {"length": 500, "texts": None}, "existing file or folder"),
+    ("outliers", {"window_tokens": 2_048}, "window_tokens must be at most the 1024 tokens"),
+    ("outliers", {"texts": "One.", "window_tokens": 1_000}, "must hold a document of 999 tokens"),
+    ("quantized_logits", KEY_VALUES | {"window_tokens": 1_025}, "at most the 1024 tokens of diff"),
+    ("quantized_logits", KEY_VALUES | {"text": "Too short.", "window_tokens": 64},
+     "must hold a document of 64 tokens"),
+    ("quantized_logits", KEY_VALUES | {"text": None}, "existing file"),
+    ("ruler", {"lengths": (512, 2_048)}, "lengths must fit the 1024 tokens of diff, got 2048"),
+    ("ruler", {"lengths": (1_024,), "tasks": ("niah_single_2",), "haystack": "Too little. " * 40},
+     "^ruler: the haystack '.*text.txt' must hold 1024 tokens"),
+    ("ruler", {"lengths": (1_024,), "tasks": ("niah_single_2",), "haystack": None},
+     "load_corpus: source must be"),
+    ("single_needle", {}, "at most the 1024 tokens of diff, got 16384"),
+    ("single_needle", {"lengths": (100, 700)}, r"lengths must hold .* \d+ tokens or more, got 100"),
+    ("single_needle", {"lengths": (700,), "haystack": "Much too short."}, r"must hold \d+ tokens"),
+    ("single_needle", {"lengths": (700,), "haystack": f"They {PHRASE[:14]}\n{PHRASE[15:]}. " * 99},
+     "must not hold the needle"),
+    ("sliding_perplexity", {"windows": (1_024,), "tokens": 1_024, "texts": "Too short."},
+     r"must have 1024 tokens.*'text.txt', has \d+"),
+    ("sliding_perplexity", {"windows": (2_048,)}, "windows must be at most the 1024 tokens"),
+    ("word_perplexity", {"texts": "", "window": 512, "stride": 9}, "got an empty file"),
+    ("word_perplexity", {"window": 2_048}, "window must be at most the 1024 tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "settings", "message"), REFUSED)
+def test_what_cannot_run_is_refused_before_the_first_item(name, settings, message, build, tmp_path):
+    kind = protocol_class(name)
+    (source,) = {"haystack", "texts", "text"} & set(dir(kind)) or {None}
+    if source is not None:
+        text, path = settings.get(source, BOOK), tmp_path / "text.txt"
+        if text is not None:  # else there is no such file
+            path.write_text(text)
+        settings = settings | {source: str(path)}
+    protocol = kind(**settings)
+    with pytest.raises(ConfigError, match=message) as caught:
+        protocol.batches(build("diff"))
+    assert "\n" not in str(caught.value)
+
+
+def test_lengths_that_leave_no_room_for_the_prompt_are_refused(build):
+    for name, message in (
+        ("babilong", "a length of 300 tokens is too short"),
+        ("hidden_needle", "must take 250 tokens or more, got"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            protocol_class(name)().batches(build("diff", max_length=300))
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -234,17 +234,6 @@ def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
     assert protocol.parameters()["wrapped_version"] == 4
 
 
-def test_wrong_text(models, corpus, tmp_path):
-    model = models["softmax"]
-    with pytest.raises(ConfigError, match="at most the 1024 tokens of softmax, got 1025"):
-        run(model, tmp_path / "a", **KEY_VALUES, text=corpus, window_tokens=1025)
-    (tmp_path / "short.txt").write_text("too short", encoding="utf-8")
-    with pytest.raises(ConfigError, match="must hold a document of 64 tokens"):
-        run(model, tmp_path / "b", **KEY_VALUES, text=str(tmp_path / "short.txt"), window_tokens=64)
-    with pytest.raises(ConfigError, match="existing file"):
-        run(model, tmp_path / "c", **KEY_VALUES, text=str(tmp_path / "none"))
-
-
 def test_a_tokenizer_without_bos_and_eos(models, tmp_path, corpus):
     tokenizer = copy.deepcopy(models["softmax"].tokenizer)
     tokenizer.bos_token = tokenizer.eos_token = None

@@ -73,10 +73,7 @@ def test_items_of_fixed_difficulty_leave_less_to_chance():
     assert facts["margin_expected_binomial"] > 0.1
 
 
-def test_wrong_settings(build, files):
-    for settings in ({"orders": 1}, {"per_class": 0}, {"test_items": 0}, {"format": "sorted"}):
-        with pytest.raises(ConfigError):
-            OrderRobustness(**settings)
+def test_demonstrations_that_do_not_fit(build, files):
     with pytest.raises(ConfigError, match="Choose a smaller per_class"):
         OrderRobustness(data=files, per_class=9, test_items=4).batches(
             build("diff", max_length=200)

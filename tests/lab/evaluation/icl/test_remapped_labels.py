@@ -67,5 +67,3 @@ def test_what_does_not_fit_or_is_not_there(models, build, files):
         RemappedLabels(data=files, test_items=3).batches(build("diff", max_length=300))
     with pytest.raises(ConfigError, match="test_items must be at most 12, got 500"):
         RemappedLabels(data=files).batches(models["diff"])
-    with pytest.raises(ConfigError, match="shots must be 1 or more"):
-        RemappedLabels(shots=(0,))

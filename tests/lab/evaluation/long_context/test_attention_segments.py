@@ -7,7 +7,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.attention_segments import (
     SEGMENTS,
     AttentionSegments,
@@ -151,10 +150,3 @@ def test_without_bos_the_prompt_begins_with_eos(build, tokenizer, protocol):
     assert rows[0]["spans"]["bos"] == (0, 1)
     prompt = build_prompts(model, protocol.task(0))[0]
     assert prompt.ids[0] == tokenizer.eos_token_id
-
-
-def test_what_does_not_fit(models):
-    with pytest.raises(ConfigError, match=r"length must be at most the 1024 tokens of diff"):
-        AttentionSegments().batches(models["diff"])
-    with pytest.raises(ConfigError, match="Choose a greater length"):
-        AttentionSegments(length=100).batches(models["diff"])

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.key_values import KeyValues
 from diffattn.lab.evaluation.metrics import NAMED
 from evaluation_folders import evaluated
@@ -112,15 +111,3 @@ def test_questions_of_an_object_stand_in_one_batch_and_one_cluster(models):
     assert all(len({item.cluster for item in batch}) == 1 for batch in batches)
     assert batches[0][0].cluster != batches[1][0].cluster
     assert len({item.id for batch in batches for item in batch}) == 10
-
-
-def test_what_does_not_fit_is_refused_before_the_first_item(long_model):
-    with pytest.raises(
-        ConfigError,
-        match=r"a length of 400 tokens is too short for 7 pairs; .* at least \d+ tokens, got 400",
-    ):
-        KeyValues(lengths=(400,)).batches(long_model)
-    with pytest.raises(ConfigError, match=r"diff is too short for 500 pairs; .* got 4096"):
-        KeyValues(num_pairs=(500,)).batches(long_model)
-    with pytest.raises(ConfigError, match=r"lengths must fit the 4096 tokens of diff, got 8192"):
-        KeyValues(lengths=(8192,)).batches(long_model)

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts, forced_number
 from diffattn.lab.evaluation.long_context.needle import Needle, contains_number
 from diffattn.lab.evaluation.metrics import NAMED
@@ -131,14 +130,3 @@ def test_items_are_the_same_for_every_model(models, haystack):
 )
 def test_a_number_counts_only_by_itself(text, found):
     assert contains_number(text, "1234567") == found
-
-
-def test_what_a_model_or_text_cannot_do_is_told_before_the_first_item(models, haystack, tmp_path):
-    model = models["diff"]
-    with pytest.raises(ConfigError, match=r"at most the 1024 tokens of diff, got 2000"):
-        protocol(haystack, lengths=(2000,)).batches(model)
-    with pytest.raises(ConfigError, match="Choose a greater length"):
-        protocol(haystack, lengths=(150, 600)).batches(model)
-    (tmp_path / "a.txt").write_text("Too short. To hide in.")
-    with pytest.raises(ConfigError, match=r"must hold \d+ tokens of diff's tokenizer, got 21"):
-        protocol(str(tmp_path / "a.txt")).batches(model)

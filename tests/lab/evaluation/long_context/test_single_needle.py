@@ -2,7 +2,6 @@
 
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.single_needle import PHRASE, SingleNeedle
 from diffattn.lab.stats.proportions import wilson_interval
 from evaluation_folders import evaluated
@@ -91,19 +90,3 @@ def test_items_are_the_same_for_every_model(models, haystack):
     first, second = (protocol(haystack).batches(models[kind]) for kind in ("softmax", "diffllama"))
     assert first == second
     assert [len(batch) for batch in first] == [4, 4]
-
-
-def test_what_cannot_run_is_told_before_the_first_item(models, haystack, tmp_path):
-    model = models["diff"]
-    with pytest.raises(ConfigError, match=r"at most the 1024 tokens of diff, got 16384"):
-        SingleNeedle(haystack=haystack).batches(model)
-    with pytest.raises(ConfigError, match=r"lengths must hold .* \d+ tokens or more, got 100"):
-        protocol(haystack, lengths=(100, 700)).batches(model)
-    (tmp_path / "a.txt").write_text("Much too short.")
-    with pytest.raises(ConfigError, match=r"must hold \d+ tokens"):
-        protocol(str(tmp_path / "a.txt")).batches(model)
-    (tmp_path / "b.txt").write_text(f"They {PHRASE[:14]}\n{PHRASE[14:].strip()}. " * 99)
-    with pytest.raises(ConfigError, match="must not hold the needle"):
-        protocol(str(tmp_path / "b.txt")).batches(model)
-    with pytest.raises(ConfigError, match="samples must be 1 or more"):
-        SingleNeedle(samples=0)

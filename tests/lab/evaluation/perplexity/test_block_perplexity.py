@@ -67,19 +67,8 @@ def test_documents_are_joined_and_the_block_is_the_models(build, text, tmp_path)
     assert result.num_items == 5
 
 
-def test_what_cannot_run_is_refused(build, tmp_path):
-    (tmp_path / "short.txt").write_text("the old king")
-    model = build("softmax")
-    short = BlockPerplexity(texts=str(tmp_path / "short.txt"))
-    with pytest.raises(ConfigError, match="must hold a block of 1024 tokens, got"):
-        evaluated(model, short, tmp_path / "out")
-    with pytest.raises(ConfigError, match="block must be at most the 1024 tokens"):
-        evaluated(model, BlockPerplexity(block=2048), tmp_path / "out")
-    with pytest.raises(ConfigError, match="layout must be documents or wikitext, got 'wiki'"):
-        BlockPerplexity(layout="wiki")
+def test_a_split_is_of_the_hub_alone(tmp_path):
     for texts in ("stdlib", str(tmp_path)):
         with pytest.raises(ConfigError, match=r"split must be left out .* got 'train'"):
             BlockPerplexity(texts=texts, split="train")
     assert BlockPerplexity(texts="hub:wikitext", split="train").split == "train"
-    with pytest.raises(ConfigError, match="block must be 2 or more"):
-        BlockPerplexity(block=1)

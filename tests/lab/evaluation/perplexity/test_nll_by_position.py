@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.perplexity.nll_by_position import NllByPosition
 from evaluation_folders import evaluated
 
@@ -102,20 +101,3 @@ def test_without_bos_the_first_token_is_given(build, books, tmp_path):
     assert len(first) == len(second) == 201
     assert first[-1] == second[0]
     assert run(model, tmp_path / "out", texts=books, length=200)[0].num_failed == 0
-
-
-def test_bad_input_is_told_before_the_first_item(models, books, text, tmp_path):
-    model = models["diff"]
-    with pytest.raises(ConfigError, match="length must be at most the 1024 tokens of diff"):
-        run(model, tmp_path / "a", texts=books, length=2000)
-    alone = tmp_path / "short.txt"
-    alone.write_text(sentences(text, 0, 4))
-    with pytest.raises(ConfigError, match=r"must have 500 tokens.*'short.txt', has \d+"):
-        run(model, tmp_path / "b", texts=str(alone), length=500)
-    (tmp_path / "empty.txt").touch()
-    with pytest.raises(ConfigError, match="got an empty file"):
-        run(model, tmp_path / "c", texts=str(tmp_path / "empty.txt"), length=500)
-    with pytest.raises(ConfigError, match="existing file or folder"):
-        run(model, tmp_path / "d", texts=str(tmp_path / "nothing"), length=500)
-    with pytest.raises(ConfigError, match="length must be 2 or more"):
-        NllByPosition(length=1)

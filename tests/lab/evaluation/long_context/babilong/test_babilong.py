@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.guessing import guessing
 from diffattn.lab.evaluation.long_context.babilong.babilong import BabiLong
 from diffattn.lab.evaluation.long_context.babilong.stories import STORIES, mentioned
@@ -117,19 +116,3 @@ def test_labels_named_without_following_the_story(long_model, haystack, tmp_path
     assert guess.ceiling == pytest.approx(mean)
     assert guess.ceiling > 0.4
     assert guess.chance > 0.25
-
-
-def test_what_does_not_fit_is_refused_before_the_first_item(long_model, build, haystack, tmp_path):
-    with pytest.raises(ConfigError, match=r"a length of 200 tokens is too short; .* at least \d+"):
-        BabiLong(lengths=(0, 200), samples=2, haystack=haystack).batches(long_model)
-    with pytest.raises(ConfigError, match=r"must fit the 4096 tokens of diff, got 5000"):
-        BabiLong(lengths=(5000,), haystack=haystack).batches(long_model)
-    with pytest.raises(ConfigError, match=r"a length of 300 tokens is too short"):
-        BabiLong(samples=1, haystack=haystack).batches(build("diff", max_length=300))
-    (tmp_path / "short.txt").write_text("Too little. " * 50)
-    with pytest.raises(ConfigError, match=r"^babilong: the haystack '.*' must hold 2000 tokens"):
-        BabiLong(lengths=(2000,), samples=1, haystack=str(tmp_path / "short.txt")).batches(
-            long_model
-        )
-    with pytest.raises(ConfigError, match="needs a tokenizer with a chat template"):
-        BabiLong(chat=True, haystack=haystack).batches(long_model)
