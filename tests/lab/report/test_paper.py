@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS
-from diffattn.lab.evaluation.icl.many_shot import ManyShot
+from diffattn.lab.evaluation.icl.label_protocols import ManyShot
 from diffattn.lab.report.paper import THROUGHPUT, many_shot_curves, published_tables
 
 # Transformer and DIFF over the dashed range, the printed gap, and the gap over all numbers.

@@ -146,14 +146,14 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         any_context=True,
     ),
     "many_shot": ProtocolFacts(
-        path="icl.many_shot:ManyShot",
+        path="icl.label_protocols:ManyShot",
         version=2,
         summary="classification by up to thousands of demonstrations in the prompt",
         source="arXiv:2410.05258v2, section 3.4, Fig. 6; abertsch72/long-context-icl",
         primary=("accuracy_{decoding}",),
     ),
     "order_robustness": ProtocolFacts(
-        path="icl.order_robustness:OrderRobustness",
+        path="icl.label_protocols:OrderRobustness",
         version=2,
         summary="accuracy over permutations of the same demonstrations, best minus worst",
         source="arXiv:2410.05258v2, section 3.4, Fig. 7 and 11",

@@ -18,8 +18,7 @@ from diffattn.files.io import (
 )
 from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, shortfall, text_hash
 from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest
-from diffattn.lab.evaluation.selection import ALL, Selection
-from diffattn.lab.evaluation.shards import FREE_SETTINGS, rows_of_shards
+from diffattn.lab.evaluation.selection import ALL, FREE_SETTINGS, Selection, rows_of_shards
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ModelError
 from diffattn.lab.records.claim import claim_run

@@ -1,13 +1,18 @@
-"""The items of a protocol that are asked: all, a fixed number, or one of several equal shares."""
+"""The items of a protocol that are asked: all, some, or a share whose answers are put together."""
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.evaluation.protocol import Item
+from diffattn.lab.evaluation.read_data import recorded_data
+from diffattn.lab.records.claim import difference
+from diffattn.lab.records.evaluations import EvalResult
+from diffattn.lab.records.run import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,3 +93,37 @@ def limited(items: Sequence[Item], limit: int) -> set[str]:
 
 def _order(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+
+FREE_SETTINGS = ("model.path",)
+"""The place of the weights does not matter: their hash tells whether they are the same."""
+
+
+def all_finished(folder: Path, count: int) -> bool:
+    """Whether all ``count`` shares have a result."""
+    names = (f"{folder.name}.shard-{i}-of-{count}" for i in range(1, count + 1))
+    return all((folder.parent / name / "result.json").exists() for name in names)
+
+
+def rows_of_shards(
+    folder: Path, config: Mapping[str, Any], data: str, on_message: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Rows of all finished shares with the same settings and data; others are named and left out.
+
+    The place of the weights and the share itself may differ.
+    """
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.parent.glob(f"{folder.name}.shard-*")):
+        if not (path / "result.json").exists():
+            continue
+        try:
+            recorded = RunRecord.read(path).config
+            if difference("", recorded, config, ["shard", *FREE_SETTINGS]) is not None:
+                on_message(f"{path.name} has other settings and is left out")
+            elif recorded_data(path) not in (None, data):
+                on_message(f"{path.name} has read other data and is left out")
+            else:
+                rows += EvalResult.read(path).read_items(path)
+        except CheckpointError as error:
+            on_message(f"A share is left out: {error}")
+    return rows

@@ -11,13 +11,12 @@ from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.compare import compare_folder
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Part
 from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.evaluation.selection import ALL, Selection
+from diffattn.lab.evaluation.selection import ALL, Selection, all_finished
 from diffattn.lab.evaluation.served_model import (
     ServedModel,
     ServedSettings,
     served_settings,
 )
-from diffattn.lab.evaluation.shards import all_finished
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.named_models import is_address
 from diffattn.lab.records.claim import is_claimed

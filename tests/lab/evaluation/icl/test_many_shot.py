@@ -7,7 +7,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.icl.demonstrations import IclTask, balanced_rounds
-from diffattn.lab.evaluation.icl.many_shot import ManyShot
+from diffattn.lab.evaluation.icl.label_protocols import ManyShot
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.scoring import Continuation

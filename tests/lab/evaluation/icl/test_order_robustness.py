@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.icl.order_robustness import OrderRobustness, _ranges
+from diffattn.lab.evaluation.icl.label_protocols import OrderRobustness, _ranges
 from evaluation_folders import evaluated
 
 
