@@ -154,10 +154,14 @@ def test_an_interrupted_training_goes_on(cli, small, trained, tmp_path):
         patch.setattr("diffattn.lab.training.prepare.pack", interrupt)
         stopped = cli(*command)
     assert stopped.code == 130
-    assert stopped.err.splitlines()[-1].startswith("diffattn: interrupted.")
+    again = " ".join(map(str, ("diffattn", *command)))
+    line = f"diffattn: stopped; what was done is kept. Go on with: {again}"
+    assert stopped.err.splitlines()[-1] == line
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffattn.lab.training.callbacks.MetricsCallback.on_evaluate", interrupt)
-        assert cli(*command, "--resume").code == 130
+        stopped = cli(*command, "--resume")
+    assert stopped.code == 130
+    assert "diffattn: stopped at step 1 of 6 of all runs; what was" in stopped.err
     assert cli(*command).code == 0
     for name in ("metrics.jsonl", "results.json"):
         assert (out / name).read_bytes() == (trained / name).read_bytes()

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shlex
 import sys
 import warnings
 from typing import Any
@@ -30,8 +31,10 @@ from diffattn.lab.cli import (
     train,
 )
 from diffattn.lab.cli.screen.last_resort import DEBUG, describe, one_line, require_text
+from diffattn.lab.training.monitoring.termination import INTERRUPTED, Terminated
 
-_INTERRUPTED = 130  # what typer makes of Ctrl-C
+_CONTINUED = ("reproduce", "train", "pack", "evaluate", "judge", "bench")
+"""Commands that go on where they were stopped."""
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # not exported by typer itself
 
 app = typer.Typer(
@@ -104,20 +107,25 @@ def _run() -> int:
     except _UsageError as error:
         return _misused(error)
     except KeyboardInterrupt:
-        status = _INTERRUPTED
-    except SystemExit as end:  # typer's own, of a broken pipe; or SIGTERM's, with a line
-        if line := getattr(end, "line", None):
-            return _fail(line, int(end.code or 0))
+        status = INTERRUPTED
+    except Terminated as end:
+        return _stop(end.state, end.status)
+    except SystemExit as end:  # typer's own, of a broken pipe
         status = end.code
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
         return _fail(describe(error), 1)
-    if status == _INTERRUPTED:
-        return _fail(
-            "interrupted. What was finished is kept: run the same command again.", _INTERRUPTED
-        )
-    return int(status)
+    return _stop("", INTERRUPTED) if status == INTERRUPTED else int(status)
+
+
+def _stop(state: str, status: int) -> int:
+    """Say where a command was stopped, and how it goes on."""
+    if not set(sys.argv[1:2]) & set(_CONTINUED):
+        return _fail("stopped.", status)
+    is_launched = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, whose part is not known
+    again = "the same command." if is_launched else shlex.join(["diffattn", *sys.argv[1:]])
+    return _fail(f"{state or 'stopped'}; what was done is kept. Go on with: {again}", status)
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:

@@ -12,7 +12,12 @@ from children import in_child
 from continued_runs import assert_same_files
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.monitoring.signals import StopSignals
-from diffattn.lab.training.monitoring.termination import STATUS, Terminated, ended_by_sigterm
+from diffattn.lab.training.monitoring.termination import (
+    STATUS,
+    Interrupted,
+    Terminated,
+    ended_by_sigterm,
+)
 from diffattn.lab.training.run import train
 
 
@@ -37,7 +42,7 @@ def signalled(step, *numbers):
     ("number", "ending"),
     [
         (signal.SIGTERM, Terminated),
-        pytest.param(signal.SIGINT, KeyboardInterrupt, marks=pytest.mark.scheduled),
+        pytest.param(signal.SIGINT, Interrupted, marks=pytest.mark.scheduled),
     ],
 )
 def test_a_signal_saves_the_step_in_work(number, ending, finished, make_run, data, tmp_path):
@@ -47,9 +52,9 @@ def test_a_signal_saves_the_step_in_work(number, ending, finished, make_run, dat
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
     names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == ["checkpoint-4", "checkpoint-7"]
+    assert end.value.state == "stopped after step 7 of 12, whose checkpoint is saved"
     if ending is Terminated:
         assert end.value.code == STATUS == 143
-        assert "The checkpoint of step 7 is saved" in end.value.line
     steps = []
     train(make_run("diff"), data, tmp_path / "run", on_progress=lambda s, loss: steps.append(s))
     assert steps == list(range(8, 13))
@@ -71,7 +76,7 @@ def test_a_signal_during_an_evaluation_ends_with_its_checkpoint(
         patch.setattr(RunTrainer, "evaluation_loop", evaluation_loop)
         with pytest.raises(Terminated) as end:
             train(make_run("diff"), data, tmp_path / "run")
-    assert "The checkpoint of step 8 is saved" in end.value.line
+    assert "after step 8 of 12" in end.value.state
     steps = []
     train(make_run("diff"), data, tmp_path / "run", on_progress=lambda s, loss: steps.append(s))
     assert steps[0] == 9
@@ -93,7 +98,7 @@ def test_a_signal_in_a_step_that_rolls_back_ends_the_run(guarded, bad_batches, d
 
     with pytest.raises(Terminated) as end:
         run()
-    assert "goes back from here: run the same command again" in end.value.line
+    assert end.value.state == "stopped after step 6, from which the run goes back to step 4"
     assert steps == [1, 2, 3, 4, 5]
     run()
     assert steps == [1, 2, 3, 4, 5, *range(5, 13)]

@@ -19,6 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from diffattn.lab.training.monitoring.termination import INTERRUPTED, Terminated
+
 _SECONDS_BETWEEN_LINES = 20.0
 
 
@@ -98,6 +100,22 @@ class RunsProgress(StderrBars):
             )
         return self
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let a run that was stopped say at which step."""
+        super().__exit__(kind, error, trace)
+        if not isinstance(error, KeyboardInterrupt | Terminated):
+            return
+        state = getattr(error, "state", "")
+        if self.steps and not state:
+            state = f"stopped at step {self._done():,} of {self.total:,} of all runs"
+        status = error.status if isinstance(error, Terminated) else INTERRUPTED
+        raise Terminated(state, status) from None
+
     def on_progress(self, name: str, event: dict[str, Any]) -> None:
         """Show one event of a run: ``step`` and ``loss``, ``message``, ``done`` or ``error``.
 
@@ -119,8 +137,11 @@ class RunsProgress(StderrBars):
         if name in self.steps:
             self._draw(name, event.get("loss"))
 
+    def _done(self) -> int:
+        return self.finished_before + sum(self.steps.values())
+
     def _draw(self, name: str, loss: float | None) -> None:
-        done = self.finished_before + sum(self.steps.values())
+        done = self._done()
         self.total = max(self.total, done)  # a sweep of learning rates may grow
         note = "" if loss is None else f"loss {loss:.3f}"
         if self.bars is not None:

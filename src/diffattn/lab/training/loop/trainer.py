@@ -76,8 +76,9 @@ class RunTrainer(Trainer):
         with StopSignals() as self.signals:
             self.add_callback(self.signals)
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        saved = f"The checkpoint of step {self.state.global_step} is saved"
-        self.signals.require_none(saved, self.args.device)
+        steps = f"{self.state.global_step:,} of {self.state.max_steps:,}"
+        state = f"stopped after step {steps}, whose checkpoint is saved"
+        self.signals.require_none(state, self.args.device)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)

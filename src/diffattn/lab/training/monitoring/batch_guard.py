@@ -176,7 +176,8 @@ class BatchGuard(StepLog, Carried):
             raise _stopped(name, value, step)
         self._decide("roll_back", step, target + 1, step, name, value)
         trainer = self.trainer
-        trainer.signals.require_none("The run goes back from here", trainer.args.device)
+        state = f"stopped after step {step}, from which the run goes back to step {target}"
+        trainer.signals.require_none(state, trainer.args.device)
         raise RolledBack
 
     def _fault(self, loss: float, norm: float) -> tuple[str, str, float] | None:

@@ -10,7 +10,11 @@ from torch import distributed
 from transformers import TrainerCallback
 
 from diffattn.lab.training.distributed import num_processes
-from diffattn.lab.training.monitoring.termination import Terminated, in_main_thread
+from diffattn.lab.training.monitoring.termination import (
+    Interrupted,
+    Terminated,
+    in_main_thread,
+)
 
 
 class StopSignals(TrainerCallback):
@@ -60,13 +64,13 @@ class StopSignals(TrainerCallback):
 
         Raises:
             Terminated: SIGTERM came.
-            KeyboardInterrupt: SIGINT came.
+            Interrupted: SIGINT came.
         """
         if not self._agreed(device):
             return
         if self.received == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise Terminated(f"terminated. {state}: run the same command again.")
+            raise Interrupted(state)
+        raise Terminated(state)
 
     def _receive(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)

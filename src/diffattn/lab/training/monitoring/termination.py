@@ -1,24 +1,37 @@
-"""SIGTERM, which a scheduler sends before it takes a machine away."""
+"""Runs that are asked to end: by SIGTERM, which a scheduler sends, or by Ctrl-C."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STATUS = 128 + signal.SIGTERM
-"""Exit status of a command that SIGTERM ended, as a shell counts: 143."""
+STATUS, INTERRUPTED = 128 + signal.SIGTERM, 128 + signal.SIGINT
+"""Exit status of a command that SIGTERM or Ctrl-C ended, as a shell counts: 143 and 130."""
 
 
 class Terminated(SystemExit):
     """The process was asked to end, and has saved its work.
 
     Args:
-        line: Printed by the command line.
+        state: What a later start finds, for the command line; empty if it is not known.
+        status: Exit status.
     """
 
-    def __init__(self, line: str) -> None:
-        super().__init__(STATUS)
-        self.line = line
+    def __init__(self, state: str = "", status: int = STATUS) -> None:
+        super().__init__(status)
+        self.state, self.status = state, status
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended a run, which has saved its work.
+
+    Args:
+        state: What a later start finds, for the command line.
+    """
+
+    def __init__(self, state: str) -> None:
+        super().__init__()
+        self.state = state
 
 
 def in_main_thread() -> bool:
@@ -38,7 +51,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
     def end(number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        raise Terminated("terminated. What was finished is kept: run the same command again.")
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, end)
     try:
