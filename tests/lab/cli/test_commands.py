@@ -17,6 +17,7 @@ from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.catalog.recipes.catalog import RECIPES
 from diffattn.lab.cli.list_ import KINDS
 from diffattn.lab.cli.screen import tables
+from diffattn.lab.training.callbacks import MetricsCallback
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.loading import load_model
 from diffattn.ops.inputs import backends
@@ -157,11 +158,17 @@ def test_an_interrupted_training_goes_on(cli, small, trained, tmp_path):
     again = " ".join(map(str, ("diffattn", *command)))
     line = f"diffattn: stopped; what was done is kept. Go on with: {again}"
     assert stopped.err.splitlines()[-1] == line
+    real = MetricsCallback.on_evaluate
+
+    def interrupt_after_two_steps(self, args, state, *rest, **more):
+        return interrupt() if state.global_step else real(self, args, state, *rest, **more)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("diffattn.lab.training.callbacks.MetricsCallback.on_evaluate", interrupt)
+        patch.setattr(MetricsCallback, "on_evaluate", interrupt_after_two_steps)
         stopped = cli(*command, "--resume")
     assert stopped.code == 130
-    assert "diffattn: stopped at step 1 of 6 of all runs; what was" in stopped.err
+    line = stopped.err.splitlines()[-1]
+    assert line.startswith("diffattn: stopped after 2 of 6 steps; what was done is kept")
     assert cli(*command).code == 0
     for name in ("metrics.jsonl", "results.json"):
         assert (out / name).read_bytes() == (trained / name).read_bytes()

@@ -31,8 +31,8 @@ from diffattn.lab.cli import (
     train,
 )
 from diffattn.lab.cli.screen.last_resort import DEBUG, describe, one_line, require_text
-from diffattn.lab.training.monitoring.termination import INTERRUPTED, Terminated
 
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
 _CONTINUED = ("reproduce", "train", "pack", "evaluate", "judge", "bench")
 """Commands that go on where they were stopped."""
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # not exported by typer itself
@@ -107,16 +107,16 @@ def _run() -> int:
     except _UsageError as error:
         return _misused(error)
     except KeyboardInterrupt:
-        status = INTERRUPTED
-    except Terminated as end:
-        return _stop(end.state, end.status)
-    except SystemExit as end:  # typer's own, of a broken pipe
+        status = _INTERRUPTED
+    except SystemExit as end:  # typer's own, of a broken pipe; or that of a run that was stopped
+        if hasattr(end, "state"):
+            return _stop(end.state, int(end.code or 0))
         status = end.code
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
         return _fail(describe(error), 1)
-    return _stop("", INTERRUPTED) if status == INTERRUPTED else int(status)
+    return _stop("", _INTERRUPTED) if status == _INTERRUPTED else int(status)
 
 
 def _stop(state: str, status: int) -> int:

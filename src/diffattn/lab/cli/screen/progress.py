@@ -19,8 +19,6 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from diffattn.lab.training.monitoring.termination import INTERRUPTED, Terminated
-
 _SECONDS_BETWEEN_LINES = 20.0
 
 
@@ -107,12 +105,14 @@ class RunsProgress(StderrBars):
         trace: TracebackType | None,
     ) -> None:
         """Let a run that was stopped say at which step."""
+        from diffattn.lab.training.monitoring.termination import INTERRUPTED, Terminated
+
         super().__exit__(kind, error, trace)
         if not isinstance(error, KeyboardInterrupt | Terminated):
             return
         state = getattr(error, "state", "")
         if self.steps and not state:
-            state = f"stopped at step {self._done():,} of {self.total:,} of all runs"
+            state = f"stopped after {self._done():,} of {self.total:,} steps"
         status = error.status if isinstance(error, Terminated) else INTERRUPTED
         raise Terminated(state, status) from None
 
