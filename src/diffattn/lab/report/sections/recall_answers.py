@@ -196,7 +196,7 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
                 "type": "bar",
                 "orientation": "h",
                 "y": [label for label, *_ in bars],
-                "x": [share["mean"] for share in shares],
+                "x": [round(share["mean"], 4) for share in shares],
                 "error_x": interval_bars(bounds) | {"thickness": 1, "width": 4},
                 "name": f"on {words}",
                 "marker": {"color": colors[group]},
@@ -230,7 +230,9 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
         curves = [dict(run.series("accuracy")) for run in runs]
         steps = sorted({step for curve in curves for step in curve})
         # A run that is solved stops: its last accuracy stands for the rest.
-        filled = [[curve[max(s for s in curve if s <= at)] for curve in curves] for at in steps]
+        filled = [
+            [round(curve[max(s for s in curve if s <= at)], 4) for curve in curves] for at in steps
+        ]
         color = type_color(name)
         if len(runs) > 1:
             band: dict[str, Any] = {
