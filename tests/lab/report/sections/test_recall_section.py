@@ -51,8 +51,8 @@ def test_the_page_shows_every_run_and_number(study):
         "rate 0.006",
         "made-up shares.",
         "made-up steps.",
-        "The task does not leak: without attention the best model answers 0.126, and guessing any "
-        "value explains up to 0.188.",
+        "The task does not leak: a model that sees no other token answers 0.126; by guessing up "
+        "to 0.188 would be chance.",
         "−1,234",
         "No attention and Transformer (softmax)",
         "1 seed each",
@@ -150,7 +150,7 @@ def test_a_single_rate_is_said_to_be_no_choice(study):
 
 def test_a_leak_is_named(study):
     replace_in_record(study / "results.json", '"leaks": false', '"leaks": true')
-    assert "The task leaks: without attention" in read(study)[1]
+    assert "The task leaks: a model that sees no other token" in read(study)[1]
 
 
 def test_records_of_another_version_of_the_protocol_are_refused(study):

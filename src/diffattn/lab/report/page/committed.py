@@ -12,8 +12,10 @@ _PUBLISHED = Path(__file__).parents[1] / "published"
 TEXT, RECALL = _PUBLISHED / "text.json", _PUBLISHED / "recall.json"
 """Differences in loss of the study on text, and steps until learned of the recall study."""
 _CLAIMS = (
-    "From the committed records, not from the study above: none is about models of the papers' "
-    "sizes. docs/findings/claims.md has the rule."
+    "From the records in published/, not from the study above; none is about models of the papers' "
+    "sizes. Inconclusive: a fair test that did not decide. Uninformative: a control without the "
+    "second map does as well, or the models had not learned the task. docs/findings/claims.md has "
+    "the rule."
 )
 
 

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
-from diffattn.lab.report.page.wording import MISSING, markdown_table, type_color, type_name
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    brief_names,
+    markdown_table,
+    type_color,
+    type_name,
+)
 
 _NUMBER = re.compile(r"(below )?[+−]?\d")
 _LONG_TEXT = 60
@@ -30,6 +36,11 @@ class Cell:
     """The runs that a number came from, for its tooltip."""
     lines: tuple[tuple[str, str], ...] = ()
     """One line per run: its value and, smaller, its name."""
+
+    @property
+    def source(self) -> str:
+        """The runs in few words."""
+        return ", ".join(brief_names(self.runs))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -161,7 +161,7 @@ def _comparison(info: dict[str, Any]) -> str:
     names = listing(type_name(name) for name in info["types"])
     seeds = plural(len(info["seeds"]), "seed")
     if info.get("member_rates"):
-        rates = "each at the learning rate that the committed study chose"
+        rates = "each at the learning rate that the longer study in published/recall chose"
     elif len(info["learning_rates"]) == 1:
         rates = "all at one learning rate"
     else:
@@ -205,8 +205,7 @@ def _results(study: Study, task: str) -> list[Element]:
         Bullets(
             [
                 entry["can"]["sentence"],
-                entry["sooner"]["sentence"],
-                *answers.committed_sentence(study, task),
+                *answers.sooner_sentences(study, task),
                 tables.leak_in_words(entry["leak"]),
             ]
         ),
@@ -247,7 +246,11 @@ def _costs(study: Study) -> list[Element]:
         one_seed = {**study.info, "seeds": study.info["seeds"][:1]}
         first_runs = trial_names(one_seed, task, study.types)
         sizes.append(_with_task(task, models_table(_only(study, first_runs))))
-    return [*costs, Fold("Sizes of the models", sizes), Text(TIMES, "remark")]
+    return [
+        *costs,
+        Fold("Sizes of the models", sizes),
+        Text(f"A run ends when the task is learned. {TIMES}", "remark"),
+    ]
 
 
 def _sweep(study: Study, task: str) -> list[Element]:

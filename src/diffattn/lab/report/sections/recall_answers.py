@@ -44,22 +44,24 @@ def answer_sentence(study: Study, task: str) -> str:
         return ""
     seeds = len(members[V1]["runs"])
     spread = f"medians of {seeds} seeds" if seeds > 1 else "one seed"
-    steps = {name: _median(members[name]) for name in (V1, BASELINE, UNIFORM) if name in members}
     words = (
-        f"DIFF V1 learns to find a value among noise in {steps[V1]} training steps, the "
-        f"Transformer in {steps[BASELINE]} ({spread})."
+        f"DIFF V1 learns to find a value among noise in {_median(members[V1])} training steps, the "
+        f"Transformer in {_median(members[BASELINE])} ({spread})."
     )
-    if UNIFORM not in steps:
-        return words
-    words += f" A V1 whose second map is uniform, and so sees nothing, needs {steps[UNIFORM]}"
     if beside := committed_beside(study, task):
-        others = beside["steps"]
+        steps = beside["steps"]
         words += (
-            f"; in the committed study of {beside['seeds']} seeds {others[UNIFORM]}, against "
-            f"{others[V1]} and {others[BASELINE]}"
+            f" The longer study of {beside['seeds']} seeds agrees ({steps[V1]} and "
+            f"{steps[BASELINE]}), but there a V1 whose second map is uniform, and so sees nothing, "
+            f"needs only {steps[UNIFORM]}"
         )
-        words += ": what the second map sees may not be the reason" if beside["shared"] else ""
-    return f"{words}."
+        words += ": what the second map sees may not be the reason." if beside["shared"] else "."
+    elif UNIFORM in members:
+        words += (
+            " A V1 whose second map is uniform, and so sees nothing, needs "
+            f"{_median(members[UNIFORM])}."
+        )
+    return words
 
 
 def weights_sentence(study: Study, task: str) -> str:
@@ -89,12 +91,16 @@ def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
     return None if is_same or task != committed["task"] else committed
 
 
-def committed_sentence(study: Study, task: str) -> list[str]:
-    """Who learns it sooner in the committed study; empty beside itself."""
-    beside = committed_beside(study, task)
+def sooner_sentences(study: Study, task: str) -> list[str]:
+    """Who learns it sooner, here and in the committed study."""
+    assert study.results is not None
+    claim, beside = study.results["tasks"][task]["sooner"], committed_beside(study, task)
     if beside is None:
-        return []
-    return [f"In the committed study of {beside['seeds']} seeds: {beside['sooner']}"]
+        return [claim["sentence"]]
+    here = claim["sentence"]
+    if claim["verdict"] == "inconclusive":
+        here = f"With {len(study.info['seeds'])} seeds no lead is beyond chance."
+    return [here, f"In the longer study of {beside['seeds']} seeds: {beside['sooner']}"]
 
 
 def answer_table(study: Study, task: str) -> Table:
@@ -118,10 +124,13 @@ def answer_table(study: Study, task: str) -> Table:
     caption = "Median step at which it is learned, and range over seeds; test accuracy."
     if with_attention:
         headers += ["Net on answer", "Net on noise"]
-        caption += " Net: sum of the last layer's weights A or A₁ − λA₂, interval over seeds."
+        caption += (
+            " Net: sum of the last layer's weights A or A₁ − λA₂, and its 95 % interval; 0 on "
+            "noise is best."
+        )
     if beside is not None:
         headers.append(f"Steps, {beside['seeds']} seeds")
-        caption += f" Last: the committed study of {beside['seeds']} seeds."
+        caption += f" Last: the longer study of {beside['seeds']} seeds in published/recall."
     return table(caption, headers, rows)
 
 
@@ -254,11 +263,19 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
         element_id=element_id,
         traces=traces,
         look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
-        caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds.",
+        caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds."
+        f"{_plateau(study, task)}",
         runs=names_of(used),
         height=430,
         label="Accuracy over training steps, one line per model",
     )
+
+
+def _plateau(study: Study, task: str) -> str:
+    """The accuracy of guessing a value of the context, in words."""
+    ceilings = study.results["tasks"][task]["ceilings"] if study.results else {}
+    guess = ceilings.get("pairs")
+    return "" if guess is None else f" A guess among the values shown gives {number(guess, 2)}."
 
 
 def share_cell(member: dict[str, Any], key: str, group: str) -> Cell:

@@ -209,8 +209,8 @@ def leak_in_words(leak: dict[str, Any]) -> str:
         return "No model without attention was trained: whether the task leaks is not known."
     verdict = "The task leaks" if leak["leaks"] else "The task does not leak"
     return (
-        f"{verdict}: without attention the best model answers {number(leak['highest'], 3)}, and "
-        f"guessing any value explains up to {number(leak['limit'], 3)}."
+        f"{verdict}: a model that sees no other token answers {number(leak['highest'], 3)}; by "
+        f"guessing up to {number(leak['limit'], 3)} would be chance."
     )
 
 

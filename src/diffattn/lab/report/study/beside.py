@@ -100,8 +100,8 @@ def committed_text(
     entries = {entry["variant"]: entry for entry in committed["differences"]}
     best, gate = entries["diff_v2"], entries[GATE]
     lead = (
-        f"In the committed study ({count(committed['parameters'])} parameters, "
-        f"{committed['train_tokens']}, {plural(committed['seeds'], 'seed')}) DIFF V2 ends "
+        f"The longer study in published/text has {count(committed['parameters'])} parameters, "
+        f"{committed['train_tokens']} and {plural(committed['seeds'], 'seed')}. There DIFF V2 ends "
         f"{number(-best['mean'], 2)} nats per token below the Transformer and V2's gate on one map "
         f"{number(-gate['mean'], 2)}. On tokens that are new in their window, where nothing can be "
         f"copied, V2 is {number(-best['new'], 2)} below and the gate {number(-gate['new'], 2)}: "
@@ -109,11 +109,11 @@ def committed_text(
     )
     shown = [_difference(entry, committed["seeds"]) for entry in committed["differences"]]
     labels = [f"Here: {type_name(entry.variant)}" for entry in trained]
-    where = "Committed: " if trained else ""
+    where = "Longer study: " if trained else ""
     labels += [f"{where}{type_name(entry.variant)}" for entry in shown]
     drawn = [*trained, *shown]
     chart = difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
-    numbers = Fold("The committed study", [_committed_table(committed, shown)])
+    numbers = Fold("The longer study", [_committed_table(committed, shown)])
     elements = [Text(lead), chart, numbers]
     return [element for element in elements if element is not None]
 

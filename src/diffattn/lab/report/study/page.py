@@ -116,7 +116,7 @@ def text_document(study: TextStudy, kind: str, claims: Table | None = None) -> D
         Section("parts", "Where does the difference lie?", _parts(study)),
         Section("maps", "What do the maps do?", _maps(study)),
         Section("costs", "What does it cost?", _costs(study)),
-        Section("committed", "What does the committed study say?", _committed(study)),
+        Section("committed", "What does the longer study say?", _committed(study)),
         claims_section(claims),
         Section(
             "provenance",
