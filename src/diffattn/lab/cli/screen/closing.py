@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _WIDTH = 100
-_BEST = "diff_v2"
 
 
 def closing(sentences: Sequence[str], page: Path, text: Path | None = None) -> str:
@@ -19,13 +18,11 @@ def closing(sentences: Sequence[str], page: Path, text: Path | None = None) -> s
     lines = [line for sentence in sentences for line in textwrap.wrap(sentence, _WIDTH)]
     lines += ["", f"Page: {page}"]
     if text is not None:
-        model = text / "runs" / f"{_BEST}-seed0"
-        baseline = text / "runs" / "softmax-seed0"
         lines += [
             "",
-            "Look into two of the models, let one write, ask one:",
-            f"  diffattn inspect {model} {baseline}",
-            f"  diffattn generate {model} --prompt 'def '",
-            f"  diffattn evaluate sliding_perplexity --quick --model {model}",
+            "Look into the best differential model, let it write, evaluate it:",
+            f"  diffattn inspect {text}",
+            f"  diffattn generate {text} --prompt 'def '",
+            f"  diffattn evaluate sliding_perplexity --quick --model {text}",
         ]
     return "\n".join(lines)

@@ -51,9 +51,8 @@ def answer_sentence(study: Study, task: str) -> str:
     if beside := committed_beside(study, task):
         steps = beside["steps"]
         words += (
-            f" The longer study of {beside['seeds']} seeds agrees ({steps[V1]} and "
-            f"{steps[BASELINE]}), but there a V1 whose second map is uniform, and so sees nothing, "
-            f"needs only {steps[UNIFORM]}"
+            f" The longer study of {beside['seeds']} seeds has {steps[V1]} and {steps[BASELINE]}, "
+            f"and {steps[UNIFORM]} for a V1 whose second map is uniform, and so sees nothing"
         )
         words += ": what the second map sees may not be the reason." if beside["shared"] else "."
     elif UNIFORM in members:
