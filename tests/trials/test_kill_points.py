@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from children import in_child
+from diffattn.lab.training.loop.trainer import RunTrainer
 from tally import trial
 from trials import commands
-from trials.commands import call
+from trials.commands import Command, call
 from trials.disk import LOSSES, Recorder
 from trials.tracing import recording
 
@@ -158,28 +160,76 @@ def test_what_is_held_at_a_point_is_what_a_kill_leaves(recorded, warm, name):
             tally.check(what, fault or command.run() or command.difference())
 
 
+def lifetime(warm, command, seconds=None):
+    """Seconds that a process of the command lives, which is killed after so many."""
+    child, began = warm.Process(target=call, args=(command.arguments,)), time.monotonic()
+    child.start()
+    child.join(seconds)
+    child.kill()
+    child.join()
+    return time.monotonic() - began
+
+
 @pytest.mark.scheduled
 @pytest.mark.parametrize(("name", "count"), [("train", 40), ("pack", 25)])
 def test_killed_at_any_time(recorded, warm, name, count):
     """Not at a write but whenever the signal comes."""
     command, rng = recorded(name).command, random.Random(0)
-
-    def run(seconds):
-        child = warm.Process(target=call, args=(command.arguments,))
-        began = time.monotonic()
-        child.start()
-        child.join(seconds)
-        child.kill()
-        child.join()
-        return time.monotonic() - began
-
-    command.start()
-    run(None)
-    command.start()
-    whole = run(None)
+    for _ in range(2):  # the first one loads what the others find loaded
+        command.start()
+        whole = lifetime(warm, command)
     with trial(f"{name} killed at random times", minimum=count) as tally:
         for _ in range(count):
             command.start()
             seconds = rng.uniform(0, whole)
-            run(seconds)
+            lifetime(warm, command, seconds)
             tally.check(f"after {seconds:.3f} s", command.run() or command.difference())
+
+
+def rows_of(log):
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+@pytest.mark.parametrize("kills", [pytest.param(20, marks=pytest.mark.scheduled), 2])
+def test_one_training_is_killed_again_and_again(warm, tmp_path, kills):
+    """Its log has the loss of every step, which is that of the windows it read."""
+    out, rng = tmp_path / "train", random.Random(0)
+    changes = commands.settings(commands.corpus(tmp_path / "text"), 20 + 10 * kills)
+    arguments = ["train", "smoke", "--attention", "diff", "--out", out, *changes]
+    command = Command("train", arguments, out)
+    assert command.run() is None
+    command.expected = command.results()
+    command.start()
+    with trial(f"one training killed {kills} times", minimum=kills + 1) as tally:
+        for number in range(kills):
+            child = warm.Process(target=call, args=(arguments,))
+            rows = rows_of(out / "metrics.jsonl") + rng.randint(3, 12)
+            child.start()
+            while child.is_alive() and rows_of(out / "metrics.jsonl") < rows:
+                time.sleep(1e-3)
+            child.kill()
+            child.join()
+            ended = child.exitcode != -signal.SIGKILL
+            tally.check(f"kill {number}", "it had ended before" if ended else None)
+        tally.check("at the end", command.run() or command.difference())
+
+
+def test_sigterm_is_one_line_and_a_status(recorded):
+    command = recorded("train").command
+    command.start()
+
+    def terminated():
+        real = RunTrainer.training_step
+
+        def training_step(self, *rest):
+            if self.state.global_step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return real(self, *rest)
+
+        RunTrainer.training_step = training_step
+        return call(command.arguments)
+
+    how, line = in_child(terminated)
+    assert how == "done"
+    assert line.startswith("exit 143: diffattn: stopped after step 3 of ")
+    assert (command.out / "checkpoints" / "checkpoint-3" / "manifest.json").exists()
