@@ -82,10 +82,14 @@ def text_study(folder: Path, *, finished: bool = True) -> Folder:
 def recall_study(folder: Path) -> Folder:
     """Two tasks, two types, two trials and a control."""
     write_recall_study(folder)
-    run = folder / "runs" / "noisy_recall-diff-seed0"
+    return _of_study(folder, "noisy_recall-diff-seed0")
+
+
+def _of_study(folder: Path, run: str) -> Folder:
+    """The records of a study and of one of its runs."""
     of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
-    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
-    return Folder(records, lambda: _study_page(folder))
+    names = ("study.json", "results.json", *(f"runs/{run}/{name}" for name in of_run))
+    return Folder(tuple(folder / name for name in names), lambda: _study_page(folder))
 
 
 def evaluation(folder: Path) -> Folder:
@@ -173,29 +177,17 @@ def benchmarks(folder: Path) -> Folder:
 
 def stability_study(folder: Path) -> Folder:
     """Two types at two rates, one run diverged."""
-    write_stability(folder)
-    run = folder / "runs" / "diff-lr0.128-seed1"
-    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
-    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
-    return Folder(records, lambda: _study_page(folder))
+    return _of_study(write_stability(folder), "diff-lr0.128-seed1")
 
 
 def gradient_flow_study(folder: Path) -> Folder:
     """Two types over two widths, and the heads of one."""
-    write_gradient_flow(folder)
-    run = folder / "runs" / "base-diff-seed1"
-    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
-    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
-    return Folder(records, lambda: _study_page(folder))
+    return _of_study(write_gradient_flow(folder), "base-diff-seed1")
 
 
 def scaling_study(folder: Path) -> Folder:
     """Two types, two sizes and two budgets, a fit and an equivalent refused."""
-    write_scaling(folder)
-    run = folder / "runs" / "diff-h64-s200-seed1"
-    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
-    records = (folder / "study.json", folder / "results.json", *(run / name for name in of_run))
-    return Folder(records, lambda: _study_page(folder))
+    return _of_study(write_scaling(folder), "diff-h64-s200-seed1")
 
 
 def claims(folder: Path) -> Folder:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from recall_outcomes import outcome
 
-from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import read_json, write_json
+from diffattn.errors import ConfigError
+from diffattn.files.io import read_json
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.stats.proportions import fisher_exact, wilson_interval
 from diffattn.lab.stats.survival import log_rank
@@ -186,17 +186,3 @@ def test_tasks_must_start_from_softmax():
     twin = config.trials(rates_of(config, {}))[1].config
     with pytest.raises(ConfigError, match="tasks must be a softmax model"):
         RecallStudyConfig(scale="x", tasks=(twin,), learning_rates=(1e-3,))
-
-
-def test_refusals(smoke, tmp_path):
-    with pytest.raises(ConfigError, match="scale must be in"):
-        reproduce("tiny", kind="recall", out=tmp_path / "new")
-    with pytest.raises(ConfigError, match="workers must be 1 or more, got 0"):
-        reproduce("smoke", kind="recall", out=tmp_path / "new", workers=0)
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(ConfigError, match="must hold this configuration to be continued"):
-        reproduce("smoke", kind="recall", out=smoke, seeds=(1,))
-    (tmp_path / "other").mkdir()
-    write_json(tmp_path / "other" / "notes.json", {})
-    with pytest.raises(CheckpointError, match="must be empty or hold a study"):
-        reproduce("smoke", kind="recall", out=tmp_path / "other")

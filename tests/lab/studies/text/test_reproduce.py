@@ -131,15 +131,6 @@ def test_record_of_the_study(study, settings):
     assert record["data"]["train_hash"] in hashes.pop()
 
 
-def test_report_shows_the_study(study):
-    page = (study / "report.html").read_text(encoding="utf-8")
-    for name in NAMES:
-        assert name in page
-    variants = read_json(study / "results.json")["variants"]
-    loss = variants["diff"]["at"]["best"]["validation_loss"]["mean"]
-    assert f"{loss:.4f}" in page
-
-
 def test_the_second_call_is_quick_and_changes_nothing(copied, settings, monkeypatch):
     monkeypatch.setattr(workers, "_Worker", None)  # no process is started
     before = snapshot(copied)
