@@ -1,0 +1,183 @@
+"""The reports of studies on gradient flow, scaling and stability, from made-up folders."""
+
+import shutil
+
+import plotly.graph_objects as go
+import pytest
+
+from diffattn.lab.report.build import build_report, markdown_results
+from diffattn.lab.report.sections.gradient_flow import (
+    over_training,
+    over_width,
+    read_gradient_flow_study,
+)
+from diffattn.lab.report.sections.scaling import loss_chart, read_scaling_study
+from diffattn.lab.report.sections.stability import over_rates, read_stability_study
+from lab.report.made_up_gradient_flow import write_gradient_flow
+from lab.report.made_up_scaling import write_scaling
+from lab.report.made_up_stability import RATES, TYPES, write_stability
+from lab.report.page_reader import shown
+
+WRITERS = {
+    "gradient-flow": write_gradient_flow,
+    "scaling": write_scaling,
+    "stability": write_stability,
+}
+SHOWN = {
+    "gradient-flow": (
+        "Made-up &lt;b&gt;claim&lt;/b&gt;: disagrees (factor 8.00). Of 2 statements: "
+        "disagrees 1 and uninformative 1.",
+        "Made-up &lt;i&gt;statement&lt;/i&gt;.",
+        "Made-up &lt;b&gt;chip&lt;/b&gt;",
+        "Made-up other uninformative start — — below 2 so are the control&#39;s",
+        "the same magnitude is a factor below 2, a constant one that changes by less than a factor "
+        "of 1.5",
+        "DIFF V1 over Softmax, half the heads 8.00 4.00 to 16.00",
+        "Softmax, half the heads, next seed over Softmax, half the heads 1.12 0.56 to 2.25",
+        "DIFF V1 over Softmax, half the heads 3.00 1.50 to 6.00",
+        "width-64 (2 layers, width 64) 8.00",
+        "start, layer 2 0.750 0.062 0.031 to 0.125",
+    ),
+    "scaling": (
+        "Made-up &lt;i&gt;statement&lt;/i&gt;.",
+        "models of 96,000 to 192,000 parameters at equal tokens, and one size with 51,200 to "
+        "102,400 tokens",
+        "DIFF V1 Transformer (softmax) 96,000 4.250 120,000 80 % 60 to 90 % extrapolated",
+        "read for the verdict; not said: made-up &lt;i&gt;reason&lt;/i&gt;",
+        "No fit: made-up &lt;i&gt;why&lt;/i&gt;.",
+        "0.5 0.25 to 0.75",
+        "Made-up &lt;b&gt;chip&lt;/b&gt;",
+        "6.8 billion parameters 2.917 10.93 62.2 % 17 to 232 % 62.3 %",
+        "7.8 billion parameters 2.909 13.12 59.5 % 12 to 296 % 59.5 %",
+        "160 billion tokens 2.536 251.26 63.7 % 55 to 74 % 63.7 %",
+        "25.17 plotted: 25.1708",
+        "0.3201 plotted: 0.3206",
+    ),
+    "stability": (
+        "Made-up verdict.",
+        "Made-up &lt;i&gt;statement&lt;/i&gt;.",
+        "Made-up &lt;b&gt;chip&lt;/b&gt;",
+        "1 of 2 at step 150 diff-lr0.128-seed1",
+        "2 learning rates from 0.002 to 0.128, with 2 seeds",
+        "exceeds the median of the 32 steps before by more than 5 robust standard deviations",
+        "0.250 0.000 to 0.500",
+        "DIFF V1 − Transformer (softmax) Final validation loss 0.128 +0.1250",
+        "0.012 0.046",
+        "Measure Rates Difference 95 % interval p p, Holm Remark",
+        "Final validation loss 0.128 +0.1250 −0.125 to +0.375 0.012 0.046 not both do",
+        "Clipped steps 0.002, 0.128 +0.1250 −0.125 to +0.375 0.012 0.046 at no rate do both",
+        "Sensitivity to the rate — +0.1250 −0.125 to +0.375 0.012 0.046 counted by earlier rules",
+        "DIFF V1 − No attention Final validation loss 0.128 −0.3750",
+        "DIFF V1 − No attention, wider FFN Final validation loss 0.128 −0.3750",
+        "a model whose whole intervals lie 0.1 nats or more below 0 uses its context",
+        "those that say nothing counting with 1",
+    ),
+}
+"""Words of the page, by kind of study."""
+MISSING = {
+    "gradient-flow": ("base-softmax-seed0", "nothing is judged yet"),
+    "scaling": ("softmax-h32-s200-seed0", "nothing is fitted yet"),
+    "stability": ("softmax-lr0.002-seed0", "nothing is counted yet"),
+}
+"""A run, and what the page says without results."""
+
+
+@pytest.fixture(params=WRITERS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def study(kind, tmp_path):
+    return WRITERS[kind](tmp_path / "study")
+
+
+def test_the_page_shows_what_the_records_hold(kind, study):
+    text = shown(study)
+    assert "What is missing" not in text
+    for words in SHOWN[kind]:
+        assert words in text, words
+
+
+def test_the_same_study_gives_the_same_bytes(study):
+    assert build_report(study).read_bytes() == build_report(study).read_bytes()
+
+
+def test_missing_records_are_named(kind, study):
+    run, nothing = MISSING[kind]
+    shutil.rmtree(study / "runs" / run)
+    (study / "results.json").unlink()
+    text = shown(study)
+    assert f"Run {run} was not found." in text
+    assert "results.json is missing" in text
+    assert nothing in text
+
+
+def test_a_scaling_page_begins_with_its_verdict(tmp_path):
+    _, _, after = shown(write_scaling(tmp_path)).partition("Provenance ")  # the contents
+    assert after.startswith("Made-up &lt;b&gt;verdict&lt;/b&gt;. Compared:")
+
+
+def test_charts_of_gradients_hold_every_matrix_at_every_phase_and_width(tmp_path):
+    study = write_gradient_flow(tmp_path)
+    read = read_gradient_flow_study(study)
+    chart = over_training(read, "gradient")
+    assert {trace["name"]: trace["x"] for trace in chart.traces if trace["x"]} == {
+        "W_Q": [1, 9.5], "FFN": [1, 9.5],
+    }  # fmt: skip
+    assert chart.traces[0]["error_y"]["array"] == [8.0, 8.0]
+    (band,) = chart.look["shapes"]
+    assert (band["y0"], band["y1"]) == (0.5, 2.0)
+    assert len(go.Figure(chart.figure).data) == 5
+    assert over_width(read).traces[0]["x"] == [64, 128]
+
+
+def test_markdown_of_gradients(tmp_path):
+    study = write_gradient_flow(tmp_path)
+    lines = markdown_results(study).splitlines()
+    assert lines[2] == (
+        "| Made-up <b>claim</b> | disagrees | start | 8.00 (4.00 to 16.00) | below 2 | — |"
+    )
+    assert len(lines) == 4
+
+
+def test_charts_of_scaling_hold_every_run_and_every_fit(tmp_path):
+    study = write_scaling(tmp_path)
+    axes = read_scaling_study(study).results["axes"]
+    both = loss_chart(axes["parameters"], "parameters")
+    assert [trace["mode"] for trace in both.traces] == 2 * ["lines", "markers"]
+    assert both.traces[1]["x"] == [96_000, 96_000, 192_000, 192_000]
+    assert both.traces[1]["y"] == [4.0, 4.5, 4.0, 4.5]
+    curve = both.traces[0]
+    assert (curve["x"][0], curve["y"][0]) == (
+        96_000,
+        pytest.approx(0.5 * 96_000**-0.5 + 0.5, abs=1e-6),
+    )
+    refused = loss_chart(axes["tokens"], "tokens")
+    assert [trace["mode"] for trace in refused.traces] == ["lines", "markers", "markers"]
+    assert len(go.Figure(refused.figure).data) == 3
+
+
+def test_markdown_of_scaling(tmp_path):
+    study = write_scaling(tmp_path)
+    lines = markdown_results(study).splitlines()
+    assert len(lines) == 2 + 4
+    parts = " | ".join(3 * ["0.5 (0.25 to 0.75)"])
+    assert lines[2] == f"| parameters | Transformer (softmax) | {parts} | 192,000 | — | — |"
+    assert lines[5] == "| tokens | DIFF V1 | — | — | — | 102,400 | — | — |"
+
+
+def test_charts_of_stability_hold_every_type_and_rate(tmp_path):
+    study = write_stability(tmp_path)
+    chart = over_rates(read_stability_study(study), "loss", "chart")
+    assert [trace["x"] for trace in chart.traces] == 2 * [list(RATES)]
+    assert chart.traces[0]["error_y"]["array"] == [0.25, 0.25]
+    assert len(go.Figure(chart.figure).data) == len(TYPES)
+
+
+def test_markdown_of_stability(tmp_path):
+    study = write_stability(tmp_path)
+    lines = markdown_results(study).splitlines()
+    assert len(lines) == 2 + 4
+    cells = " | ".join(["0.250 (0.000 to 0.500)"] * 4)
+    assert lines[-1] == f"| DIFF V1 | 0.128 | 1 of 2 | {cells} |"
