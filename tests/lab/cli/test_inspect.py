@@ -52,12 +52,22 @@ def test_a_run_becomes_a_page(cli, tmp_path):
         "writing the page",
     ]
     page = out.read_text(encoding="utf-8")
-    assert "<h1>Attention of run, again</h1>" in page
+    assert "<h1>Where run, again look in “abc”</h1>" in page
     assert page.count('<article class="card"') == 2
     assert "diff · " in page
     again = cli("inspect", run, "--text", "abc", "--out", out)  # its own page
     assert again.code == 0
-    assert "<h1>Attention of run</h1>" in out.read_text(encoding="utf-8")
+    assert "<h1>Where run looks in “abc”</h1>" in out.read_text(encoding="utf-8")
+
+
+def test_without_a_text_an_example_is_read_into_a_page_below_runs(
+    cli, folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli("inspect", folder).out == "runs/attention-tiny.html\n"
+    page = (tmp_path / "runs" / "attention-tiny.html").read_text(encoding="utf-8")
+    assert "<h1>Where tiny looks in “Return the first item of the list." in page
+    assert "the text goes on" in page  # the model takes 64 tokens
 
 
 def test_a_file_layers_and_a_cut(cli, folder, tmp_path):
@@ -74,7 +84,6 @@ def test_a_file_layers_and_a_cut(cli, folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "one of --text, --file and --needle must be given, got none"),
         (("--text", "a", "--needle"), "got --text and --needle"),
         (("--text", ""), "must hold one token or more, got none"),
         (("--text", "a", "--set", "length=9"), "--set is for --needle, got a text"),

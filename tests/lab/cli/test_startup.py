@@ -84,7 +84,7 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("generate {out} --prompt a --temperature inf", "--temperature must be finite"),
         ("generate {out} --top-k 3", "--top-k and --top-p need --temperature"),
         ("inspect a a --text a --out {out}", "labels must differ"),
-        ("inspect a --out {out}", "one of --text, --file and --needle must be given"),
+        ("inspect a --text b --needle --out {out}", "got --text and --needle"),
         ("inspect a --needle --set dept=1 --out {out}", "Did you mean 'depth'?"),
         ("inspect a --text a --layers one --out {out}", "--layers: must be whole numbers"),
         ("pack {out} --out {out} --vocab-size 3", "vocab_size must be at least 257"),

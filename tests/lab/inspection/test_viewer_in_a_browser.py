@@ -93,7 +93,9 @@ def test_the_browser_would_tell(page, three, tmp_path):
     broken.write_text(content.replace("</main>", "<script>document.title = 1</script></main>"))
     shown(page, broken)
     assert any("Content Security Policy" in json.dumps(event) for event in page.complaints())
-    assert page.run("document.title") == "Attention of diff, llama, diff_v2"
+    assert page.run("document.title") == (
+        "Where diff, llama, diff_v2 look in “The city </script><script>alert(1)</script> is n …”"
+    )
     loading = tmp_path / "loading.html"
     loading.write_text("<!doctype html><img src='elsewhere.png'><script>nothing()</script>")
     page.open(loading.as_uri(), 800, 600)
@@ -128,8 +130,30 @@ def test_pickers_show_the_models_numbers(page, three, folders, number, kind):
     assert page.complaints() == []
 
 
+def show_mean(page, layer):
+    """The mean of the heads of a layer, of all models."""
+    page.choose(card(0, ".layer"), str(layer))
+    page.choose(card(0, ".head"), "mean")
+    ready(page, 0, layer, "mean")
+
+
+def test_the_page_begins_with_the_largest_weight_away_from_the_last_tokens(page, three, folders):
+    shown(page, three)
+    for number, kind in enumerate(("diff", "llama", "diff_v2")):
+        model = LanguageModel.load(folders[kind], device="cpu")
+        ids = [*model.start(), *model.encode(TEXT)]
+        layers = attention_rows(model.network, torch.tensor([ids]))
+        largest = [layer.signed[:, -1, 1:-3].max().item() for layer in layers]
+        place = largest.index(max(largest))
+        head, key = divmod(int(layers[place].signed[:, -1, 1:-3].argmax()), len(ids) - 4)
+        ready(page, number, place, head)
+        if number == 0:  # the others follow, as they read the same text
+            assert page.run("[chosen[0].query, chosen[0].key]") == [len(ids) - 1, 1 + key]
+
+
 def test_layers_and_heads_change_together_or_alone(page, three):
     shown(page, three)
+    show_mean(page, 1)
     page.choose(card(0, ".layer"), "0")
     for number in range(3):
         ready(page, number, 0, "mean")
@@ -145,6 +169,7 @@ def test_layers_and_heads_change_together_or_alone(page, three):
 
 def test_pointing_at_a_map_shows_that_cell_and_a_click_keeps_it(page, three, folders):
     shown(page, three)
+    show_mean(page, 1)
     x, y, width, _ = page.box(card(0, 'canvas[data-kind="d"]'))
     cell, margin = page.run(
         "(a => [a.cell, a.margin])(place(cards[0].canvases.d.canvas, cards[0].view,"
@@ -226,6 +251,7 @@ def test_switches(page, three):
 
 def test_the_keyboard_does_it_all(page, three):
     shown(page, three)
+    show_mean(page, 1)
     for _ in range(30):
         page.press("Tab")
         if page.run("document.activeElement.classList.contains('token')"):
@@ -284,6 +310,7 @@ def test_shares_of_segments_are_the_protocols(page, folders, tmp_path, text, kin
     request = Request(text=NeedleText(length=300, haystack=str(source)))
     path = inspect_models({kind: folders[kind]}, request, tmp_path / "page.html", device="cpu")
     shown(page, path)
+    page.choose(card(0, ".layer"), "1")
     page.choose(card(0, ".head"), "1")
     ready(page, 0, 1, 1)
     tables = [
@@ -381,6 +408,7 @@ def test_a_damaged_page_says_so(page, three, tmp_path):
     broken = tmp_path / "broken.html"
     broken.write_text(content[:start] + "AAAAAAAA" + content[start + 8 :], encoding="utf-8")
     page.open(broken.as_uri(), 1200, 900)
+    page.choose(card(0, ".layer"), "1")
     page.until(
         f"document.querySelector('{card(0, '.state')}').textContent.startsWith('These maps cannot')"
     )

@@ -14,7 +14,7 @@ _Models = Annotated[
     ),
 ]
 _Out = Annotated[Path | None, typer.Option(help="page to write [runs/attention-LABEL.html]")]
-_Text = Annotated[str | None, typer.Option(help="text to read")]
+_Text = Annotated[str | None, typer.Option(help="text to read [an example]")]
 _File = Annotated[Path | None, typer.Option(help="or a file of text")]
 _Needle = Annotated[
     bool, typer.Option("--needle", help="or a number hidden in a long text, and a question")
@@ -68,7 +68,7 @@ def inspect_(
         layers=_layer_numbers(layers),
         text=chosen_text(text, file, needle, set_ or []),
         max_tokens=max_tokens,
-        cut=cut,
+        cut=cut or text is file is None,  # the example
         add_bos=bos,
     )
     require_page_destination(out, force=force)

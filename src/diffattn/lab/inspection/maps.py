@@ -17,6 +17,8 @@ from diffattn.probes.unwrapped import unwrapped
 
 MOST_WEIGHTS = 100_000_000
 """On one page, all models together: about as many bytes, which a browser still opens."""
+_NEIGHBOURS = 3
+"""Tokens at the end of a text: nearly every model has a head that looks there."""
 _ROW_SCALES_UP_TO = 5_000_000
 """Weights of a page up to which every row has a scale. They cannot be compressed and take 6.7 MB.
 Twice as many weights with one scale take about as much at most."""
@@ -28,6 +30,7 @@ def viewed_layers(
     *,
     layers: Sequence[int] | None = None,
     spans: Sequence[tuple[int, int]] = (),
+    sought: tuple[int, int] | None = None,
     room: int = MOST_WEIGHTS,
     num_models: int = 1,
 ) -> list[ViewedLayer]:
@@ -43,6 +46,8 @@ def viewed_layers(
         ids: The text's tokens, BOS included.
         layers: Counted from 0. Default: all.
         spans: First token of each segment and the one after its last; none for a plain text.
+        sought: The same of the keys among which the clearest weight is looked for. Default: all
+            but the first, and the last query with its neighbours.
         room: Weights that the page can still take.
         num_models: On the page; the fewer, the finer weights are stored.
 
@@ -66,7 +71,7 @@ def viewed_layers(
     row_scales = weights * num_models <= _ROW_SCALES_UP_TO
     viewed = []
     for layer in shown:
-        viewed.append(_viewed_layer(label, network, layer, rows[layer], spans, row_scales))
+        viewed.append(_viewed_layer(label, network, layer, rows[layer], spans, row_scales, sought))
         rows[layer] = None  # type: ignore[call-overload]  # as large as all codes
     return viewed
 
@@ -78,6 +83,7 @@ def _viewed_layer(
     rows: LayerRows,
     spans: Sequence[tuple[int, int]],
     row_scales: bool,
+    sought: tuple[int, int] | None,
 ) -> ViewedLayer:
     if bool(rows.maps.triu(1).any()):
         raise ConfigError(f"{label}: attention must be causal, got weights on later tokens.")
@@ -86,7 +92,24 @@ def _viewed_layer(
     maps = rows.maps.cpu().double().numpy()  # [H, maps, T, T]
     codes, scales, error = to_codes(maps, row_scales=row_scales)
     sums = _sums(rows, spans)
-    return ViewedLayer(index=layer, codes=codes, scales=scales, lam=lam, error=error, sums=sums)
+    return ViewedLayer(
+        index=layer,
+        codes=codes,
+        scales=scales,
+        lam=lam,
+        error=error,
+        sums=sums,
+        clearest=_clearest(rows.signed, sought),
+    )
+
+
+def _clearest(signed: Tensor, sought: tuple[int, int] | None) -> tuple[float, int, int]:
+    """The largest weight of the last query, its head and its key."""
+    tokens = signed.shape[-1]
+    first, end = sought or ((1, tokens - _NEIGHBOURS) if tokens > _NEIGHBOURS + 1 else (0, tokens))
+    weights = signed[:, -1, first:end]
+    head, key = divmod(int(weights.argmax()), weights.shape[-1])
+    return float(weights[head, key]), head, first + key
 
 
 def _num_weights(label: str, network: Any, layers: int, tokens: int, room: int) -> int:

@@ -9,6 +9,8 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.files import normalise_line_ends, read_text
 from diffattn.lab.records.settings import read_settings, require_counts
 
+EXAMPLE = "Return the first item of the list. Return the last item of the list. Return the"
+"""Read where no text is given: a model that copies looks from its end at what followed before."""
 LIMIT = 512
 """Tokens of a text, unless the user allows more."""
 
@@ -50,7 +52,7 @@ class Request:
 def chosen_text(
     text: str | None, file: Path | None, needle: bool, settings: Sequence[str]
 ) -> str | NeedleText:
-    r"""The text of a command line, with ``\n`` at the end of its lines.
+    r"""The text of a command line, with ``\n`` at the end of its lines. Default: an example.
 
     Args:
         text: Of ``--text``.
@@ -70,15 +72,16 @@ def chosen_text(
         )
         if is_given
     ]
-    if len(given) != 1:
+    if len(given) > 1:
         raise ConfigError(
-            "inspect: one of --text, --file and --needle must be given, "
-            f"got {' and '.join(given) or 'none'}."
+            f"inspect: one of --text, --file and --needle must be given, got {' and '.join(given)}."
         )
     if needle:
         return _needle_text(settings)
     if settings:
         raise ConfigError("inspect: --set is for --needle, got a text.")
+    if not given:
+        return EXAMPLE
     if file is not None:
         text = read_text(file)
         if text is None:

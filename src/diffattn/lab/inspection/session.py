@@ -58,7 +58,13 @@ def inspect_models(
         spans = [(segment.start, segment.end) for segment in text.segments]
         room = MOST_WEIGHTS - sum(layer.codes.size for v in viewed for layer in v.layers)
         layers = viewed_layers(
-            model, ids, layers=request.layers, spans=spans, room=room, num_models=len(models)
+            model,
+            ids,
+            layers=request.layers,
+            spans=spans,
+            sought=next(((s.start, s.end) for s in text.segments if s.name == "needle"), None),
+            room=room,
+            num_models=len(models),
         )
         viewed.append(
             ViewedModel(

@@ -44,7 +44,15 @@ def made_up_layer(
         sums = np.stack(
             [np.stack([x[..., s.start : s.end].sum(-1) for s in segments], -1) for x in kinds]
         )
-    layer = ViewedLayer(index=index, codes=codes, scales=scales, lam=lam, error=error, sums=sums)
+    layer = ViewedLayer(
+        index=index,
+        codes=codes,
+        scales=scales,
+        lam=lam,
+        error=error,
+        sums=sums,
+        clearest=(0.5 + 0.1 * index, 0, 0),
+    )
     return layer, weights, lam
 
 

@@ -2,18 +2,18 @@
 
 const byId = (id) => document.getElementById(id);
 const controls = ["hide-bos", "absolute", "own-range", "range", "by", "shown", "zoom"];
-// Of every text: the query and key that are chosen, and those under the pointer.
-const chosen = data.texts.map((text) => {
-  const needle = text.segments.find((segment) => segment[0] === "needle");
-  const last = text.tokens.length - 1;
-  return { query: last, key: needle ? needle[1] : Math.min(1, last), over: null };
+// Of every text: the query and key that are chosen, and those under the pointer. At first the last
+// query, in the head that looks most at one token, and that token.
+const chosen = data.texts.map((text, i) => {
+  const { start } = data.models.find((model) => model.text === i);
+  return { query: text.tokens.length - 1, key: start.key, over: null };
 });
 const cards = Array.from(document.querySelectorAll(".card"), (element) => {
   const number = Number(element.dataset.model);
   const model = data.models[number];
   return {
     element, number, model, text: data.texts[model.text], chosen: chosen[model.text],
-    place: model.layers.length - 1, head: model.heads[model.heads.length - 1] > 1 ? "mean" : 0,
+    place: model.start.place, head: model.start.head,
     find: (selector) => element.querySelector(selector), spans: [], canvases: {}, limits: {},
   };
 });
@@ -119,7 +119,6 @@ function buildMaps(card) {
     card.canvases[kind] = { figure, canvas };
     return figure;
   }));
-  card.find(".maps").dataset.count = wanted.length;
 }
 
 // Everything of a card that depends on what is chosen.
@@ -197,15 +196,8 @@ function bringIntoSight(frame, span) {
 }
 
 function describe(card) {
-  const { text, planes, model } = card, at = card.chosen.over || card.chosen;
+  const { text, planes } = card, at = card.chosen.over || card.chosen;
   const query = at.query, key = Math.min(at.key, at.query), i = rowStart(query) + key;
-  const head = card.head === "mean" ? "mean of " + card.layer.heads + " heads" : "head " + card.head;
-  let row = 0;
-  for (let j = 0; j <= query; j++) row += planes.d[rowStart(query) + j];
-  const lam = planes.lam ? "; λ = " + shown(planes.lam[query]) + ", so the row sums to " + shown(row) : "";
-  card.find(".state").textContent =
-    "Layer " + model.layers[card.place] + ", " + head + ", query " + named(text, query) + lam + "." +
-    (firstShown() ? " The first token is hidden." : "");
   const rows = isDiff(card)
     ? [["A₁", "a1", planes.a1[i]], ["A₂", "a2", planes.a2[i]], ["λ", "lam", planes.lam[query]],
        ["A₁ − λA₂", "d", planes.d[i]]]
@@ -223,7 +215,21 @@ function describe(card) {
     line.append(header, cell);
     return line;
   }));
+  describeState(card);
   describeTop(card);
+}
+
+// Of the chosen query alone: a line that grew under the pointer would move the maps.
+function describeState(card) {
+  const { text, planes } = card, { query } = card.chosen;
+  const row = planes.d.subarray(rowStart(query), rowStart(query + 1));
+  const most = row.indexOf(Math.max(...row.subarray(Math.min(firstShown(), query))));
+  card.find(".state").textContent =
+    "Layer " + card.model.layers[card.place] + ", " +
+    (card.head === "mean" ? "mean of " + card.layer.heads + " heads" : "head " + card.head) +
+    ": query " + named(text, query) + " looks most at " + named(text, most) + ", " + shown(row[most], 2) +
+    (planes.lam ? "; λ = " + shown(planes.lam[query]) + ", so the row sums to " + shown(row.reduce((a, b) => a + b, 0)) : "") +
+    "." + (firstShown() ? " The first token is hidden." : "");
 }
 
 function header(table, words) {
@@ -404,5 +410,6 @@ window.addEventListener("beforeprint", () => { printing = true; redraw(); });
 window.addEventListener("afterprint", () => { printing = false; redraw(); });
 let width = window.innerWidth;
 window.addEventListener("resize", () => { if (width !== window.innerWidth) { width = window.innerWidth; redraw(); } });
+byId("options").open = window.matchMedia("(min-width: 40rem)").matches;
 cards.forEach(build);
 cards.forEach(refresh);

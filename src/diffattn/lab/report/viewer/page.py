@@ -16,6 +16,8 @@ from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, ViewedTe
 GENERATOR = "diffattn inspect"
 """The command that the page names as its maker."""
 _SUM_LEVELS = 65_535
+_MOST_CHARACTERS = 48
+"""Of the text in the title."""
 _SCRIPTS = ("viewer_data.js", "viewer_drawing.js", "viewer.js")
 
 
@@ -57,13 +59,12 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
         for i, model in enumerate(models)
         for place, layer in enumerate(model.layers)
     ]
-    labels = [model.label for model in models]
     return write_page(
         out,
         "viewer.html.j2",
         script="\n".join(map(template_text, _SCRIPTS)),
         style=template_text("viewer.css"),
-        title=f"Attention of {', '.join(labels)}",
+        title=_title(models),
         generator=f"{GENERATOR} {__version__}",
         notes=_notes(models, texts),
         groups=_groups(models, texts),
@@ -72,6 +73,14 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
         row_scales=all(x.scales is not None for model in models for x in model.layers),
         error=f"{max(layer.error for model in models for layer in model.layers):.1g}",
     )
+
+
+def _title(models: Sequence[ViewedModel]) -> str:
+    """The models, and how the text of the first one begins."""
+    labels = [model.label for model in models]
+    begins = " ".join(_content(models[0].text).decode("utf-8", "replace").split())
+    cut = f"{begins[:_MOST_CHARACTERS].rstrip()} …" if len(begins) > _MOST_CHARACTERS else begins
+    return f"Where {', '.join(labels)} {'looks' if len(labels) == 1 else 'look'} in “{cut}”"
 
 
 def _notes(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[str]:
@@ -132,7 +141,10 @@ def _text(text: ViewedText) -> dict[str, Any]:
 
 def _model(model: ViewedModel, texts: Sequence[ViewedText]) -> dict[str, Any]:
     first = model.layers[0]
+    place = max(range(len(model.layers)), key=lambda i: model.layers[i].clearest[0])
+    _, head, key = model.layers[place].clearest
     return {
+        "start": {"place": place, "head": head, "key": key},
         "label": model.label,
         "text": texts.index(model.text),
         "layers": [layer.index for layer in model.layers],

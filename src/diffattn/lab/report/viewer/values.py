@@ -46,6 +46,8 @@ class ViewedLayer:
     sums: np.ndarray | None
     """``[kinds, H, T, segments]``: attention on each segment, of A, or of A1, A2 and
     abs(A1 − λ A2)."""
+    clearest: tuple[float, int, int]
+    """The largest weight of the last query away from its neighbours, its head and its key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
