@@ -53,6 +53,18 @@ def test_bytes_and_lambda_give_the_models_maps(models, kind, fine, monkeypatch):
         assert (off <= steps[:, 0] + np.abs(lam) * steps[:, 1] + LAMBDA_ROUNDING).all()
 
 
+@pytest.mark.parametrize("sought", [None, (2, 4)])
+def test_the_clearest_weight_of_the_last_query(models, sought):
+    model = models["diff"]
+    first, end = sought or (1, LENGTH - 3)
+    layers = viewed_layers(model, IDS, sought=sought)
+    for layer, rows in zip(layers, attention_rows(model.network, torch.tensor([IDS])), strict=True):
+        weight, head, key = layer.clearest
+        assert first <= key < end
+        assert weight == rows.signed[head, -1, key] == rows.signed[:, -1, first:end].max()
+    assert viewed_layers(model, IDS[:1])[0].clearest[1:] == (0, 0)
+
+
 def test_the_difference_is_that_of_the_rows(models):
     model = models["diff"]
     layer = viewed_layers(model, IDS, layers=(1,))[0]
