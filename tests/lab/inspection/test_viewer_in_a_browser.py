@@ -99,9 +99,7 @@ def test_the_browser_would_tell(page, three, tmp_path):
     broken.write_text(content.replace("</main>", "<script>document.title = 1</script></main>"))
     shown(page, broken)
     assert any("Content Security Policy" in json.dumps(event) for event in page.complaints())
-    assert page.run("document.title") == (
-        "Where diff, llama, diff_v2 look in “The city </script><script>alert(1)</script> is n …”"
-    )
+    assert page.run("document.title").startswith("Where diff, llama, diff_v2 look in “The city </s")
     loading = tmp_path / "loading.html"
     loading.write_text("<!doctype html><img src='elsewhere.png'><script>nothing()</script>")
     page.open(loading.as_uri(), 800, 600)
@@ -313,14 +311,8 @@ def test_shares_of_segments_are_the_protocols(page, folders, tmp_path, text, kin
         for name in ("here", "everywhere")
     ]
     for rows in tables:
-        assert [row[0].split(" (")[0] for row in rows] == [
-            "BOS",
-            "noise before",
-            "needle",
-            "noise after",
-            "question",
-            "noise",
-        ]
+        names = ", ".join(row[0].split(" (")[0] for row in rows)
+        assert names == "BOS, noise before, needle, noise after, question, noise"
     spans = page.run("data.texts[0].segments.map(s => [s[1], s[2]])")
     model = LanguageModel.load(folders[kind], device="cpu")
     ids = torch.tensor([page_ids(model, source)])
