@@ -72,6 +72,7 @@ class Exact:
         self.inputs, self.leaves, self.maps = inputs, leaves, maps
         batch, num_queries, num_heads = inputs.q.shape[:3]
         self.chosen = parts(batch, num_heads, num_queries, inputs.k.shape[1])
+        self._values: dict[bool, dict[str, _Compared]] = {}
 
     @cached_property
     def weights(self) -> Tensor:
@@ -83,16 +84,6 @@ class Exact:
         for part in self.chosen:
             mask[part.batch, part.first : part.last, part.head] = 1
         return drawn * mask
-
-    @cached_property
-    def output(self) -> "dict[str, _Compared]":
-        """The exact output."""
-        return _expected(self.inputs, self.chosen, self.weights, gradients=False)
-
-    @cached_property
-    def output_and_gradients(self) -> "dict[str, _Compared]":
-        """The exact output and the gradient of every tensor."""
-        return _expected(self.inputs, self.chosen, self.weights, gradients=True)
 
     @classmethod
     def diff(cls, inputs: DiffAttentionInputs) -> "Exact":
@@ -122,12 +113,15 @@ class Exact:
         """
         out = run() if gradients else torch.no_grad()(run)()
         values = output_and_gradients(out, self.leaves, self.weights if gradients else None)
-        exact = self.output_and_gradients if gradients else self.output
+        if gradients not in self._values:
+            self._values[gradients] = _expected(
+                self.inputs, self.chosen, self.weights, gradients=gradients
+            )
         rows = sum(part.last - part.first for part in self.chosen)
         heads = len({(part.batch, part.head) for part in self.chosen})
         is_all = rows == math.prod(self.inputs.q.shape[:3])
         compared = "everything" if is_all else f"{rows:,} rows of {heads} heads"
-        return _worst(values, exact, self.maps) | {"compared": compared}
+        return _worst(values, self._values[gradients], self.maps) | {"compared": compared}
 
 
 def check_diff(

@@ -58,8 +58,10 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
             biased = nn.Linear(plain.in_features, plain.out_features, device="meta")
             setattr(made, name, biased)
     made.load_state_dict(state, assign=True)
-    window = _window(source, config, layer)
-    if window is not None:
+    window = config.get("sliding_window")
+    # Phi's lower layers see this many tokens, themselves included.
+    is_lower = layer < config["num_hidden_layers"] // 2
+    if source.layout.name == "phi4flash" and is_lower and window is not None:
         made.operator = partial(diff_attention, window=window)
     return made.eval()
 
@@ -82,13 +84,6 @@ def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, 
             f"{source.name}: heads must be pairs, got {heads} over {kv_heads} key/value heads."
         )
     return heads // 2, kv_heads // 2, config["hidden_size"] // heads
-
-
-def _window(source: Source, config: Mapping[str, Any], layer: int) -> int | None:
-    """Phi's lower layers see this many tokens, themselves included."""
-    if source.layout.name != "phi4flash" or layer >= config["num_hidden_layers"] // 2:
-        return None
-    return config.get("sliding_window")
 
 
 def _state(source: Source, layer: int, made: DiffAttention) -> dict[str, Tensor]:

@@ -70,7 +70,9 @@ def _attention(
             scores = q[:, :, 2 * head + number] @ key.transpose(1, 2) / math.sqrt(width)
             maps.append(scores.masked_fill(hidden, -math.inf).softmax(-1))
         if v1:
-            lam, lambda_init = _lambda(w, depth)
+            q1, k1, q2, k2 = (w[name] for name in LAMBDAS)
+            lambda_init = 0.8 - 0.6 * math.exp(-0.3 * depth)
+            lam = torch.exp(q1 @ k1) - torch.exp(q2 @ k2) + lambda_init
             out = (maps[0] - lam * maps[1]) @ v[:, :, group]
             norm = _norm(out, w.get("subln"), config.head_norm_eps)
             outputs.append((1 - lambda_init) * norm)
@@ -78,12 +80,6 @@ def _attention(
             lam = torch.sigmoid(x @ w["lambda_proj"][head])[:, :, None]
             outputs.append(maps[0] @ v[:, :, group] - lam * (maps[1] @ v[:, :, group]))
     return torch.cat(outputs, -1) @ w["o"].T
-
-
-def _lambda(w: dict[str, Tensor], depth: int) -> tuple[Tensor, float]:
-    q1, k1, q2, k2 = (w[name] for name in LAMBDAS)
-    lambda_init = 0.8 - 0.6 * math.exp(-0.3 * depth)
-    return torch.exp(q1 @ k1) - torch.exp(q2 @ k2) + lambda_init, lambda_init
 
 
 def _rotate(x: Tensor, angles: tuple[Tensor, Tensor], rope: str) -> Tensor:

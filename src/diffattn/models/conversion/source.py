@@ -69,8 +69,11 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
             where = path if Path(path).is_file() else f"{path}/{name}"
             tensors |= _read_tensors(where, file, stack, tensors)
         kind, names = _choose_layout(path, settings, tensors, layout)
-        if kind.name == "diffattn":
-            tensors = _use_saved_names(tensors)
+        if kind.name == "diffattn":  # its names in memory become those in files
+            tensors = {
+                name if saved_name(name) in tensors else saved_name(name): tensor
+                for name, tensor in tensors.items()
+            }
         yield Source(path, folder, tensors, settings, kind, names)
 
 
@@ -136,14 +139,6 @@ def _read_tensors(
             raise CheckpointError(f"{where}: {short(name)} must stand in one file, got two.")
         tensors[name] = LazyTensor(tuple(part.get_shape()), dtype, partial(handle.get_tensor, name))
     return tensors
-
-
-def _use_saved_names(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Rename tensors of this package that were saved under their names in memory."""
-    return {
-        name if saved_name(name) in tensors else saved_name(name): tensor
-        for name, tensor in tensors.items()
-    }
 
 
 def _choose_layout(
