@@ -16,9 +16,7 @@ def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
 
     Below 0 the second map is added, not subtracted; above 1 a row of the difference sums to less
     than 0. Nothing clamps λ (arXiv:2410.05258v2, Eq. (2)).
-
-    Args:
-        layers: Of :meth:`diffattn.probes.lambdas.LambdaStatistics.result`.
+    ``layers`` are results of :class:`diffattn.probes.lambdas.LambdaStatistics`.
     """
     flags = []
     for number, layer in enumerate(layers):

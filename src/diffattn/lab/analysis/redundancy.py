@@ -19,9 +19,6 @@ class MapGram:
     in common, as early queries see few keys, so the correlation is also given: the cosine of
     the rows minus their means over visible keys. Two uniform maps have cosine 1 and no
     correlation.
-
-    Args:
-        num_heads: H.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -63,9 +60,6 @@ class HeadCka:
     :math:`D_v / (D_v + n)`). Computed from features: no n by n matrix is made.
 
     Source: arXiv:2010.15327, Eq. (2) and (3); arXiv:1905.00414 for linear CKA.
-
-    Args:
-        num_heads: H.
     """
 
     def __init__(self, num_heads: int) -> None:

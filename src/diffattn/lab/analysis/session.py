@@ -82,13 +82,9 @@ def analyze(
             too; without weights that alone.
         documents: Opens the text.
         source: Of the text, for the record.
-        settings: See :class:`AnalysisSettings`.
         verify: Whether to compare the models' files with their manifests.
         on_start: Given the label of each model before it is loaded.
         on_progress: Given windows done and in all.
-
-    Returns:
-        The record of all models.
 
     Raises:
         ConfigError: The text is too short, a window is too long for a model, or a model gives no
@@ -221,13 +217,7 @@ def _initial_lambdas(network: Any) -> list[float] | None:
     if config.model_type == "diffllama":
         layers = unwrapped(network).model.layers
         return [float(layer.self_attn.lambda_init) for layer in layers]
-    return initial_lambdas(
-        {
-            "attention_type": getattr(config, "attention_type", None),
-            "num_hidden_layers": config.num_hidden_layers,
-            "lambda_init": getattr(config, "lambda_init", None),
-        }
-    )
+    return initial_lambdas(config.to_dict())
 
 
 def _windows(

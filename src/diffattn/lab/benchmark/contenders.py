@@ -65,9 +65,8 @@ class Contender:
 def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every contender on one shape of the operator, T first.
 
-    Args:
-        case: Shape ``B``, ``H``, ``d``, ``N`` (and ``S``: cached keys), ``attention``.
-        only: Names of backends besides T. Default: all.
+    The case has the shape ``B``, ``H``, ``d``, ``N`` (and ``S``: cached keys), ``attention``.
+    ``only`` names backends besides T. Default: all.
     """
     inputs = draw_inputs(case)
     q, k, v = softmax_twin(inputs)

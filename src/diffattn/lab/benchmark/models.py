@@ -150,9 +150,8 @@ def smallest_bytes(case: Case) -> int:
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every model of one case, T first; all hold freshly drawn weights.
 
-    Args:
-        case: Shape ``size``, ``B`` and ``N``; to decode also ``S``, the cached tokens.
-        only: Names of contenders besides T. Default: all.
+    The case has the shape ``size``, ``B`` and ``N``; to decode also ``S``, the cached tokens.
+    ``only`` names contenders besides T. Default: all.
     """
     make = _trained if case.suite == "models" else _generating
     return [
@@ -241,7 +240,6 @@ def build(
     """A model of our class, or transformers' Llama or DiffLlama of the same size.
 
     Args:
-        config: The matched configuration.
         implementation: ``attn_implementation``.
         whose: ``"diffattn"`` or ``"transformers"``.
         attention_type: ``"softmax"`` or ``"diff"`` for transformers' models.

@@ -31,7 +31,6 @@ def assert_close_to_reference(
     Args:
         op: Called as ``op(q, k, v, lam, backend=..., **options)``.
         inputs: Arguments in the dtype to test.
-        backend: Name of the backend to test.
         gradients: Compare the gradients too, unless called under ``torch.no_grad``.
 
     Raises:
@@ -59,10 +58,8 @@ def compare_to_reference(
     """The comparisons of :func:`assert_close_to_reference`, one per tensor.
 
     Args:
-        op: Called as ``op(q, k, v, lam, backend=..., **options)``.
+        op, gradients: As there.
         inputs: Arguments in the dtype to test; gradients of those that require one.
-        backend: Name of the backend to test.
-        gradients: Compare the gradients too, unless called under ``torch.no_grad``.
         lay_out: How the gradient of the output lies in memory.
         oracle: Gives the exact result, called as ``oracle(q, k, v, lam, **options)`` in float64.
             Default: ``op`` on the backend ``reference``.
@@ -147,9 +144,7 @@ def output_and_gradients(
 def exact_weights(out: Tensor, drawn_on: torch.device | str = "cpu") -> Tensor:
     """The gradient given to every run: numbers that each tested dtype holds exactly.
 
-    Args:
-        out: Any shape.
-        drawn_on: Where they are drawn, on which the values depend.
+    The values depend on the device that they are ``drawn_on``.
     """
     generator = torch.Generator(drawn_on).manual_seed(1)
     drawn = torch.randint(-8, 9, out.shape, generator=generator, device=drawn_on)

@@ -31,7 +31,6 @@ def measured_errors(
         model: The reference in the dtype to judge. It is not changed.
         exact: Results of the same weights in float64.
         ulps: Units by which the weights are moved.
-        num_runs: How many.
         size: Of a tensor. Default: its largest absolute value.
 
     Returns:

@@ -22,9 +22,6 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
     with the row's largest (twice that, and 2 L for the difference) and is normalised (that again,
     and S + 3 for the sum); the product with V and the subtraction add S + 5.
 
-    Args:
-        inputs: Arguments of the call.
-
     Returns:
         n and M.
     """
@@ -56,7 +53,6 @@ def rounding_errors(
     first order: in bfloat16 a logit of 1e4 is known to 40 only.
 
     Args:
-        inputs: Arguments of the call.
         weights: Gradient of the output, ``[B, T, H, Dv]``.
         scores: See :func:`row_blocks`.
 

@@ -14,15 +14,10 @@ BLOCK_SCORES = 2**24
 
 
 def row_blocks(inputs: DiffAttentionInputs, scores: int = BLOCK_SCORES) -> Iterator[Tensor]:
-    """The query rows in blocks.
+    """The query rows in blocks, int64 ``[R]``, on the device of the inputs.
 
-    Args:
-        inputs: Arguments of a call.
-        scores: Entries of both maps, all heads and batch rows, in one block at most; a block has
-            one row at least.
-
-    Yields:
-        int64 ``[R]``, on the device of the inputs.
+    ``scores`` is the number of entries of both maps, all heads and batch rows, in one block at
+    most; a block has one row at least.
     """
     batch, num_queries, num_heads = inputs.q.shape[:3]
     per_row = 2 * batch * num_heads * inputs.k.shape[1]

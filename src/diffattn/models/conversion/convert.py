@@ -73,7 +73,6 @@ def convert(
         source: A model folder, a run directory or one ``.safetensors`` file.
         target: ``"diffattn"``, ``"diffllama"``, ``"original"``; or an attention type: of a softmax
             model a name of ``STARTS`` or ``STARTED_CONTROLS``, of Shared DIFF ``"diff"``.
-        out: The new folder.
         layout: Layout of the source, if neither ``config.json`` nor its names say it.
         changes: Fields of the configuration to set, and ``rope_theta``.
         verify: Compare the source with its manifest first, if it has one.

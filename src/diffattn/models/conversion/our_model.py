@@ -132,8 +132,6 @@ def rows_to_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -> 
     """Rows of a weight ``[heads * maps * D, ...]`` or a bias of another layout, in our order.
 
     Args:
-        x: Weight or bias.
-        heads: Heads of the operator.
         maps: Maps of one head, 1 or 2.
         pairs: Order of the maps there.
         rope: Order of the channels there; ``"none"`` where nothing is rotated.
