@@ -76,10 +76,6 @@ class TuneConfig:
         if not self.seconds >= 0:
             raise ConfigError(f"tune: seconds must be 0 or more, got {self.seconds}.")
 
-    def settings(self) -> dict[str, Any]:
-        """The settings that change a measurement."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Subject:
@@ -140,8 +136,8 @@ def tune(
         raise ConfigError("tune: must run on a GPU, got triton's interpreter.")
     lines = {launch: list(tiles) for launch, tiles in configs.table_row(row).items()}
     record: dict[str, Any] = {
-        "schema": SCHEMA, **asdict(describe_run(config)), "row": row, "complete": False,
-        "searches": [], "lines": lines,
+        "schema": SCHEMA, **asdict(describe_run(config.device, asdict(config))), "row": row,
+        "complete": False, "searches": [], "lines": lines,
     }  # fmt: skip
 
     def keep(subject: _Subject, tiles: dict[str, Any]) -> None:

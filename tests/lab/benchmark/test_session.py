@@ -107,9 +107,9 @@ def test_other_settings_or_code_are_another_run(tmp_path, monkeypatch):
     call(small, path)
     _, _, lines, _ = call(replace(small, rounds=4), path)
     assert not any("already" in line for line in lines)
-    name = describe_run(small).name
+    name = describe_run(small.device, small.settings()).name
     monkeypatch.setattr(session, "source_hash", lambda: "0" * 16)
-    assert describe_run(small).name != name
+    assert describe_run(small.device, small.settings()).name != name
 
 
 def test_an_interrupted_call_keeps_the_finished_cases(tmp_path, monkeypatch):

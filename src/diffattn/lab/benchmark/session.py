@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -60,7 +60,7 @@ def run_bench(
     out.parent.mkdir(parents=True, exist_ok=True)
     with sole_writer(out.parent):
         result = BenchResult() if fresh or not out.exists() else BenchResult.read(out)
-        run = describe_run(config)
+        run = describe_run(config.device, config.settings())
         clock = timer_of(config.device) if timer is None else timer
         rates: dict[str, float] = {}
         planned, done = [], 0
@@ -100,32 +100,21 @@ def total_effort(config: BenchConfig) -> int:
     return sum(effort(case) for case in plan(config))
 
 
-class Described(Protocol):
-    """Settings of what is measured."""
-
-    @property
-    def device(self) -> str:
-        """``"cpu"`` or ``"cuda"``."""
-
-    def settings(self) -> dict[str, Any]:
-        """The settings that change a measurement."""
-
-
-def describe_run(config: Described) -> BenchRun:
+def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
     """Provenance; the name changes with the code, the versions, the machine and the settings."""
     commit, dirty = git_state()
     versions: dict[str, str | None] = {**package_versions(), "triton": _triton()}
     machine = hardware() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    if config.device == "cuda":
+    if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         machine |= {"gpu": properties.name, "cuda": torch.version.cuda}
         machine |= {"gpu_bytes": properties.total_memory}
-    source, settings = source_hash(), config.settings()
+    source = source_hash()
     identity = {"source": source, "versions": versions, "hardware": machine, "settings": settings}
     if os.environ.get(OPT_IN):  # then auto takes other kernels
         identity[OPT_IN] = os.environ[OPT_IN]
     return BenchRun(
-        name=f"{config.device}-{config_hash(identity)[:8]}",
+        name=f"{device}-{config_hash(identity)[:8]}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=commit,
         dirty=dirty,
