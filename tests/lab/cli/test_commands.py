@@ -53,7 +53,8 @@ def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
     assert again.code == 0
     assert again.out == (out / "results.json").read_text(encoding="utf-8")
     assert list(json.loads(again.out)["variants"]) == list(SWEPT)
-    checking, comparing = again.err.splitlines()
+    finished, checking, comparing = again.err.splitlines()
+    assert finished == f"{out} is finished: checking that it is what was asked for."
     assert checking.startswith("checking ")
     assert comparing == "comparing"
 
@@ -108,7 +109,8 @@ def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
         f"{results['validation_bits_per_byte']:.4f} bits per byte.\n"
         f"Model: {tmp_path / 'run' / 'model'}\n"
     )
-    assert resumed.err.splitlines()[1:] == [
+    assert "is finished: checking" in resumed.err.splitlines()[0]
+    assert resumed.err.splitlines()[2:] == [
         "run 'smoke' is finished: engine.save_every, engine.watch_every had no effect"
     ]
     shown = cli(
@@ -130,14 +132,14 @@ def test_too_little_text_leaves_no_data_in_the_way(cli, fails, small, tmp_path):
     run = ("train", "smoke", "--out", tmp_path / "run", *small, *source)
     study = ("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small, *source)
     for command in (run, study):
-        assert "seq_len must be between 1 and the" in fails(*command, code=2)
+        assert "the text is too short: " in fails(*command, code=2)
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
     for name in ("a.txt", "b.txt"):
         (text / name).write_text("a dog and a cat are not alike\n" * 60)
     assert cli(*run).code == 0
     kept = sorted(path.name for path in (tmp_path / "run" / "data").iterdir())
     longer = fails(*run, "--set", "train.seq_len=1024", "--set", "train.batch_tokens=1024", code=2)
-    assert "seq_len must be between" in longer
+    assert "training tokens, 1,024 needed" in longer
     assert sorted(path.name for path in (tmp_path / "run" / "data").iterdir()) == kept
 
 

@@ -154,15 +154,16 @@ def test_report_replaces_its_own_pages_alone(cli, fails, tmp_path, monkeypatch):
     for _ in range(2):
         assert cli("report", "x", "--out", "page.html").code == 0
     page, marker = Path("page.html").read_bytes(), Path("x/evaluation.json").read_bytes()
-    Path("report.html").write_text("<!doctype html><title>thesis</title>")
+    Path("runs").mkdir()
+    Path("runs/report.html").write_text("<!doctype html><title>thesis</title>")
     several = ("report", "x", "x")  # whose page has a name unless one is given
     for command, name in (
         (("report", "x", "--out", "x/evaluation.json"), "x/evaluation.json"),
-        (several, "report.html"),
+        (several, "runs/report.html"),
     ):
         line = fails(*command, code=2)
         assert f"{name}: must be a new file or a page of 'diffattn report', got another" in line
-    assert Path("report.html").read_text() == "<!doctype html><title>thesis</title>"
+    assert Path("runs/report.html").read_text() == "<!doctype html><title>thesis</title>"
     assert Path("x/evaluation.json").read_bytes() == marker
     assert Path("page.html").read_bytes() == page
 

@@ -94,7 +94,7 @@ def test_a_hub_out_of_reach_is_one_line(monkeypatch):
 
 @pytest.mark.parametrize("source", ["nowhere", "hub:", "hub:@v1"])
 def test_a_wrong_source_is_refused(source):
-    with pytest.raises(ConfigError, match="load_corpus: source must be"):
+    with pytest.raises(ConfigError, match="data source: must be"):
         pin(source)
 
 

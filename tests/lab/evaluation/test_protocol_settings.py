@@ -127,7 +127,7 @@ REFUSED = [
     ("ruler", {"lengths": (1_024,), "tasks": ("niah_single_2",), "haystack": "Too little. " * 40},
      "^ruler: the haystack '.*text.txt' must hold 1024 tokens"),
     ("ruler", {"lengths": (1_024,), "tasks": ("niah_single_2",), "haystack": None},
-     "load_corpus: source must be"),
+     "data source: must be"),
     ("single_needle", {}, "at most the 1024 tokens of diff, got 16384"),
     ("single_needle", {"lengths": (100, 700)}, r"lengths must hold .* \d+ tokens or more, got 100"),
     ("single_needle", {"lengths": (700,), "haystack": "Much too short."}, r"must hold \d+ tokens"),

@@ -93,7 +93,7 @@ def test_impossible_wishes_leave_no_trace(settings, tmp_path):
     for options, message in (
         ({"scale": "smok"}, "Did you mean 'smoke'"),
         ({"workers": 0}, "workers must be 1 or more, got 0"),
-        ({"settings": ["data.source=/no/such/file"]}, "must be 'stdlib'"),
+        ({"settings": ["data.source=/no/such/file"]}, "data source: must be a file"),
     ):
         arguments = {"scale": "smoke", "settings": settings} | options
         scale = arguments.pop("scale")
@@ -106,7 +106,7 @@ def test_text_that_is_too_short_can_be_mended_in_the_same_folder(settings, tmp_p
     """Nothing is claimed before it is known that every run can read its data."""
     long = (*settings, "train.seq_len=20000", "train.batch_tokens=20000")
     out = tmp_path / "out"
-    with pytest.raises(ConfigError, match="seq_len must be between 1 and"):
+    with pytest.raises(ConfigError, match="the text is too short"):
         reproduce("smoke", out=out, settings=long, on_message=lambda line: None)
     monkeypatch.setattr(workers._Worker, "start", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # as far as the runs

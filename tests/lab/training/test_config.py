@@ -183,15 +183,15 @@ def test_what_follows_is_changed_before_the_twin(kind):
         ("train.learning_rate=NaN", "--set: train.learning_rate must be finite, got NaN"),
         ("model.initializer_range=1e999", "--set: model.initializer_range must be finite"),
         ("model.lambda_init=[0.1, Infinity]", "--set: model.lambda_init must be finite"),
-        ("model.num_kv_heads=3", "DiffTransformerConfig: num_kv_heads must divide num_heads = 4"),
+        ("model.num_kv_heads=3", "model.num_kv_heads must divide num_heads = 4"),
         ("model.attention_type=dif", "Did you mean 'diff'?"),
         ("model.attention_backend=chunk", "Did you mean 'chunked'?"),
         ("model.vocab_size=500", "RunConfig: model.vocab_size must be at least data.vocab_size"),
-        ("data.vocab_size=100", "DataConfig: vocab_size must be at least 257"),
+        ("data.vocab_size=100", "data.vocab_size must be at least 257"),
         ("data.source=", "--set: data.source must not be empty"),
         ("train.max_grad_norm=1e-320", "must be 0 or at least 1.18e-38 in size, got 1e-320"),
         ("train.precision=float16", "--set: train.precision must be 'float32' or 'bfloat16'"),
-        ("guard.limit=0", "GuardConfig: limit must be at least 1, got 0"),
+        ("guard.limit=0", "guard.limit must be at least 1, got 0"),
     ],
 )
 def test_settings_that_cannot_be(setting, message):

@@ -103,7 +103,8 @@ def _run() -> int:
     except DiffAttnError as error:
         return _fail(error, 1)
     except OSError as error:  # the one of them that is always the user's
-        return _fail(error, 2 if error.errno == errno.ENAMETOOLONG else 1)
+        text = f"{error.filename}: {error.strerror}." if error.filename else error
+        return _fail(text, 2 if error.errno == errno.ENAMETOOLONG else 1)
     except _UsageError as error:
         return _misused(error)
     except KeyboardInterrupt:

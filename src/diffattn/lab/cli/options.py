@@ -32,6 +32,12 @@ def default_out(kind: str, labels: Iterable[str], ending: str = "") -> Path:
     return Path("runs") / f"{kind}-{'-'.join(labels)[:100]}{ending}"
 
 
+def say_if_finished(folder: Path) -> None:
+    """Say at once that a run or study has its results, before they are checked, in seconds."""
+    if (folder / "results.json").exists():
+        typer.echo(f"{folder} is finished: checking that it is what was asked for.", err=True)
+
+
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Read ``0,1,2``.
 

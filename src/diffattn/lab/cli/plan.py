@@ -10,7 +10,7 @@ _Recipe = Annotated[
     str, typer.Argument(help="a name from 'diffattn list recipes' or 'diffattn list presets'")
 ]
 _Gpu = Annotated[str, typer.Option(help="a100, a100-40gb, h100, h200, b200, mi300x or cpu")]
-_Gpus = Annotated[int, typer.Option(help="how many")]
+_Gpus = Annotated[int, typer.Option(min=1, help="how many")]
 _Attention = Annotated[
     str | None, typer.Option(help="plan the recipe's twin: softmax, diff, diff_v2 or shared_diff")
 ]
@@ -18,8 +18,10 @@ _Utilisation = Annotated[
     float | None, typer.Option(help="share of the peak that is reached [as we measured it]")
 ]
 _Price = Annotated[float | None, typer.Option(help="of one GPU for an hour, in US dollars")]
-_CacheBatch = Annotated[int, typer.Option(help="sequences of the KV cache")]
-_CacheLength = Annotated[int | None, typer.Option(help="tokens of each [the longest context]")]
+_CacheBatch = Annotated[int, typer.Option(min=1, help="sequences of the KV cache")]
+_CacheLength = Annotated[
+    int | None, typer.Option(min=1, help="tokens of each [the longest context]")
+]
 _Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,13 +56,13 @@ def plan(
     """
     from diffattn.lab.catalog.recipes.catalog import plan_of_size
     from diffattn.lab.training.planning.devices import check_positive, device
-    from diffattn.lab.training.settings import read_changes
+    from diffattn.lab.training.settings import check_values
     from diffattn.models.config.attention_types import attention_facts
 
     planned, target, changes = plan_of_size(recipe), device(gpu), set_ or []
     check_positive("--utilisation", utilisation, most=1.0)
     check_positive("--price", price)
-    fixed = read_changes(changes)
+    fixed = check_values(planned, changes)
     if attention is not None:
         attention_facts("twin", attention)
     # torch loads from here on, after every name is known to be right.

@@ -14,7 +14,8 @@ _Folders = Annotated[
     ),
 ]
 _Out = Annotated[
-    Path | None, typer.Option(help="file to write [FOLDER/report.html; of several report.html]")
+    Path | None,
+    typer.Option(help="file to write [FOLDER/report.html; of several runs/report.html]"),
 ]
 _Bench = Annotated[
     list[Path] | None,
@@ -27,6 +28,9 @@ _Bench = Annotated[
 _Markdown = Annotated[
     bool, typer.Option("--markdown", help="print the results table as Markdown instead")
 ]
+
+_SEVERAL = Path("runs/report.html")
+"""The page of several folders, unless --out names one."""
 
 
 def report(
@@ -41,12 +45,12 @@ def report(
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
     is_one = folders is not None and len(folders) == 1
     if out is not None or not is_one:  # else the page that lies in the folder
-        _require_replaceable(out or Path("report.html"))
+        _require_replaceable(out or _SEVERAL)
     kind = _kind(folders[0]) if folders and is_one else "several or none"
     if kind != "study" and (markdown or bench is not None):
         raise ConfigError(f"report: --markdown and --bench need one study, got {kind}.")
     if folders is None or not is_one:
-        _beside_papers(folders or [], out or Path("report.html"))
+        _beside_papers(folders or [], out or _SEVERAL)
     elif markdown:
         typer.echo(markdown_results(folders[0]), nl=False)
     else:
@@ -106,4 +110,5 @@ def _beside_papers(folders: list[Path], out: Path) -> None:
     for folder in folders:
         if not folder.exists():
             raise CheckpointError(f"{folder}: must be a folder or file of records, got none.")
+    out.parent.mkdir(parents=True, exist_ok=True)
     typer.echo(build_papers_report(folders, out, root))

@@ -173,15 +173,20 @@ def _reproduce_one(
     json_: bool,
 ) -> None:
     """Run one study, and print its results."""
+    from diffattn.lab.catalog.recipes.catalog import default_folder
+    from diffattn.lab.cli.options import say_if_finished
     from diffattn.lab.cli.screen.closing import closing
     from diffattn.lab.report.build import sentences_of
-    from diffattn.lab.studies.reproduce import default_folder, make_study
+
+    folder = out or default_folder(kind, scale)
+    if not dry_run:
+        say_if_finished(folder)
+    from diffattn.lab.studies.reproduce import make_study
 
     study = make_study(kind, scale, **options)
     if dry_run:
         typer.echo(json.dumps(study.resolved(), indent=2, ensure_ascii=False))
         return
-    folder = out or default_folder(kind, scale)
     page = run_with_progress(study, folder, workers, reuse)
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)

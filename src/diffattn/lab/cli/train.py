@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import VerifyOption
+from diffattn.lab.cli.options import VerifyOption, say_if_finished
 
 _Recipe = Annotated[str, typer.Argument(help="a name from 'diffattn list recipes'")]
 _Out = Annotated[Path, typer.Option(help="run directory; continued if it exists")]
@@ -52,8 +52,10 @@ def train(
     """
     from diffattn.lab.catalog.recipes.catalog import plan
     from diffattn.lab.training.request import TrainRequest
+    from diffattn.lab.training.settings import check_values
 
     planned = plan(recipe)
+    check_values(planned, set_ or ())
     request = TrainRequest(
         out=out,
         changes=tuple(set_ or ()),
@@ -65,6 +67,8 @@ def train(
         resume=resume,
         recipe_vocab_size=planned.model.vocab_size,
     )
+    if not dry_run:
+        say_if_finished(out)
     # torch loads from here on, after every name is known to be right.
     from diffattn.lab.training.launch import configure
 

@@ -36,9 +36,7 @@ def hub_parts(source: str) -> tuple[str, str | None, str | None]:
     named, _, config = source.removeprefix("hub:").partition(":")
     name, _, revision = (named, "", "") if os.path.isdir(named) else named.partition("@")
     if not name:
-        raise ConfigError(
-            f"load_corpus: source must be 'hub:NAME[@REVISION][:CONFIG]', got {source!r}."
-        )
+        raise ConfigError(f"data source: must be 'hub:NAME[@REVISION][:CONFIG]', got {source!r}.")
     return name, revision or None, config or None
 
 
@@ -51,8 +49,8 @@ def require_source(source: str) -> Path:
     path = Path(os.path.expanduser(source))
     if not source or not os.path.exists(path):  # also for a name that no file can have
         raise ConfigError(
-            f"load_corpus: source must be 'stdlib', 'python', 'hub:NAME' or an existing file "
-            f"or folder, got {source!r}.{files.near_path(path, *INSTALLED)}"
+            f"data source: must be a file or folder that is there, 'stdlib', 'python' or "
+            f"'hub:NAME', got {source!r}.{files.near_path(path, *INSTALLED)}"
         )
     return path
 

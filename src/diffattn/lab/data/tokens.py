@@ -115,10 +115,13 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     """
 
     def __init__(self, packed: TokenStream, seq_len: int, *, apart: bool = False) -> None:
-        if not 1 <= seq_len <= packed.num_tokens:
+        if seq_len < 1:
+            raise ConfigError(f"TokenDataset: seq_len must be 1 or more, got {seq_len}.")
+        if seq_len > packed.num_tokens:
+            split = {"train": "training"}.get(packed.metadata["split"], packed.metadata["split"])
             raise ConfigError(
-                f"TokenDataset: seq_len must be between 1 and the {packed.num_tokens} tokens of "
-                f"split '{packed.metadata['split']}', got {seq_len}."
+                f"the text is too short: {packed.num_tokens:,} {split} tokens, {seq_len:,} needed "
+                "for one sequence."
             )
         self.packed = packed
         self.seq_len = seq_len

@@ -8,6 +8,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import MEMBERS
+from diffattn.lab.catalog.recipes.catalog import default_folder
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
 from diffattn.lab.studies.recall.config import recall_study
@@ -121,11 +122,6 @@ def reproduce(
         on_message=on_message,
         on_progress=on_progress,
     )
-
-
-def default_folder(kind: str, scale: str) -> Path:
-    """Where a study lies unless the user names a folder."""
-    return Path("runs") / (scale if kind == "text" else f"{kind}-{scale}")
 
 
 def make_study(

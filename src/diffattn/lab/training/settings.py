@@ -1,7 +1,8 @@
 """``KEY=VALUE`` changes to a run's configuration."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, get_type_hints
 
 from diffattn.errors import ConfigError
@@ -64,25 +65,60 @@ def apply_settings(
     changed = read_changes(settings)
     model = config.model.settings()
     model |= _followers(model, changed)
-    sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
     of_twin: dict[str, Any] = {}
     for key, value in changed.items():
         section, field = key.split(".", 1)
         if section != "model":
-            sections[section][field] = value
-        elif attention is not None and field in _ATTENTION_SETTINGS:
+            continue
+        if attention is not None and field in _ATTENTION_SETTINGS:
             of_twin[field] = value
         else:
             model[field] = value
     # The model comes last, so that a wrong value of another section is named first.
-    made: dict[str, Any] = {
-        name: dataclasses.replace(getattr(config, name), **changes)
-        for name, changes in sections.items()
-    }
-    made["model"] = DiffTransformerConfig(**model)
+    made = {name: _replaced(name, getattr(config, name), changed) for name in _SECTIONS}
+    with _in_section("model", DiffTransformerConfig):
+        made["model"] = DiffTransformerConfig(**model)
     if attention is not None:
         made["model"] = made["model"].twin(attention, **of_twin).config
     return dataclasses.replace(config, **made)
+
+
+def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
+    """Keys and values of changes to a recipe's plan, which are possible together but for the model.
+
+    Loads no torch.
+
+    Args:
+        config: The plan, which may lack sections.
+        settings: The changes.
+
+    Raises:
+        ConfigError: As :func:`read_changes`, or a value is out of range.
+    """
+    changed = read_changes(settings)
+    for name, owner in _SECTIONS.items():
+        section = getattr(config, name, None)
+        _replaced(name, owner() if section is None else section, changed)
+    return changed
+
+
+def _replaced(name: str, section: Any, changed: dict[str, Any]) -> Any:
+    """A section with its changes."""
+    fields = {
+        key.partition(".")[2]: value for key, value in changed.items() if key.startswith(f"{name}.")
+    }
+    with _in_section(name, type(section)):
+        return dataclasses.replace(section, **fields)
+
+
+@contextmanager
+def _in_section(name: str, owner: type) -> Iterator[None]:
+    """Let messages name a setting as the user does: ``train.seq_len``, not ``TrainConfig``."""
+    try:
+        yield
+    except ConfigError as error:
+        text = str(error).replace(f"{owner.__name__}: ", f"{name}.", 1)
+        raise ConfigError(text) from error
 
 
 def read_changes(settings: Iterable[str]) -> dict[str, Any]:

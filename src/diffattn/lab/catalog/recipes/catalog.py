@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.catalog.recipes.ablations import ABLATIONS
@@ -62,6 +63,11 @@ TITLES = {
 RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
 SCALES = ("smoke", "laptop", "study", "workstation")
 """Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""
+
+
+def default_folder(kind: str, scale: str) -> Path:
+    """Where a study lies unless the user names a folder."""
+    return Path("runs") / (scale if kind == "text" else f"{kind}-{scale}")
 
 
 def plan(name: str) -> RunPlan:
