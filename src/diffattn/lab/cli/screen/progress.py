@@ -110,7 +110,7 @@ class RunsProgress(StderrBars):
         super().__exit__(kind, error, trace)
         if not isinstance(error, KeyboardInterrupt | Terminated):
             return
-        state = getattr(error, "state", "")
+        state = error.state if isinstance(error, Terminated) else str(error)
         if self.steps and not state:
             state = f"stopped after {self._done():,} of {self.total:,} steps"
         status = error.status if isinstance(error, Terminated) else INTERRUPTED

@@ -10,11 +10,7 @@ from torch import distributed
 from transformers import TrainerCallback
 
 from diffattn.lab.training.distributed import num_processes
-from diffattn.lab.training.monitoring.termination import (
-    Interrupted,
-    Terminated,
-    in_main_thread,
-)
+from diffattn.lab.training.monitoring.termination import Terminated, in_main_thread
 
 
 class StopSignals(TrainerCallback):
@@ -64,12 +60,12 @@ class StopSignals(TrainerCallback):
 
         Raises:
             Terminated: SIGTERM came.
-            Interrupted: SIGINT came.
+            KeyboardInterrupt: SIGINT came; its text is the state.
         """
         if not self._agreed(device):
             return
         if self.received == signal.SIGINT:
-            raise Interrupted(state)
+            raise KeyboardInterrupt(state)
         raise Terminated(state)
 
     def _receive(self, number: int, frame: object) -> None:

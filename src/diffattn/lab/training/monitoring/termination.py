@@ -22,18 +22,6 @@ class Terminated(SystemExit):
         self.state, self.status = state, status
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended a run, which has saved its work.
-
-    Args:
-        state: What a later start finds, for the command line.
-    """
-
-    def __init__(self, state: str) -> None:
-        super().__init__()
-        self.state = state
-
-
 def in_main_thread() -> bool:
     """Whether signals can be handled here."""
     return threading.current_thread() is threading.main_thread()
