@@ -46,24 +46,14 @@ def positional(case, op, device):
     ids=["cache", "packed", "softmax"],
 )
 def test_operators_pass_opcheck(op, case, kernel_device):
+    """The one for inference too, which gives the output alone."""
+    inputs = positional(case, op, kernel_device)
     operator = torch.ops.diffattn.triton_diff_attention.default
-    torch.library.opcheck(operator, positional(case, op, kernel_device))
-
-
-@pytest.mark.parametrize(
-    ("op", "case"),
-    [("diff", CASE), ("diff", PACKED), ("softmax", PACKED)],
-    ids=["cache", "packed", "softmax"],
-)
-def test_inference_operators_give_the_output_alone(op, case, kernel_device):
-    inputs = [
-        x.detach() if isinstance(x, torch.Tensor) else x
-        for x in positional(case, op, kernel_device)
-    ]
-    operator = torch.ops.diffattn.triton_diff_attention_inference.default
     torch.library.opcheck(operator, inputs)
-    with_sums = torch.ops.diffattn.triton_diff_attention.default(*inputs)
-    assert torch.equal(operator(*inputs), with_sums[0])
+    plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
+    inference = torch.ops.diffattn.triton_diff_attention_inference.default
+    torch.library.opcheck(inference, plain)
+    assert torch.equal(inference(*plain), operator(*plain)[0])
 
 
 def operators_called(function):
