@@ -23,7 +23,7 @@ def test_decode_prints_tables_and_writes_a_record(cli, tmp_path, monkeypatch):
     assert "B1 H4 d64 N1 S16, float32, decode on cpu (cpu-" in called.out
     assert "T: sdpa, sdpa (flash)" in called.out
     assert called.out.splitlines()[-2:] == [
-        "No target covers these shapes.", "Record: runs/bench/cpu.json"
+        "We set no target for these shapes.", "Record: runs/bench/cpu.json"
     ]  # fmt: skip
     assert "time left unknown; bench decode" in called.err
     assert (tmp_path / "runs" / "bench" / "cpu.json").exists()

@@ -46,6 +46,11 @@ Table = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")]
 
+_LEGEND = (
+    "T: PyTorch's softmax attention. TC: softmax attention by our technique. / T, / TC: time over "
+    "theirs. Of peak: share of what a matrix product reaches. Error: share of what rounding allows."
+)
+
 
 def bench(
     suite: Suite,
@@ -133,15 +138,20 @@ def _run(config: Any, path: Path, fresh: bool) -> list[Any]:
 
 
 def _show(cases: list[Any], path: Path) -> None:
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen.tables import print_table, print_text
     from diffattn.lab.report.benchmarks.tables import contender_rows
     from diffattn.lab.report.benchmarks.wording import case_title, targets_in_words
 
     for case in cases:
-        typer.echo(case_title(case))
+        print_text([case_title(case)])
         print_table(contender_rows(case))
-    typer.echo(targets_in_words(cases))
-    typer.echo(f"Record: {path}")
+    absent = [
+        f"{row.contender} {'failed' if row.status == 'failed' else 'did not run'}: {row.reason}"
+        for case in cases
+        for row in case.rows
+        if row.status != "ok"
+    ]
+    print_text([*dict.fromkeys(absent), _LEGEND, *targets_in_words(cases), f"Record: {path}"])
 
 
 def _words(text: str | None) -> tuple[str, ...]:

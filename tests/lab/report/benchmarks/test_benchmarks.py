@@ -67,10 +67,13 @@ def test_the_command_finds_records_from_where_it_is_called(bench_result, tmp_pat
 
 
 def test_targets_are_counted_and_misses_spelled_out(bench_result):
-    text = targets_in_words(bench_result.cases)
-    assert text.startswith("Targets: 1 of 2 met.\n  short by 0.06: chunked forward")
-    assert "N1024" in text
-    assert targets_in_words([]) == "No target covers these shapes."
+    met, missed = targets_in_words(bench_result.cases)
+    assert met == "1 of 2 targets met."
+    assert missed.startswith(
+        "Missed by chunked at B1 H4 d64 N1024, float32: forward at most 1.05 ×"
+    )
+    assert missed.endswith("is the target, measured 0.96 ×.")
+    assert targets_in_words([]) == ["We set no target for these shapes."]
 
 
 def test_section_shows_everything_and_escapes(bench_result, make_study, tmp_path):
@@ -84,7 +87,7 @@ def test_section_shows_everything_and_escapes(bench_result, make_study, tmp_path
     assert section.count("<figure>") == 1  # two lengths of one shape; one length has no curve
     assert "arXiv:2410.05258v2, Table 7" in section
     assert "Runs: cpu-00c0ffee." in section
-    assert "Targets: 1 of 2 met.</li><li>  short by" in section
+    assert "1 of 2 targets met.</li><li>Missed by" in section
 
 
 def test_lines_go_through_the_medians(bench_result, make_study, tmp_path):

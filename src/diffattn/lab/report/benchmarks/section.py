@@ -40,7 +40,7 @@ def bench_section(results: Sequence[BenchResult]) -> list[Section]:
             Bullets(runs),
             *case_tables(result.cases),
             Pair(_charts(operators, f"bench-{index}")),
-            Bullets(targets_in_words(result.cases).split("\n")),
+            Bullets(targets_in_words(result.cases)),
         ]
         content.append(Fold(" · ".join(result.runs), shown))
     return [Section("benchmarks", "Benchmarks", content)]

@@ -17,16 +17,15 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import write_text
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow
 from diffattn.lab.report.benchmarks.wording import (
-    check_text,
     fastest,
     figure,
-    milliseconds,
     mode_text,
     run_text,
     shape_text,
     times,
     verdict_text,
 )
+from diffattn.lab.report.page.runs import is_number
 from diffattn.lab.report.page.tables import Table, record_table, table_markdown
 from diffattn.lab.report.page.wording import MISSING, count, mebibytes, number, ratio
 from diffattn.lab.report.paper import THROUGHPUT, THROUGHPUT_SOURCE
@@ -45,34 +44,35 @@ _GENERATION_COLUMNS = _MODEL_COLUMNS | {"shared_diff_folded": "Shared DIFF, fold
 
 
 def contender_rows(case: BenchCase) -> list[dict[str, str]]:
-    """One row per contender, with everything that was measured."""
-    is_rate = any(row.tokens_per_second is not None for row in case.rows)
+    """One row per contender that was timed, for a narrow screen; the record holds all numbers."""
     return [
         {
             "contender": f"{row.role}: {row.contender}"
             + ("" if row.backend in (None, row.contender) else f", {row.backend}"),
-            "time": milliseconds(row.seconds),
-            "/ T": times(row.ratio_t),
-            "/ TC": times(row.ratio_tc),
-            "rounds": str(row.seconds.rounds) if row.seconds else MISSING,
-            **_rates(row, is_rate=is_rate),
-            "check": check_text(row),
+            "time": f"{figure(1e3 * row.seconds.median)} ms",
+            "/ T": times(row.ratio_t, spread=False),
+            "/ TC": times(row.ratio_tc, spread=False),
+            **_amount(row),
+            "of peak": f"{number(100 * (row.share_of_peak or 0), 0)} %",
+            "error": _error(row),
         }
         for row in case.rows
+        if row.seconds is not None
     ]
 
 
-def _rates(row: BenchRow, *, is_rate: bool) -> dict[str, str]:
-    """Columns that all rows of a case share: a contender that failed has no numbers."""
-    flops, share = row.flops_per_second, row.share_of_peak
-    if is_rate:
-        first = {"tokens/s": count(row.tokens_per_second)}
-    else:
-        first = {"peak": mebibytes(row.peak_bytes), "held": mebibytes(row.held_bytes)}
-    return first | {
-        "GFLOP/s": number(None if flops is None else flops / 1e9, 1),
-        "of matmul peak": MISSING if share is None else f"{number(100 * share, 0)} %",
-    }
+def _amount(row: BenchRow) -> dict[str, str]:
+    if row.tokens_per_second is not None:
+        return {"tokens/s": count(row.tokens_per_second)}
+    return {"memory": mebibytes(row.peak_bytes)}
+
+
+def _error(row: BenchRow) -> str:
+    """The error against the reference as a share of what rounding explains."""
+    check = row.check or {}
+    if not (is_number(check.get("error")) and check.get("budget")):
+        return MISSING
+    return f"{number(100 * check['error'] / check['budget'], 0)} %"
 
 
 def operator_row(case: BenchCase) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Spread
-from diffattn.lab.report.page.runs import is_number
 from diffattn.lab.report.page.wording import MISSING, number, span
 
 
@@ -30,14 +29,6 @@ def fastest(case: BenchCase, role: str) -> BenchRow | None:
     return min(timed, key=lambda row: row.seconds.median if row.seconds else 0.0, default=None)
 
 
-def milliseconds(value: Spread | None) -> str:
-    """Median and quartiles."""
-    if value is None:
-        return MISSING
-    middle, low, high = (figure(1e3 * x) for x in (value.median, value.low, value.high))
-    return f"{middle} ms ({low} to {high})"
-
-
 def times(value: Spread | None, *, spread: bool = True) -> str:
     """A ratio as a factor, with its quartiles."""
     if value is None:
@@ -46,30 +37,17 @@ def times(value: Spread | None, *, spread: bool = True) -> str:
     return f"{text} ({span(value.low, value.high, 2)})" if spread else text
 
 
-def check_text(row: BenchRow) -> str:
-    """The contender's error against the reference, or why it did not run."""
-    if row.status != "ok":
-        return f"{row.status}: {row.reason}"
-    check = row.check or {}
-    error, budget = check.get("error"), check.get("budget")
-    if not (is_number(error) and is_number(budget)):
-        return MISSING
-    return f"right ({error:.1e} of {budget:.1e}, {check.get('compared')})"
-
-
-def targets_in_words(cases: Iterable[BenchCase]) -> str:
-    """How many targets were met, and each that was missed."""
+def targets_in_words(cases: Iterable[BenchCase]) -> list[str]:
+    """How many targets were met, and a sentence on each that was missed."""
     verdicts = [(case, verdict) for case in cases for verdict in case.verdicts]
     if not verdicts:
-        return "No target covers these shapes."
+        return ["We set no target for these shapes."]
     missed = [(case, verdict) for case, verdict in verdicts if not verdict.passed]
-    lines = [f"Targets: {len(verdicts) - len(missed)} of {len(verdicts)} met."]
-    lines += [
-        f"  {verdict}: {verdict.contender} {verdict.target} "
-        f"({verdict.value:.3g}), {case_title(case)}"
+    return [f"{len(verdicts) - len(missed)} of {len(verdicts)} targets met."] + [
+        f"Missed by {verdict.contender} at {shape_text(case)}, {case.dtype}: {verdict.target} "
+        f"is the {'goal' if verdict.goal else 'target'}, measured {verdict.value:.2f} ×."
         for case, verdict in missed
     ]
-    return "\n".join(lines)
 
 
 def verdict_text(case: BenchCase) -> str:
