@@ -63,20 +63,15 @@ def cases(known):
             yield f"half the room for {event}", Full(number, sizes[path] // 2)
 
 
-def test_a_full_disk_of_every_push(recorded):
-    """At some writes of a packing."""
-    known = recorded("pack")
-    with trial("disk full in a push", minimum=6) as tally:
-        for what, full in list(cases(known))[::5]:
-            tally.check(what, fault_of(known.command, full))
+SCHEDULED = [("train", 6), ("pack", 1), ("evaluate", 4), ("judge", 4), ("report", 1)]
 
 
-@pytest.mark.scheduled
 @pytest.mark.parametrize(
-    ("name", "step"), [("train", 6), ("pack", 1), ("evaluate", 4), ("judge", 4), ("report", 1)]
+    ("name", "step"),
+    [("pack", 5), *(pytest.param(*of, marks=pytest.mark.scheduled) for of in SCHEDULED)],
 )
-def test_every_write(recorded, name, step):
+def test_no_room_at_a_write(recorded, name, step):
     known = recorded(name)
-    with trial(f"{name} with the disk full at its writes", minimum=3) as tally:
+    with trial(f"{name} with the disk full at every write in {step}", minimum=3) as tally:
         for what, full in list(cases(known))[::step]:
             tally.check(what, fault_of(known.command, full))

@@ -75,20 +75,14 @@ def test_killed_again_while_it_continues(recorded, name, step):
             tally.check(f"{moment.what}, then {second.what}", fault)
 
 
-def test_power_loss_at_a_few_points_of_every_push(recorded):
-    known = recorded("pack")
-    with trial("power loss at points of a push", minimum=30) as tally:
-        for moment in known.moments[::5]:
-            for loss, state in moment.lost.items():
-                tally.check(f"{loss}, {moment.what}", known.command.continued(state))
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize("name", POINTS)
-def test_power_loss_at_every_point(recorded, name):
-    known = recorded(name)
-    with trial(f"{name}: power lost at every write", minimum=POINTS[name] * 2) as tally:
-        for moment in points(known):
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("pack", 5), *(pytest.param(name, 1, marks=pytest.mark.scheduled) for name in POINTS)],
+)
+def test_power_loss_at_a_write(recorded, name, step):
+    known, minimum = recorded(name), POINTS[name] * 2 // step
+    with trial(f"{name}: power lost at one write in {step}", minimum=minimum) as tally:
+        for moment in list(points(known))[::step]:
             for loss, state in moment.lost.items():
                 tally.check(f"{loss}, {moment.what}", known.command.continued(state))
 
