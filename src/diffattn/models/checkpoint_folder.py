@@ -1,13 +1,14 @@
 """Where a model lies: a run directory of ours, a model folder, or a name on the hub."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from diffattn.errors import CheckpointError, did_you_mean
 
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 _INSIDE = ("*/", "*/model/", "runs/*/model/", "*/runs/*/model/")
-_MOST_NAMES = 8
+_MOST_NAMES = 6
 
 
 def model_folder(path: Path) -> Path:
@@ -35,7 +36,7 @@ def checkpoint_folder(name_or_path: str) -> Path:
     if folder.exists():
         raise CheckpointError(
             f"{name_or_path}: must hold a model (config.json, or model/config.json), got "
-            f"{_listed(models_inside(folder))}."
+            f"{_held(models_inside(folder))}."
         )
     if is_hub_name(name_or_path):
         return folder
@@ -53,8 +54,11 @@ def models_inside(folder: Path) -> list[Path]:
     return sorted(path.parent if path.name == "model" else path for path in places)
 
 
-def _listed(models: list[Path]) -> str:
-    if not models:
-        return "none"
-    names = ", ".join(map(str, models[:_MOST_NAMES]))
-    return f"several: {names}{', ...' if len(models) > _MOST_NAMES else ''}. Name one of them"
+def listed(names: Sequence[object]) -> str:
+    """The first names, for a message."""
+    first = ", ".join(map(str, names[:_MOST_NAMES]))
+    return f"{first}, ..." if len(names) > _MOST_NAMES else first
+
+
+def _held(models: list[Path]) -> str:
+    return f"several: {listed(models)}. Name one of them" if models else "none"

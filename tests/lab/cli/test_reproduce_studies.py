@@ -86,6 +86,13 @@ def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
     assert lines[1].startswith("1/24 steps (4%), time left unknown; noisy_recall-softmax-seed0")
     assert lines[-1].startswith("24/24 steps (100%)")
     assert list(results["tasks"]["noisy_recall"]["types"]) == list(ATTENTION_TYPES)
+    answer = cli("generate", out)
+    assert answer.code == 0
+    assert "study is a study. Its best differential model is taken: " in answer.err
+    assert answer.err.endswith("after it was trained.\n")
+    refused = cli("evaluate", "ar_hits", out, "--quick", "--out", tmp_path / "x")
+    assert refused.code == 2
+    assert "must read text to be evaluated, got a model of a recall task" in refused.err
 
 
 @pytest.mark.scheduled

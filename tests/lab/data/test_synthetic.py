@@ -13,6 +13,7 @@ from diffattn.lab.data.recall_tasks import (
     MultiNeedleConfig,
     NoisyRecallConfig,
     guessing_ceilings,
+    recall_tokenizer,
 )
 from diffattn.lab.data.synthetic import IGNORED, generate
 
@@ -211,3 +212,9 @@ def test_an_eliminating_guesser_scores_its_ceiling():
 def test_refusals(make, message):
     with pytest.raises(ConfigError, match=message.replace("*", r"\*")):
         make()
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_every_token_has_a_word(task):
+    tokenizer = recall_tokenizer(task, range(task.vocab_size))
+    assert tokenizer(tokenizer.init_kwargs["example"])["input_ids"] == list(range(task.vocab_size))

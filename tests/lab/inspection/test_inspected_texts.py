@@ -7,7 +7,7 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.attention_segments import AttentionSegments, segment_spans
 from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
-from diffattn.lab.inspection.request import EXAMPLE, NeedleText, Request, chosen_text
+from diffattn.lab.inspection.request import NeedleText, Request, chosen_text
 from diffattn.lab.inspection.texts import read_text
 
 
@@ -101,7 +101,7 @@ def test_files(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree")
     assert chosen_text(None, path, False, []) == "one\ntwo\nthree"
-    assert chosen_text(None, None, False, []) == EXAMPLE
+    assert chosen_text(None, None, False, []) is None
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="must be UTF-8 text, got other data"):
         chosen_text(None, path, False, [])

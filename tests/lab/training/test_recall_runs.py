@@ -26,6 +26,7 @@ from diffattn.lab.training.recall_attention import GROUPS, attention_shares, key
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 
@@ -92,6 +93,10 @@ def test_a_run_leaves_its_records(task, attention_type, tmp_path):
     assert results["sequences"] == 8
     assert ("lam" in rows[0]) == (attention_type != "softmax")
     assert ("test_by_depth" in results) == (task == "multi_needle")
+    _, tokenizer = load_model(str(tmp_path / "run"))
+    test = held_out(config, recall.TEST)
+    example = test.input_ids[0, : test.queries[0, 0] + 1].tolist()
+    assert tokenizer(tokenizer.init_kwargs["example"])["input_ids"] == example
 
 
 def test_the_score_is_that_of_the_answers():

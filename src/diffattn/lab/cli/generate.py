@@ -9,8 +9,10 @@ from diffattn.lab.cli.options import DTYPES, AutoDtypeOption, DeviceOption, Veri
 _TEMPERATURES = (1e-3, 1e3)
 """Smaller is as 0, larger is uniform; far beyond either, the logits overflow."""
 _Model = Annotated[str, typer.Argument(help="run directory, study, model folder or hub name")]
-_Prompt = Annotated[str, typer.Option(help="text to continue")]
-_MaxNewTokens = Annotated[int, typer.Option(min=1, help="length of the continuation")]
+_Prompt = Annotated[str | None, typer.Option(help="text to continue [an example]")]
+_MaxNewTokens = Annotated[
+    int | None, typer.Option(min=1, help="length of the continuation [64, or what fits]")
+]
 _Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token")]
 _TopK = Annotated[
     int | None, typer.Option(min=1, help="sample among so many of the likeliest tokens")
@@ -26,8 +28,8 @@ _Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling"
 
 def generate(
     model: _Model,
-    prompt: _Prompt = "Return the",
-    max_new_tokens: _MaxNewTokens = 64,
+    prompt: _Prompt = None,
+    max_new_tokens: _MaxNewTokens = None,
     temperature: _Temperature = 0.0,
     top_k: _TopK = None,
     top_p: _TopP = None,
@@ -51,7 +53,7 @@ def generate(
 
     stream_text(
         model,
-        normalise_line_ends(prompt),
+        None if prompt is None else normalise_line_ends(prompt),
         settings,
         seed=seed,
         device=device,
@@ -62,7 +64,7 @@ def generate(
 
 
 def _settings(
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     temperature: float,
     top_k: int | None,
     top_p: float | None,
@@ -78,7 +80,7 @@ def _settings(
             f"generate: --temperature must be finite: 0, or from {least:g} to {most:g}, "
             f"got {temperature}."
         )
-    if max_new_tokens > LARGEST_COUNT:
+    if max_new_tokens is not None and max_new_tokens > LARGEST_COUNT:
         raise ConfigError(
             f"generate: --max-new-tokens must be at most {LARGEST_COUNT}, got {max_new_tokens}."
         )

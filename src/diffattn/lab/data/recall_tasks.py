@@ -1,7 +1,9 @@
 """Recall tasks made of random tokens: what they ask, and what a guesser would score."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from diffattn.errors import ConfigError
 
@@ -140,6 +142,34 @@ class MultiNeedleConfig:
 
 
 TaskConfig = MqarConfig | NoisyRecallConfig | MultiNeedleConfig
+
+
+def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
+    """A tokenizer of words: letters or ``k1`` for keys, numbers for values, ``·1`` for noise.
+
+    Args:
+        config: The task.
+        example: Tokens of a sequence, kept as ``init_kwargs["example"]`` for commands that read a
+            text where the user gives none.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    num_keys, num_noise = config.vocab_size // 2 - 1, 0
+    if not isinstance(config, MqarConfig):
+        num_keys, num_noise = config.num_keys, config.num_noise
+    keys = [chr(ord("A") + i) if num_keys <= 26 else f"k{i + 1}" for i in range(num_keys)]
+    values = [str(i + 1) for i in range(config.num_values)]
+    words = ["_", *keys, *values, *(f"·{i + 1}" for i in range(num_noise))]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=words[0]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        example=" ".join(words[token] for token in example),
+    )
 
 
 def guessing_ceilings(config: TaskConfig) -> dict[str, float]:

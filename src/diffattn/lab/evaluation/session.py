@@ -53,7 +53,13 @@ class _Session:
         """Load a model, or connect to its server."""
         if served is not None:
             return ServedModel(served, label=label, add_bos=load.get("add_bos"))
-        return LanguageModel.load(path, label=label, **load)
+        model = LanguageModel.load(path, label=label, **load)
+        if "example" in model.tokenizer.init_kwargs:
+            raise ConfigError(
+                f"{label}: must read text to be evaluated, got a model of a recall task. Its "
+                "accuracy is in results.json of its run; 'diffattn inspect' shows its maps."
+            )
+        return model
 
     def run_parts(
         self, model: LanguageModel, label: str, parts: Sequence[Part], wait: bool

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
-from diffattn.models.checkpoint_folder import checkpoint_folder, models_inside
+from diffattn.models.checkpoint_folder import checkpoint_folder, listed, models_inside
 from diffattn.models.config.attention_types import ATTENTION
 
 _STUDY = "study.json"
@@ -92,7 +92,7 @@ def best_of_study(name: str, on_message: Callable[[str], None]) -> str:
             "are not done. 'diffattn train' makes a model."
         )
     is_softmax, loss, best = ranked[0]
-    others = ", ".join(run.name for run in runs if run != best)
+    others = listed([run.name for run in runs if run != best])
     on_message(
         f"{name} is a study. Its best {'' if is_softmax else 'differential '}model is taken: "
         f"{best} (validation loss {loss:.3f}{f'; beside it: {others}' if others else ''})."

@@ -10,13 +10,14 @@ from diffattn.errors import ConfigError
 from diffattn.models.loading import end_tokens, load_model, usable_device
 from diffattn.probes.finite import require_finite_logits
 
+_NEW_TOKENS = 64
 _SMALL = 100_000_000
 """Parameters below which a model has not learned what words mean."""
 
 
 def stream_text(
     model: str,
-    prompt: str,
+    prompt: str | None,
     settings: Mapping[str, Any],
     *,
     seed: int = 0,
@@ -29,7 +30,7 @@ def stream_text(
 
     Args:
         model: Path or hub name.
-        prompt: The text.
+        prompt: The text. Default: an example.
         settings: Of transformers' ``generate``: ``max_new_tokens``, ``do_sample``, ...
         seed: Of the sampling.
         device: Default: CUDA if there is any, else CPU.
@@ -45,8 +46,10 @@ def stream_text(
         model, verify=verify, dtype=None if dtype == "auto" else getattr(torch, dtype)
     )
     network.to(where)
+    if prompt is None:
+        prompt = tokenizer.init_kwargs.get("example", "Return the")
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-    _require_prompt(network, inputs, settings["max_new_tokens"])
+    max_new_tokens = _require_prompt(network, inputs, settings.get("max_new_tokens"))
 
     def check(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         require_finite_logits(model, logits, network)
@@ -55,17 +58,20 @@ def stream_text(
     set_seed(seed)
     network.generate(
         **inputs.to(network.device),
-        **settings,
+        **{**settings, "max_new_tokens": max_new_tokens},
         logits_processor=LogitsProcessorList([check]),
         streamer=TextStreamer(tokenizer, skip_special_tokens=True),
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=end_tokens(network, tokenizer) or None,
     )
-    if (size := network.num_parameters()) < _SMALL:
+    if "example" in tokenizer.init_kwargs:
+        on_message("The first word is the answer to the last key. No word after it was trained.")
+    elif (size := network.num_parameters()) < _SMALL:
         on_message(f"A model of {size:,} parameters babbles: it knows words, not facts.")
 
 
-def _require_prompt(network: Any, inputs: Any, max_new_tokens: int) -> None:
+def _require_prompt(network: Any, inputs: Any, wanted: int | None) -> int:
+    """The length of the continuation: what is wanted, else as much as fits of the default."""
     length = inputs["input_ids"].shape[1]
     limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
     if length == 0:
@@ -76,8 +82,10 @@ def _require_prompt(network: Any, inputs: Any, max_new_tokens: int) -> None:
             f"generate: tokens of --prompt must be below the model's {known}, got {largest}: the "
             "tokenizer belongs to another model."
         )
-    if limit is not None and length + max_new_tokens > limit:
+    room = _NEW_TOKENS if limit is None else limit - length
+    if limit is not None and (wanted or 1) > room:
         raise ConfigError(
             f"generate: prompt and continuation must fit the model's {limit} tokens, "
-            f"got {length} + {max_new_tokens}."
+            f"got {length} + {wanted or 1}."
         )
+    return wanted or min(_NEW_TOKENS, room)

@@ -9,8 +9,6 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.files import normalise_line_ends, read_text
 from diffattn.lab.records.settings import read_settings, require_counts
 
-EXAMPLE = "Return the first item of the list. Return the last item of the list. Return the"
-"""Read where no text is given: a model that copies looks from its end at what followed before."""
 LIMIT = 512
 """Tokens of a text, unless the user allows more."""
 
@@ -39,7 +37,8 @@ class NeedleText:
 class Request:
     """One text, and how much of the models is shown."""
 
-    text: str | NeedleText
+    text: str | NeedleText | None
+    """Default: an example."""
     layers: tuple[int, ...] | None = None
     """Counted from 0. Default: all."""
     max_tokens: int = LIMIT
@@ -51,8 +50,9 @@ class Request:
 
 def chosen_text(
     text: str | None, file: Path | None, needle: bool, settings: Sequence[str]
-) -> str | NeedleText:
-    r"""The text of a command line, with ``\n`` at the end of its lines. Default: an example.
+) -> str | NeedleText | None:
+    r"""The text of a command line, with ``\n`` at the end of its lines; ``None`` for an
+    example.
 
     Args:
         text: Of ``--text``.
@@ -81,7 +81,7 @@ def chosen_text(
     if settings:
         raise ConfigError("inspect: --set is for --needle, got a text.")
     if not given:
-        return EXAMPLE
+        return None
     if file is not None:
         text = read_text(file)
         if text is None:

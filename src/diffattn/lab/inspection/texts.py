@@ -17,6 +17,8 @@ from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inspection.request import NeedleText, Request
 from diffattn.lab.report.viewer.values import Segment, ViewedText
 
+_EXAMPLE = "Return the first item of the list. Return the last item of the list. Return the"
+"""A model that copies looks from its end at what followed before."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "▁"
 """SentencePiece's sign for a space."""
@@ -42,7 +44,8 @@ def read_text(model: LanguageModel, request: Request) -> tuple[list[int], Viewed
     """
     if isinstance(request.text, NeedleText):
         return _needle(model, request.text, request.max_tokens)
-    body = model.encode(request.text)
+    example = model.tokenizer.init_kwargs.get("example", _EXAMPLE)
+    body = model.encode(example if request.text is None else request.text)
     if not body:
         raise ConfigError(f"inspect: text must hold one token or more of {model.label}, got none.")
     ids = [*model.start(), *body]

@@ -19,6 +19,7 @@ from diffattn.lab.data.recall_tasks import (
     NoisyRecallConfig,
     TaskConfig,
     guessing_ceilings,
+    recall_tokenizer,
 )
 from diffattn.lab.data.synthetic import RecallBatch, generate
 from diffattn.lab.training.callbacks import (
@@ -266,6 +267,10 @@ def _run(
     if not has_diverged:
         with written_by_all(folder / "model"):
             save_model(model, folder / "model")
+            test = held_out(config, TEST)
+            example = test.input_ids[0, : int(test.queries[0, 0]) + 1]  # up to the first query
+            tokenizer = recall_tokenizer(config.task, example.tolist())
+            tokenizer.save_pretrained(folder / "model")
     steps = trainer.state.global_step
     write_json(folder / "results.json", _results(config, model, steps, metrics, has_diverged))
 
