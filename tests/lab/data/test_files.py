@@ -93,7 +93,7 @@ def test_paths_that_lead_nowhere(tmp_path):
         files.require_regular(tmp_path)
 
 
-OPENED = {"data/files.py", "data/tokens.py", "data/split_writer.py", "evaluation/quick.py"}
+OPENED = {"data/files.py", "data/tokens.py", "data/split_writer.py"}
 """Files that open what the package wrote itself, besides the module that reads texts."""
 
 

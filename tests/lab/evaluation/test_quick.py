@@ -5,8 +5,8 @@ import json
 import pytest
 
 from diffattn.lab.evaluation.catalog import PROTOCOLS
-from diffattn.lab.evaluation.quick import shortest_context
 from diffattn.lab.evaluation.registry import parts, protocol_class
+from diffattn.lab.inference.named_models import shortest_context
 
 
 def write(folder, **config):

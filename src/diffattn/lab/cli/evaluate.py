@@ -102,9 +102,9 @@ def evaluate(
     """
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen.progress import ItemProgress
-    from diffattn.lab.evaluation.quick import shortest_context
     from diffattn.lab.evaluation.registry import parts
     from diffattn.lab.evaluation.selection import Selection
+    from diffattn.lab.inference.named_models import shortest_context
 
     selection = Selection.read(shard, limit)
     protocols, models = _protocols_and_models(asked, model or [], revision)

@@ -81,7 +81,11 @@ class _Session:
                 if not self.is_single:
                     self.on_message(f"{name} cannot run: {error}")
                 elif isinstance(error, ConfigError) and model.max_length < SHORT_CONTEXT:
-                    error = ConfigError(f"{error} {_protocols_that_fit(model)}")
+                    fit = ", ".join(x for x, facts in PROTOCOLS.items() if facts.any_context)
+                    error = ConfigError(
+                        f"{error} Few prompts fit the {model.max_length} tokens of {label}. It can "
+                        f"be asked, with --quick: {fit}."
+                    )
                 self.refused.append(error)
         return busy
 
@@ -114,14 +118,6 @@ class _Session:
         if selection.shard and all_finished(where, selection.shard[1]):
             result = ask(where, selection=replace(selection, shard=None), wait=True)
         return result
-
-
-def _protocols_that_fit(model: LanguageModel) -> str:
-    names = ", ".join(name for name, facts in PROTOCOLS.items() if facts.any_context)
-    return (
-        f"Few prompts fit the {model.max_length} tokens of {model.label}. It can be asked, with "
-        f"--quick: {names}."
-    )
 
 
 def run_evaluation(

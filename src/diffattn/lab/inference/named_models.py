@@ -1,8 +1,9 @@
 """Models as a user names them on the command line. Needs no torch."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
@@ -104,7 +105,22 @@ def _rank(run: Path) -> tuple[bool, float, Path] | None:
     """Sorts the best run first; ``None`` for a control, or without a loss."""
     if not (run / "results.json").is_file():
         return None
-    config = json.loads((checkpoint_folder(str(run)) / "config.json").read_text("utf-8"))
-    facts = ATTENTION[config["attention_type"]]
+    facts = ATTENTION[_config(str(run))["attention_type"]]
     loss = read_json(run / "results.json")["validation_loss"]
     return None if facts.control or loss is None else (facts.query_maps == 1, loss, run)
+
+
+def shortest_context(models: Iterable[str]) -> int | None:
+    """The shortest context of models on this machine, in tokens; ``None`` if nothing is known."""
+    known = []
+    for name in models:
+        try:
+            known.append(_config(name)["max_position_embeddings"])
+        # A fault of a model is reported when it is loaded, and the others go on.
+        except (CheckpointError, OSError, ValueError, LookupError, TypeError):
+            continue
+    return min((n for n in known if isinstance(n, int) and n > 1), default=None)
+
+
+def _config(name: str) -> Any:
+    return json.loads((checkpoint_folder(name) / "config.json").read_text("utf-8"))

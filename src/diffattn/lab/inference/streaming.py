@@ -26,17 +26,10 @@ def stream_text(
     verify: bool = True,
     on_message: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Write the continuation of a prompt to standard output.
+    """Write the continuation of a prompt, or of an example, to standard output.
 
-    Args:
-        model: Path or hub name.
-        prompt: The text. Default: an example.
-        settings: Of transformers' ``generate``: ``max_new_tokens``, ``do_sample``, ...
-        seed: Of the sampling.
-        device: Default: CUDA if there is any, else CPU.
-        dtype: Of the weights; ``"auto"`` is the checkpoint's.
-        verify: Whether to compare the files with their manifest.
-        on_message: Given a hint where the model is small.
+    ``settings`` are those of transformers' ``generate``; ``on_message`` gets a hint about small
+    models.
 
     Raises:
         ConfigError: The prompt is empty, of another tokenizer, or too long for the model.
