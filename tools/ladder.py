@@ -14,6 +14,7 @@ from pathlib import Path
 from diffattn.files.new_folder import new_folder
 from diffattn.lab.catalog.models import BASELINE, MORE_HEADS
 from diffattn.lab.catalog.recipes.catalog import recipe
+from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.studies.reproduce import judge
 from diffattn.lab.studies.run import run_study
 from diffattn.lab.studies.text.comparison import ComparisonConfig
@@ -42,6 +43,7 @@ def copy_text(folder: Path) -> None:
 def ladder(text: Path) -> ComparisonConfig:
     """The settings of all runs: the study recipe with four times its steps."""
     settings = [f"data.source={text}", "data.vocab_size=4096", "train.num_steps=16000"]
+    settings += TIED_START  # the first of its runs are older than the recipe's start
     base = apply_settings(recipe("study"), settings)
     return ComparisonConfig(scale="ladder", base=base, variants=MODELS, seeds=(0, 1, 2))
 

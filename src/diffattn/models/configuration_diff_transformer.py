@@ -126,6 +126,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             that (docs/log.md).
         depth_scaled_init: Divide the initial weights of the two projections per block that write
             into the residual stream by √(2 num_hidden_layers), as GPT-2 does. The papers do not.
+        scaled_head_init: Start an untied output head with deviation 1/hidden_size, so that the
+            first loss is near ln ``vocab_size`` at every width.
         attention_backend: Backend of :attr:`attention_op` under
             ``attn_implementation="diffattn"``.
         use_cache: Return a key/value cache.

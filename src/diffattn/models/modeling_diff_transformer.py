@@ -105,6 +105,8 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
         if isinstance(module, nn.Linear):
             if self.config.depth_scaled_init and hasattr(module, "writes_residual"):
                 std /= (2 * self.config.num_hidden_layers) ** 0.5
+            if self.config.scaled_head_init and module is getattr(self, "lm_head", None):
+                std = 1 / self.config.hidden_size
             init.normal_(module.weight, std=std)
             if module.bias is not None:
                 init.zeros_(module.bias)

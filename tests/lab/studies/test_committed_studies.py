@@ -6,6 +6,7 @@ import pytest
 
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import NEVER_ATTEND
+from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.records.fields import checked
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.records.stored_runs import runs_folder
@@ -56,13 +57,15 @@ def config_of(name):
     study = committed(name, "study.json")
     seeds = study["seeds"]
     make = {
-        "ablations": lambda: comparison("study", kind="ablations", seeds=seeds),
-        "gradient_flow": lambda: gradient_flow_study("laptop", seeds=seeds),
-        "rank": lambda: comparison("study", kind="rank", seeds=seeds),
+        "ablations": lambda: comparison(
+            "study", kind="ablations", seeds=seeds, settings=TIED_START
+        ),
+        "gradient_flow": lambda: gradient_flow_study("laptop", seeds=seeds, settings=TIED_START),
+        "rank": lambda: comparison("study", kind="rank", seeds=seeds, settings=TIED_START),
         "recall": lambda: recall_study("study"),
-        "scaling": lambda: scaling_study("laptop"),
-        "stability": lambda: stability_study("study"),
-        "text": lambda: comparison(study["scale"], seeds=seeds),
+        "scaling": lambda: scaling_study("laptop", settings=TIED_START),
+        "stability": lambda: stability_study("study", settings=TIED_START),
+        "text": lambda: comparison(study["scale"], seeds=seeds, settings=TIED_START),
     }
     config = make[name]()
     assert {key: study[key] for key in config.resolved()} == config.resolved()

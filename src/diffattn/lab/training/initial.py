@@ -26,6 +26,7 @@ _FREE = (
     "max_position_embeddings",
     "initializer_range",
     "depth_scaled_init",
+    "scaled_head_init",
     "attention_backend",
     "use_cache",
     "pad_token_id",

@@ -29,9 +29,9 @@ _RANGES = {  # without an epsilon, a vector of zeros has no norm
     "embedding_multiplier": (1e-30, 1e6),
 }  # fmt: skip
 _LARGEST_LAMBDA_INIT = 100.0
-OPTIONS = ("qkv_bias", "qk_norm")
-"""Options of other families, off unless the configuration of a model sets them. No recipe has them,
-so its settings, and the hashes of its records, name none."""
+OPTIONS = ("qkv_bias", "qk_norm", "scaled_head_init")
+"""Options that are off unless a configuration sets them. Settings, and the hashes of records, name
+them where they are on."""
 
 
 def kept_backend(name: str, facts: AttentionType) -> str:
@@ -71,6 +71,7 @@ class ModelSettings:
     initializer_range: float = 0.02
     embedding_multiplier: float = 1.0
     depth_scaled_init: bool = False
+    scaled_head_init: bool = False
     attention_backend: str = "auto"
     use_cache: bool = True
     pad_token_id: int | None = None
@@ -144,6 +145,8 @@ class ModelSettings:
             (not facts.map_norm or self.attention_backend in ("auto", "reference"),
              f"attention_backend of {self.attention_type!r} must be 'auto' or 'reference'",
              self.attention_backend),
+            (not (self.scaled_head_init and self.tie_word_embeddings),
+             "scaled_head_init must be off with tied embeddings", self.scaled_head_init),
             (facts.lambda_projection or not self.lambda_bias,
              f"lambda_bias belongs to {types_with('lambda_projection')}", self.attention_type),
         ):  # fmt: skip
@@ -158,8 +161,8 @@ class ModelSettings:
 
     def settings(self) -> dict[str, Any]:
         """The fields above as plain values, and options that are on; nothing of Hugging Face's."""
-        on = [name for name in OPTIONS if getattr(self, name)]
-        names = [*(field.name for field in fields(ModelSettings)), *on]
+        names = [field.name for field in fields(ModelSettings) if field.name not in OPTIONS]
+        names += [name for name in OPTIONS if getattr(self, name)]
         return {name: getattr(self, name) for name in names}
 
     @property

@@ -75,7 +75,7 @@ class DiffTransformerConfig(PreTrainedConfig):
     head_norm_affine: bool = True
     head_norm_eps: float = 1e-5
     lambda_init: float | list[float] | None = None
-    lambda_bias = qkv_bias = qk_norm = depth_scaled_init = False
+    lambda_bias = qkv_bias = qk_norm = depth_scaled_init = scaled_head_init = False
     rms_norm_eps: float = 1e-5
     rope_parameters: dict | None = None
     max_position_embeddings: int = 2_048

@@ -13,7 +13,7 @@ def test_a_verdict_in_words():
     assert message["informative"]
     assert message["reasons"] == []
     assert re.sub(r"\+0.303, [^)]*", "+0.303", message["sentence"]) == (
-        "At 4.8 million parameters and 4,096,000 tokens, all at one learning rate: DIFF V1 is "
+        "At 5.3 million parameters and 4,096,000 tokens, all at one learning rate: DIFF V1 is "
         "0.103 nats per token better than softmax attention (−0.103, −0.118 to −0.089, 3 seeds), "
         "not shown to be better than softmax minus 0.7 times the mean value; Shared DIFF is 0.303 "
         "nats per token worse than softmax attention (+0.303); no difference to softmax attention "

@@ -2,6 +2,7 @@
 
 import pytest
 
+from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.summary import statement
 
@@ -45,9 +46,9 @@ FACTORS = "the common one times the factor that the matched comparison of this s
 @pytest.mark.parametrize("kind", ["ablations", "rank"])
 @pytest.mark.parametrize("setting", ["model.hidden_size=512", "train.learning_rate=0.0005"])
 def test_rates_chosen_for_other_models_are_not_said_to_be_chosen_for_these(kind, setting):
-    plain = statement(comparison("study", kind=kind))
+    plain = statement(comparison("study", kind=kind, settings=TIED_START))
     assert plain.endswith(CHOSEN)
-    changed = comparison("study", kind=kind, settings=[setting])
+    changed = comparison("study", kind=kind, settings=[*TIED_START, setting])
     assert changed.rate_factors == {"diff": 0.5, "shared_diff": 0.5}
     assert f"{FACTORS} own models." in statement(changed)
     assert CHOSEN not in statement(changed)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan
+from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan, sane_start
 from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.models.config.settings import ModelSettings
 
@@ -91,8 +91,7 @@ def _plan(
             vocab_size=vocab_size,
             num_hidden_layers=depth,
             max_position_embeddings=train.seq_len,
-            depth_scaled_init=True,
-            **_of_width(width),
+            **sane_start(width) | _of_width(width),
         ),
         train=train,
         # Little: every run reads all of it at its end.

@@ -9,6 +9,26 @@ from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig, Win
 from diffattn.models.config.settings import ModelSettings
 
 
+def sane_start(hidden_size: int) -> dict[str, Any]:
+    """Settings with which a model of any width starts near ln V, with blocks that write little.
+
+    An untied head of deviation 1/width; embeddings times √width; depth-scaled output projections;
+    weights of deviation 0.02, and less where a projection would make its input larger.
+    docs/log.md has what was tried.
+    """
+    return {
+        "initializer_range": min(0.02, hidden_size**-0.5),
+        "tie_word_embeddings": False,
+        "scaled_head_init": True,
+        "embedding_multiplier": hidden_size**0.5,
+        "depth_scaled_init": True,
+    }
+
+
+TIED_START = ["model.tie_word_embeddings=true", "model.scaled_head_init=false"]
+"""Settings with which the studies of November 2026 in ``published/`` started, but recall."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPlan:
     """The settings of a run. Loads without torch; its configuration does not."""

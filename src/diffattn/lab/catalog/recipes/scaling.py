@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan
+from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan, sane_start
 from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.models.config.settings import ModelSettings
 
@@ -59,8 +59,7 @@ def _run(
         "vocab_size": vocab_size,
         "intermediate_size": hidden_size * 5 // 2,
         "max_position_embeddings": seq_len,
-        "embedding_multiplier": hidden_size**0.5,
-        "depth_scaled_init": True,
+        **sane_start(hidden_size),
     }
     return RunPlan(
         name=f"scaling-{scale}",

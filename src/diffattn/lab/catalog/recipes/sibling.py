@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from diffattn.lab.catalog.recipes.plan import RunPlan
+from diffattn.lab.catalog.recipes.plan import RunPlan, sane_start
 from diffattn.lab.training.config import DataConfig
 from diffattn.models.config.settings import ModelSettings
 
@@ -76,7 +76,6 @@ def _small_model(large: ModelSettings, seq_len: int) -> ModelSettings:
             if facts.low_rank_maps
             else None,
             "max_position_embeddings": seq_len,
-            "embedding_multiplier": hidden_size**0.5,
-            "depth_scaled_init": True,
         }
+        | sane_start(hidden_size)
     )

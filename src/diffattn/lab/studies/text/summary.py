@@ -7,6 +7,7 @@ from diffattn.errors import DiffAttnError
 from diffattn.files.io import write_json
 from diffattn.lab.catalog.models import BASELINE, FLOOR, VARIANTS
 from diffattn.lab.catalog.recipes.catalog import recipe
+from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.records.text_results import TextResults
 from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
@@ -22,6 +23,7 @@ from diffattn.lab.studies.text.maps import example_maps
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.verdict import verdict
 from diffattn.lab.training.prepare import PreparedData
+from diffattn.lab.training.settings import apply_settings
 
 # The papers' models see 10 billion tokens or more.
 FEWEST_TESTED_TOKENS = 10_000_000_000
@@ -148,7 +150,9 @@ def _rates_statement(config: ComparisonConfig) -> str:
         )
     if not config.rate_factors:
         return "One learning rate is used for all types, tuned for none."
-    is_recipe = config.base.resolved() == recipe(config.scale).resolved()
+    is_recipe = (
+        config.base.resolved() == apply_settings(recipe(config.scale), TIED_START).resolved()
+    )
     if is_recipe and config.match == "params":
         return (
             "Each type's learning rate is the one that the matched comparison of this scale chose."

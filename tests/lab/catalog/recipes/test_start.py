@@ -1,0 +1,78 @@
+"""Models of the recipes start near ln V, and no block writes more than the stream holds."""
+
+import math
+
+import pytest
+import torch
+
+from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
+from diffattn.lab.catalog.recipes.plan import sane_start
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+TOLERANCE = 0.1
+
+
+def first_loss(config):
+    """Loss on tokens that repeat, as those of text do, and the largest write of a block."""
+    torch.manual_seed(0)
+    model = DiffTransformerForCausalLM(config).eval()
+    ids = torch.randint(min(config.vocab_size, 32), (2, 64))
+    writes = []
+
+    def record(module, inputs, output):
+        stream = inputs[0].square().mean().sqrt()
+        written = (output - inputs[0]).square().mean().sqrt()
+        writes.append(float(written / stream))
+
+    for layer in model.model.layers:
+        layer.register_forward_hook(record)
+    with torch.no_grad():
+        loss = float(model(input_ids=ids, labels=ids).loss)
+    return loss, max(writes)
+
+
+def shape(width, vocab_size, attention_type="softmax"):
+    softmax = DiffTransformerConfig(
+        attention_type="softmax",
+        vocab_size=vocab_size,
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_heads=width // 32,
+        head_dim=32,
+        max_position_embeddings=64,
+        **sane_start(width),
+    )
+    return softmax.twin(attention_type).config
+
+
+@pytest.mark.parametrize("vocab_size", [64, 257, 4_096, 32_768])
+@pytest.mark.parametrize(
+    "width",
+    [64, 256, 1_024, *(pytest.param(w, marks=pytest.mark.scheduled) for w in (4_096, 8_192))],
+)
+def test_the_first_loss_is_that_of_a_uniform_guess(width, vocab_size):
+    loss, write = first_loss(shape(width, vocab_size))
+    assert abs(loss - math.log(vocab_size)) <= TOLERANCE
+    assert write <= 1
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_of_every_attention_type(attention_type):
+    loss, write = first_loss(shape(256, 1_024, attention_type))
+    assert abs(loss - math.log(1_024)) <= TOLERANCE
+    assert write <= 1
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_recipes_of_the_scales_start_so(name):
+    model = recipe(name).model
+    assert sane_start(model.hidden_size).items() <= model.settings().items()
+
+
+def test_without_it_a_wide_model_starts_far_above():
+    """Tied embeddings times √width put the token itself first."""
+    tied = {"tie_word_embeddings": True, "scaled_head_init": False, "initializer_range": 0.02}
+    config = DiffTransformerConfig(**shape(1_024, 4_096).settings() | tied)
+    assert first_loss(config)[0] > math.log(4_096) + 1
