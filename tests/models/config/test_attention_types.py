@@ -64,7 +64,7 @@ def test_an_unknown_type_is_named_with_its_neighbour():
 def test_tables_name_every_type():
     assert tuple(TYPES) == ATTENTION_TYPES
     assert set(CONTROL_TYPES) <= set(VARIANTS)
-    assert [row["type"] for row in _types()] == list(ATTENTION)
+    assert [row["type"] for row in _types()[0]] == list(ATTENTION)
 
 
 def test_settings_are_the_configuration_without_hugging_face(row):

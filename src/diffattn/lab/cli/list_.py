@@ -29,7 +29,7 @@ def list_(
     from diffattn.models.config.known_names import check_known
 
     if kind is None:
-        kinds = [{"kind": name, "what": what} for name, what in KINDS.items()]
+        kinds = [{"kind": name, "summary": summary} for name, summary in KINDS.items()]
         rows, groups = kinds, {"diffattn list KIND, where KIND is:": list(KINDS.items())}
     else:
         check_known("list", "kind", kind, KINDS)

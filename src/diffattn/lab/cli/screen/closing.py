@@ -11,8 +11,8 @@ def closing(sentences: Sequence[str], page: Path, text: Path | None = None) -> s
     """The last lines of a study: at most 20, of at most 100 columns.
 
     Args:
-        sentences: Those of the page.
-        page: The page.
+        sentences: That stand first on the page.
+        page: Its file.
         text: Study on text whose models the commands name. Default: no commands.
     """
     lines = [line for sentence in sentences for line in textwrap.wrap(sentence, _WIDTH)]
