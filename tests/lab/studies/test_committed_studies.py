@@ -14,10 +14,8 @@ from diffattn.lab.records.study_results import RESULTS
 from diffattn.lab.report.page.committed import RECALL, TEXT
 from diffattn.lab.report.sections.gradient_flow import read_gradient_flow_study
 from diffattn.lab.report.sections.recall import read_recall_study
-from diffattn.lab.report.sections.recall_answers import recall_summary
 from diffattn.lab.report.sections.scaling import read_scaling_study
 from diffattn.lab.report.sections.stability import read_stability_study
-from diffattn.lab.report.study.beside import committed_summary
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.recall.config import recall_study
@@ -28,6 +26,7 @@ from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.summary import study_results
 from diffattn.lab.training.recall import solved_step
+from tools.committed_pages import committed_summary, recall_summary
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED_STUDIES = ROOT / "published"

@@ -21,7 +21,7 @@ _CLAIMS = (
 
 @cache
 def committed_recall() -> dict[str, Any]:
-    """The committed recall study: see :func:`recall_summary` of its section."""
+    """The committed recall study: see ``recall_summary`` of ``tools/committed_pages.py``."""
     recorded: dict[str, Any] = read_json(RECALL)
     return recorded
 

@@ -45,8 +45,9 @@ def answer_sentence(study: Study, task: str) -> str:
     seeds = len(members[V1]["runs"])
     spread = f"medians of {seeds} seeds" if seeds > 1 else "one seed"
     words = (
-        f"DIFF V1 learns to find a value among noise in {_median(members[V1])} training steps, the "
-        f"Transformer in {_median(members[BASELINE])} ({spread})."
+        "DIFF V1 learns to find a value among noise in "
+        f"{median_step(members[V1])} training steps, the "
+        f"Transformer in {median_step(members[BASELINE])} ({spread})."
     )
     if beside := committed_beside(study, task):
         steps = beside["steps"]
@@ -58,7 +59,7 @@ def answer_sentence(study: Study, task: str) -> str:
     elif UNIFORM in members:
         words += (
             " A V1 whose second map is uniform, and so sees nothing, needs "
-            f"{_median(members[UNIFORM])}."
+            f"{median_step(members[UNIFORM])}."
         )
     return words
 
@@ -112,7 +113,7 @@ def answer_table(study: Study, task: str) -> Table:
     for name, member in members.items():
         steps = sorted(math.inf if s is None else s for s in member["solved_steps"])
         ends = f"{_step(steps[0], member)} to {_step(steps[-1], member)}"
-        row = [type_cell(name), number_cell(_median(member), member["runs"], note=ends)]
+        row = [type_cell(name), number_cell(median_step(member), member["runs"], note=ends)]
         row.append(number_cell(number(fmean(member["test_accuracy"]), 3), member["runs"]))
         if with_attention:
             row += [share_cell(member, "net", group) for group in KEY_GROUPS]
@@ -131,28 +132,6 @@ def answer_table(study: Study, task: str) -> Table:
         headers.append(f"Steps, {beside['seeds']} seeds")
         caption += f" Last: the longer study of {beside['seeds']} seeds in published/recall."
     return table(caption, headers, rows)
-
-
-def recall_summary(study: Study, task: str) -> dict[str, Any]:
-    """Contents of :data:`diffattn.lab.report.page.committed.RECALL`.
-
-    ``shared`` says whether the control with a uniform second map may have V1's lead, too.
-    """
-    steps = {name: _median(member) for name, member in members_of(study, task).items()}
-    assert study.results is not None
-    sooner = study.results["tasks"][task]["sooner"]
-    shared = any(
-        (pair["first"], pair["later"]) == (V1, BASELINE) and UNIFORM in pair["explained_by"]
-        for pair in sooner["pairs"]
-    )
-    return {
-        "config_hash": study.info["config_hash"],
-        "task": task,
-        "seeds": len(study.info["seeds"]),
-        "steps": steps,
-        "shared": shared,
-        "sooner": sooner["sentence"],
-    }
 
 
 def share_table(study: Study, task: str) -> Table:
@@ -286,7 +265,8 @@ def share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
     return number_cell(number(share["mean"], 2), member["runs"], note=note)
 
 
-def _median(member: dict[str, Any]) -> str:
+def median_step(member: dict[str, Any]) -> str:
+    """Median step at which a model learned a task; where it did not, over its steps."""
     return _step(median(math.inf if s is None else s for s in member["solved_steps"]), member)
 
 

@@ -21,15 +21,12 @@ from diffattn.lab.report.page.wording import (
 from diffattn.lab.report.study.charts import difference_bars, loss_chart
 from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.report.study.summary import (
-    COMPARED,
     LOSS,
     Difference,
     difference,
-    in_words,
-    training_budget,
     variants_of,
 )
-from diffattn.lab.report.study.tables import difference_cell, level_of, loss_cell
+from diffattn.lab.report.study.tables import difference_cell, loss_cell
 from diffattn.lab.stats.intervals import Interval
 
 _NEW = "first_occurrence"
@@ -144,38 +141,3 @@ def _committed_table(committed: dict[str, Any], shown: list[Difference]) -> Tabl
         "all tests of the study, so an interval that leaves out 0 may not suffice."
     )
     return table(caption, headers, rows)
-
-
-def committed_summary(study: TextStudy) -> dict[str, Any]:
-    """Differences to the Transformer, which pages of other studies show.
-
-    Returns:
-        Contents of :data:`diffattn.lab.report.page.committed.TEXT`.
-    """
-    every, info = variants_of(study), study.info
-    names = [name for name, variant in every.items() if variant.role in COMPARED]
-    differences = []
-    for name in (*names, GATE):
-        entry = difference(study, name, BASELINE)
-        new = difference(study, name, BASELINE, metric=_NEW)
-        if entry is None or new is None:
-            continue
-        differences.append(
-            {
-                "variant": name,
-                "mean": entry.interval.mean,
-                "low": entry.interval.low,
-                "high": entry.interval.high,
-                "new": new.interval.mean,
-                "verdict": in_words(study, entry),
-            }
-        )
-    return {
-        "created": info["created"],
-        "config_hash": info["config_hash"],
-        "seeds": len(info["seeds"]),
-        "level": level_of(study),
-        "parameters": every[BASELINE].parameters,
-        "train_tokens": training_budget(info),
-        "differences": differences,
-    }

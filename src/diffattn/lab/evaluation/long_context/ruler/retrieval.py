@@ -222,10 +222,3 @@ def _other(make: Callable[[Random], str], draw: Random, taken: set[str]) -> str:
     while (string := make(draw)) in taken:
         pass
     return string
-
-
-def _in_lines(needles: list[str], lines: list[str], draw: Random) -> tuple[str, list[int]]:
-    """Needles before different lines, and their depths in percent."""
-    places = sorted(draw.sample(range(len(lines)), len(needles)))
-    text = "\n".join(insert_sentences(lines, list(zip(places, needles, strict=True))))
-    return text, [round(100 * place / len(lines)) for place in places]

@@ -1,0 +1,94 @@
+"""Write what pages show of the committed studies beside others: ``report/published``.
+
+``PYTHONPATH=src python -m tools.committed_pages`` after new runs in ``published/``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from diffattn.files.io import write_json
+from diffattn.lab.catalog.models import BASELINE, GATE, UNIFORM
+from diffattn.lab.report.page.committed import RECALL, TEXT
+from diffattn.lab.report.page.runs import Study
+from diffattn.lab.report.sections.recall import read_recall_study
+from diffattn.lab.report.sections.recall_answers import V1, median_step, members_of
+from diffattn.lab.report.study.files import TextStudy, read_study
+from diffattn.lab.report.study.summary import (
+    COMPARED,
+    difference,
+    in_words,
+    training_budget,
+    variants_of,
+)
+from diffattn.lab.report.study.tables import level_of
+
+PUBLISHED = Path(__file__).parents[1] / "published"
+NEW = "first_occurrence"
+
+
+def committed_summary(study: TextStudy) -> dict[str, Any]:
+    """Differences to the Transformer, which pages of other studies show.
+
+    Returns:
+        Contents of :data:`diffattn.lab.report.page.committed.TEXT`.
+    """
+    every, info = variants_of(study), study.info
+    names = [name for name, variant in every.items() if variant.role in COMPARED]
+    differences = []
+    for name in (*names, GATE):
+        entry = difference(study, name, BASELINE)
+        new = difference(study, name, BASELINE, metric=NEW)
+        if entry is None or new is None:
+            continue
+        differences.append(
+            {
+                "variant": name,
+                "mean": entry.interval.mean,
+                "low": entry.interval.low,
+                "high": entry.interval.high,
+                "new": new.interval.mean,
+                "verdict": in_words(study, entry),
+            }
+        )
+    return {
+        "created": info["created"],
+        "config_hash": info["config_hash"],
+        "seeds": len(info["seeds"]),
+        "level": level_of(study),
+        "parameters": every[BASELINE].parameters,
+        "train_tokens": training_budget(info),
+        "differences": differences,
+    }
+
+
+def recall_summary(study: Study, task: str) -> dict[str, Any]:
+    """Contents of :data:`diffattn.lab.report.page.committed.RECALL`.
+
+    ``shared`` says whether the control with a uniform second map may have V1's lead, too.
+    """
+    steps = {name: median_step(member) for name, member in members_of(study, task).items()}
+    assert study.results is not None
+    sooner = study.results["tasks"][task]["sooner"]
+    shared = any(
+        (pair["first"], pair["later"]) == (V1, BASELINE) and UNIFORM in pair["explained_by"]
+        for pair in sooner["pairs"]
+    )
+    return {
+        "config_hash": study.info["config_hash"],
+        "task": task,
+        "seeds": len(study.info["seeds"]),
+        "steps": steps,
+        "shared": shared,
+        "sooner": sooner["sentence"],
+    }
+
+
+def main() -> None:
+    """Write both files."""
+    write_json(TEXT, committed_summary(read_study(PUBLISHED / "text")))
+    study = read_recall_study(PUBLISHED / "recall")
+    write_json(RECALL, recall_summary(study, "noisy_recall"))
+
+
+if __name__ == "__main__":
+    main()
