@@ -54,8 +54,13 @@ def test_of_a_study_the_best_differential_model_is_taken_and_named(study):
     assert named_models.labelled([str(study)], on_message=lines.append) == {
         "diff_v2-seed0": str(best)
     }
-    (line,) = lines
+    line = lines[0]
     assert f"is taken: {best} (validation loss 2.000; beside it: diff-seed0, " in line
+    whole = study.parent / "whole"
+    whole.mkdir()
+    study.rename(whole / "text")
+    assert named_models.best_of_study(str(whole), lines.append).endswith("text/runs/diff_v2-seed0")
+    (whole / "text").rename(study)
     with pytest.raises(CheckpointError, match=r"got several: .*runs/diff-seed0, .* Name one"):
         named_models.require_model(str(study / "runs"))
     for name in ("diff", "diff_v2", "diff_uniform"):

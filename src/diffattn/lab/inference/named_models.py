@@ -11,6 +11,8 @@ from diffattn.models.checkpoint_folder import checkpoint_folder, listed, models_
 from diffattn.models.config.attention_types import ATTENTION
 
 _STUDY = "study.json"
+_PARTS = ("", "text", "recall")
+"""Studies in a folder: itself, or those of ``diffattn reproduce``, of which text writes text."""
 
 
 def is_address(path: str) -> bool:
@@ -74,7 +76,7 @@ def require_model(path: str) -> None:
 
 
 def best_of_study(name: str, on_message: Callable[[str], None]) -> str:
-    """The name itself; of the folder of a study, the path of its best model.
+    """The name itself; of the folder of a study or of several, the path of its best model.
 
     Best is the lowest validation loss among differential models, or of softmax if there is none.
     Controls are never taken.
@@ -83,16 +85,22 @@ def best_of_study(name: str, on_message: Callable[[str], None]) -> str:
         CheckpointError: The study has no model.
     """
     folder = Path(name)
-    if not (folder / _STUDY).is_file():
+    studies = [folder / part for part in _PARTS if (folder / part / _STUDY).is_file()]
+    if not studies:
         return name
-    runs = models_inside(folder)
-    ranked = sorted(rank for run in runs if (rank := _rank(run)) is not None)
+    runs = [run for study in studies for run in models_inside(study)]
+    ranked = sorted(
+        (place, *rank)
+        for place, study in enumerate(studies)
+        for run in models_inside(study)
+        if (rank := _rank(run))
+    )
     if not ranked:
         raise CheckpointError(
             f"{name}: must be a study with a finished model, got one whose runs keep no weights or "
             "are not done. 'diffattn train' makes a model."
         )
-    is_softmax, loss, best = ranked[0]
+    _, is_softmax, loss, best = ranked[0]
     others = listed([run.name for run in runs if run != best])
     on_message(
         f"{name} is a study. Its best {'' if is_softmax else 'differential '}model is taken: "
