@@ -17,9 +17,11 @@ def _no_processes(monkeypatch):
 
 def test_decode_prints_tables_and_writes_a_record(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     arguments = ("bench", "decode", "--length", "8,16", "--device", "cpu", *QUICK)
     called = cli(*arguments)
     assert called.code == 0, called
+    assert max(map(len, called.out.splitlines())) <= 80
     assert "B1 H4 d64 N1 S16, float32, decode on cpu (cpu-" in called.out
     assert "T: sdpa, sdpa (flash)" in called.out
     assert called.out.splitlines()[-2:] == [

@@ -39,7 +39,7 @@ from trials.wrong_calls import calls_besides_evaluate
         (("reproduce", "text", "--set", "train.num_steps=x"), "num_steps must be a whole number"),
         (("reproduce", "text", "--set", "train.learning_rate=NaN"), "must be finite, got NaN"),
         (("reproduce", "text", "--set", "data.vocab_size=100"), "vocab_size must be at least 257"),
-        (("reproduce", "text", "--set", "model.vocab_size=300"), "at least data.vocab_size=1024"),
+        (("reproduce", "text", "--set", "model.vocab_size=90"), "at least data.vocab_size=257"),
         (("reproduce", "text", "--set", "data.source=/no/such/text"), "got '/no/such/text'"),
         (
             ("reproduce", "text", "--set", "model.attention_type=diff"),
@@ -53,7 +53,7 @@ from trials.wrong_calls import calls_besides_evaluate
             ("plan", "3bb", "--gpu", "cpu"),
             "Did you mean '3b'? See 'diffattn list recipes' and 'dif",
         ),
-        (("pack", "/no/such/text", "--out", "OUT"), "existing file or folder"),
+        (("pack", "/no/such/text", "--out", "OUT"), "data source: must be a file or folder"),
         (("pack", "stdlib", "--out", "OUT", "--vocab-size", "12"), "must be at least 257"),
         (("pack", "stdlib", "--out", "OUT", "--validation-fraction", "2"), "between 0 and 1"),
         (("report", "OUT", "--markdown", "--out", "x.html"), "got both"),

@@ -145,13 +145,12 @@ def _show(cases: list[Any], path: Path) -> None:
     for case in cases:
         print_text([case_title(case)])
         print_table(contender_rows(case))
-    absent = [
-        f"{row.contender} {'failed' if row.status == 'failed' else 'did not run'}: {row.reason}"
-        for case in cases
-        for row in case.rows
-        if row.status != "ok"
-    ]
-    print_text([*dict.fromkeys(absent), _LEGEND, *targets_in_words(cases), f"Record: {path}"])
+    absent: dict[str, dict[str, None]] = {}
+    for row in (row for case in cases for row in case.rows if row.status != "ok"):
+        why = f"{'failed' if row.status == 'failed' else 'did not run'}: {row.reason}"
+        absent.setdefault(why, {})[row.contender] = None
+    reasons = [f"{', '.join(names)} {why}." for why, names in absent.items()]
+    print_text([*reasons, _LEGEND, *targets_in_words(cases), f"Record: {path}"])
 
 
 def _words(text: str | None) -> tuple[str, ...]:

@@ -48,8 +48,8 @@ def contender_rows(case: BenchCase) -> list[dict[str, str]]:
     return [
         {
             "contender": f"{row.role}: {row.contender}"
-            + ("" if row.backend in (None, row.contender) else f", {row.backend}"),
-            "time": f"{figure(1e3 * row.seconds.median)} ms",
+            + ("" if row.contender.endswith(row.backend or "") else f", {row.backend}"),
+            "ms": figure(1e3 * row.seconds.median),
             "/ T": times(row.ratio_t, spread=False),
             "/ TC": times(row.ratio_tc, spread=False),
             **_amount(row),
