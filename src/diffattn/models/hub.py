@@ -29,7 +29,7 @@ def name_or_cached(name: str, revision: str | None = None) -> str:
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it could not be reached"
         raise CheckpointError(
             f"{name}: no folder of this name is in {Path.cwd()}, and the hub cannot be asked for "
-            f"it ({constants.ENDPOINT}: {why}). Name a local folder with a model."
+            f"it ({constants.ENDPOINT}: {why}). Name a local folder."
         ) from error
 
 
