@@ -41,7 +41,7 @@ def test_every_command_exists_with_its_options(line):
         assert values["study"] != "recall" or not values["set_"]
         read_changes(values["set_"] or [])
     elif name == "evaluate":
-        parts(values["protocols"], values["set_"] or [], quick=values["quick"])
+        parts(values["asked"], values["set_"] or [], quick=values["quick"])
         assert len(values["model"]) == len(set(values["model"])) >= 2
     elif name == "bench":
         assert values["device"] in (None, "cpu", "cuda")
