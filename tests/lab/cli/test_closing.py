@@ -7,11 +7,15 @@ from diffattn.lab.cli.screen.closing import closing
 
 def test_a_study_ends_in_few_short_lines():
     sentences = ["One sentence of the page, as long as they are there. " * 6] * 2
-    lines = closing(sentences, Path("runs/first/report.html"), Path("runs/first/text")).splitlines()
+    folder = Path("runs/first")
+    end = closing(
+        sentences, folder / "report.html", retrieval=folder / "recall", text=folder / "text"
+    )
+    lines = end.splitlines()
     assert len(lines) <= 20
     assert max(map(len, lines)) <= 100
     assert "Page: runs/first/report.html" in lines
-    assert "  diffattn inspect runs/first/text" in lines
+    assert "  diffattn inspect runs/first/recall" in lines
 
 
 def test_a_study_without_language_models_names_no_commands():

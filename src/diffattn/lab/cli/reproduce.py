@@ -191,4 +191,5 @@ def _reproduce_one(
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
-        typer.echo(closing(sentences_of(folder), page, folder if kind == "text" else None))
+        retrieval, text = (folder if kind == name else None for name in ("recall", "text"))
+        typer.echo(closing(sentences_of(folder), page, retrieval=retrieval, text=text))

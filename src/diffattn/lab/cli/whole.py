@@ -51,8 +51,10 @@ def reproduce_all(
     else:
         recorded = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         sentences = [entry["sentence"] for entry in recorded["stages"].values()]
-        has_text = "text" in recorded["stages"]
-        typer.echo(closing(sentences, page, folder / "text" if has_text else None))
+        retrieval, text = (
+            folder / name if name in recorded["stages"] else None for name in ("recall", "text")
+        )
+        typer.echo(closing(sentences, page, retrieval=retrieval, text=text))
 
 
 def _studies_of(

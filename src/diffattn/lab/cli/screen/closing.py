@@ -7,22 +7,25 @@ from pathlib import Path
 _WIDTH = 100
 
 
-def closing(sentences: Sequence[str], page: Path, text: Path | None = None) -> str:
+def closing(
+    sentences: Sequence[str], page: Path, *, retrieval: Path | None = None, text: Path | None = None
+) -> str:
     """The last lines of a study: at most 20, of at most 100 columns.
 
     Args:
         sentences: That stand first on the page.
         page: Its file.
-        text: Study on text whose models the commands name. Default: no commands.
+        retrieval: Study of recall, whose models a command looks into. Default: no command.
+        text: Study on text, whose models write and are evaluated. Default: no commands.
     """
     lines = [line for sentence in sentences for line in textwrap.wrap(sentence, _WIDTH)]
     lines += ["", f"Page: {page}"]
-    if text is not None:
-        lines += [
-            "",
-            "Look into the best differential model, let it write, evaluate it:",
-            f"  diffattn inspect {text}",
+    commands = [f"  diffattn inspect {retrieval}"] if retrieval else []
+    if text:
+        commands += [
             f"  diffattn generate {text} --prompt 'def '",
-            f"  diffattn evaluate sliding_perplexity --quick --model {text}",
+            f"  diffattn evaluate block_perplexity --quick {text}",
         ]
+    if commands:
+        lines += ["", "Go on with:", *commands]
     return "\n".join(lines)
