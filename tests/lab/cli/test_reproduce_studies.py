@@ -56,16 +56,14 @@ def assert_study_and_report(cli, folder, command, head, num_rows):
     """The first call trains, the second prints results, the report is the same page."""
     first = cli(*command)
     assert first.code == 0, first
-    table = first.out.splitlines()
-    assert table[0].startswith(head)
-    rows = [line for line in table if line.startswith("|")]
-    assert len(rows) == 2 + num_rows
-    assert table[-1] == f"Report: {folder / 'report.html'}"
+    assert f"Page: {folder / 'report.html'}" in first.out.splitlines()
     again = cli(*command, "--json")
     assert again.code == 0
     assert again.out == (folder / "results.json").read_text(encoding="utf-8")
     page = (folder / "report.html").read_bytes()
-    assert cli("report", folder, "--markdown").out.startswith("\n".join(rows) + "\n")
+    table = cli("report", folder, "--markdown").out.splitlines()
+    assert table[0].startswith(head)
+    assert len([line for line in table if line.startswith("|")]) == 2 + num_rows
     written = folder.parent / "page.html"
     assert cli("report", folder, "--out", written).out == f"{written}\n"
     assert written.read_bytes() == page

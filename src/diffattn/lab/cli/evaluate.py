@@ -106,12 +106,13 @@ def evaluate(
     from diffattn.lab.evaluation.selection import Selection
     from diffattn.lab.inference.named_models import shortest_context
 
+    if out is not None:
+        require_folder_destination(out)
     selection = Selection.read(shard, limit)
     protocols, models = _protocols_and_models(asked, model or [], revision)
     longest = (max_length or shortest_context(models.values())) if quick else None
     chosen = parts(protocols, set_ or [], quick=quick, longest=longest)
     out = out or default_out("evaluation", models, "-quick" if quick else "")
-    require_folder_destination(out)
     if dry_run:
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
         typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))

@@ -24,7 +24,7 @@ from diffattn.models.config.known_names import check_known
 
 ANALYSIS, THROUGHPUT = "analysis", "throughput"
 _SHORT = ("recall", "text")
-_ALL = (*_SHORT, "gradient-flow", "stability", "scaling", "ablations", "rank")
+_ALL = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")
 STUDIES_OF: dict[str, tuple[str, ...]] = {
     "smoke": _SHORT,
     "laptop": _SHORT,
