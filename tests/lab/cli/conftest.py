@@ -23,6 +23,12 @@ def _imports_are_no_garbage():
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch):
+    """Workers of pytest-xdist name a width, as if there were a terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @dataclass
 class Called:
     """What a command left behind."""

@@ -106,8 +106,7 @@ def evaluate(
     from diffattn.lab.evaluation.selection import Selection
     from diffattn.lab.inference.named_models import shortest_context
 
-    if out is not None:
-        require_folder_destination(out)
+    require_folder_destination(out or Path("runs"))
     selection = Selection.read(shard, limit)
     protocols, models = _protocols_and_models(asked, model or [], revision)
     longest = (max_length or shortest_context(models.values())) if quick else None
