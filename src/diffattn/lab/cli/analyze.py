@@ -61,6 +61,8 @@ def analyze(
     from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import labelled
 
+    if out is not None:  # before models are looked for
+        _require_destination(out, dtype)
     models = labelled(model, option="MODEL", on_message=say, has_no_folder=is_log_alone)
     out = out or default_out("analysis", models)
     _require_destination(out, dtype)
