@@ -7,11 +7,11 @@ from email.utils import format_datetime
 from threading import Event
 
 import pytest
-from judge_server import TRUE, completion, judge_server
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
 from diffattn.lab.evaluation.judge.interface import JudgeFailure, JudgeSettings
+from judge_server import TRUE, completion, judge_server
 
 OK = (200, completion(), {})
 BROKEN = (500, {"error": "broken"}, {})

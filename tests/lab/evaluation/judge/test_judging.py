@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from judge_server import TRUE, completion, judge_server
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_jsonl
@@ -26,6 +25,7 @@ from diffattn.lab.evaluation.judge.session import judge_folder
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.records.evaluations import EvalResult, evaluation_marker, register
+from judge_server import TRUE, completion, judge_server
 from record_files import change_record, write_items
 
 FALSE = 'No.\n**Conclusion: False**\n**Problematic Spans: ["it"]**'
