@@ -85,7 +85,7 @@ def test_models_without_whole_maps_are_refused_by_name(make_model):
         (make_model("gemma2"), 8, "'gemma2' must be plain causal softmax, got softcap"),
         (make_model("bloom"), 8, "'bloom'"),
         (DiffTransformerForCausalLM(without_attention), 8, "'none' must have .* no attention"),
-        (make_model("shared_diff_map_norm"), 8, "_norm' must have .* its norm on the map"),
+        (make_model("shared_diff_map_norm"), 8, "_norm' must have .*, norm on the map"),
     ):
         with pytest.raises(ConfigError, match=message):
             require_readable(model.eval(), tokens)

@@ -80,7 +80,7 @@ def readers(tokenizer):
     )  # fmt: skip
     return {
         "longrope": LanguageModel(DiffTransformerForCausalLM(actual).double(), tokenizer),
-        "dynamic": LanguageModel(LlamaForCausalLM(llama).double(), tokenizer).reaching(128),
+        "dynamic": LanguageModel(LlamaForCausalLM(llama).double(), tokenizer, max_length=128),
     }
 
 
