@@ -65,8 +65,9 @@ def test_of_every_attention_type(attention_type):
     assert write <= 1
 
 
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("name", [name for name in SCALES if name != "laptop"])
 def test_recipes_of_the_scales_start_so(name):
+    """All but the bytes of ``laptop``, which train better tied."""
     model = recipe(name).model
     assert sane_start(model.hidden_size).items() <= model.settings().items()
 

@@ -29,10 +29,11 @@ def smoke() -> RunPlan:
 
 
 def laptop() -> RunPlan:
-    """Softmax model of 0.82M parameters with 8 heads (4 DIFF heads), 1M tokens, bytes.
+    """Softmax model of 0.79M parameters with 8 heads (4 DIFF heads), 1M tokens, bytes.
 
     With bytes as tokens a model learns more in minutes than counts of pairs and copies tell (2.43
-    nats per byte). With 1,024 tokens in the vocabulary it does not.
+    nats per byte). Embeddings are tied: with so few tokens an untied head trains worse
+    (docs/log.md).
 
     Command: ``diffattn reproduce text``. Hardware: 2 CPU cores. Duration: 3 to 4 minutes for the
     Transformer, DIFF V2 and its gate on one map, one seed each. Expected: losses near 1.8 nats per
@@ -50,6 +51,7 @@ def laptop() -> RunPlan:
         evaluation_tokens=8_192,
     )
     model = {"hidden_size": 128, "num_hidden_layers": 4, "num_heads": 8, "head_dim": 16}
+    model |= {"tie_word_embeddings": True, "scaled_head_init": False}
     return _plan("laptop", model, train, DataConfig(source="python", vocab_size=257))
 
 
@@ -59,10 +61,9 @@ def study() -> RunPlan:
     Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores with instructions for
     bfloat16, in which products are taken as in the papers. Duration: about 30 core-hours for five
     seeds of types, controls and V2 without its difference, three of the rest, a sweep of learning
-    rates and whole runs at its two best; it continues where it was stopped. Expected: the results
-    in docs/findings/results.md: V2 some 0.2 nats below softmax attention, a third of it each by its
-    gate, by second queries and by subtracting them. Eight DIFF heads is the smallest number that
-    the papers test; the token budget lies far below theirs.
+    rates and whole runs at its two best; it continues where it was stopped. Expected: not known
+    with an untied head; with ``TIED_START`` the results in docs/findings/results.md. Eight DIFF
+    heads is the smallest number that the papers test; the token budget lies far below theirs.
     """
     train = TrainConfig(
         num_steps=4_000,
@@ -110,7 +111,6 @@ def _plan(name: str, model: dict[str, Any], train: TrainConfig, data: DataConfig
         attention_type="softmax",
         vocab_size=data.vocab_size,
         max_position_embeddings=train.seq_len,
-        **sane_start(model["hidden_size"]),
-        **model,
+        **sane_start(model["hidden_size"]) | model,
     )
     return RunPlan(name=name, model=settings, train=train, data=data)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from diffattn.lab.catalog.recipes.comparison import laptop as compared
-from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan
+from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan, sane_start
 
 
 def smoke() -> StudyPlan:
@@ -65,7 +65,7 @@ def _run(name: str, *, num_steps: int) -> RunPlan:
     return replace(
         base,
         name=name,
-        model=replace(base.model, vocab_size=1_024),
+        model=replace(base.model, vocab_size=1_024, **sane_start(base.model.hidden_size)),
         train=replace(
             base.train,
             num_steps=num_steps,

@@ -240,7 +240,8 @@ def _costs(study: Study) -> list[Element]:
     sizes: list[Element] = []
     for task in study.info["tasks"]:
         trials = trial_names(study.info, task, study.types)
-        costs.append(Text(cost_sentence(_only(study, trials))))
+        if sentence := cost_sentence(_only(study, trials)):
+            costs.append(Text(sentence))
         costs.append(_with_task(task, cost_table(_only(study, trials))))
         # One run per type: the sizes of its models are those of all.
         one_seed = {**study.info, "seeds": study.info["seeds"][:1]}
