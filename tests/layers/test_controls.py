@@ -9,6 +9,7 @@ from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
+from diffattn.ops.attention import diff_attention
 
 WIDTH, HEADS, DIM = 24, 3, 4
 
@@ -74,6 +75,20 @@ def test_added_maps_are_v2_with_the_other_sign(x):
         first.get_parameter(f"{name}.weight").data.copy_(v2.get_parameter(f"{name}.weight"))
     # (A1 - λA2) + (A1 + λA2) = 2 A1
     torch.testing.assert_close(added(x) + v2(x), 2 * first(x), rtol=0, atol=1e-12)
+
+
+def test_matched_added_maps_have_rows_as_large_as_those_of_v2(x):
+    """Where all tokens have one value, an output is that value times the sum of a row."""
+    matched, v2 = pair(controls.MatchedAddedMapsAttention, DiffAttentionV2)
+    same = torch.ones_like(x)
+    torch.testing.assert_close(matched(same), v2(same), rtol=0, atol=1e-12)
+    assert not torch.allclose(matched(x), v2(x))
+    lam = v2.lambdas(x)[0][..., None]
+    v = v2.v_proj(x).unflatten(-1, (HEADS, DIM))
+    q, k = v2.queries_keys(x)
+    added = diff_attention(q, k, v, -lam[..., 0])
+    expected = v2.o_proj((added * (1 - lam) / (1 + lam)).flatten(2))
+    torch.testing.assert_close(matched(x), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("lambda_init", [0.8, -0.8])

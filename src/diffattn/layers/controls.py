@@ -211,6 +211,32 @@ class AddedMapsAttention(DiffAttentionV2):
         return (-super().lambdas(x)[0],)
 
 
+class MatchedAddedMapsAttention(AddedMapsAttention):
+    r"""V2 whose second map is added, with an output of V2's size: rows of both sum to 1 − λ.
+
+    .. math:: O = \frac{1 - \lambda}{1 + \lambda}\,(\mathrm{softmax}(s Q_1 K^\top) + \lambda\,
+              \mathrm{softmax}(s Q_2 K^\top)) V,\quad \lambda = \sigma(X W_\lambda)
+
+    Only the sign tells it from V2.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        *,
+        attend: Callable[..., Tensor] | None = None,
+    ) -> Tensor:
+        """As :meth:`AttentionLayer.forward`."""
+        attend = attend or self.operator
+
+        def attend_and_scale(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
+            out = attend(q, k, v, lam)
+            return (out * ((1 + lam) / (1 - lam))[..., None]).to(out.dtype)  # lam is −λ
+
+        return super().forward(x, position_embeddings, attend=attend_and_scale)
+
+
 class AddedMapsV1(DiffAttention):
     r"""V1 whose second map is added: its queries, keys, λ and head norm, and nothing subtracted.
 

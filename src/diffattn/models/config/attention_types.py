@@ -151,6 +151,12 @@ _ROWS = (
         value_width=1, attention_units=4, head_norm=False, lambda_projection=True,
     ),
     AttentionType(
+        name="diff_v2_added_matched", layer=(_CONTROLS, "MatchedAddedMapsAttention"),
+        control="V2 whose second map is added, its output as large as V2's", source="ours",
+        query_maps=2, key_maps=1, value_width=1, attention_units=4, head_norm=False,
+        lambda_projection=True,
+    ),
+    AttentionType(
         name="diff_added", layer=(_CONTROLS, "AddedMapsV1"),
         control="V1 whose second map is added", source="ours", query_maps=2, key_maps=2,
         value_width=2, attention_units=4, head_norm=True, lambda_vectors=True,

@@ -37,13 +37,13 @@ ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "diff": V1,
     "diff_v2": V2,
     "shared_diff": V1,
-    # Controls, which change one thing.
-    "none": SOFTMAX,
+    "none": SOFTMAX,  # from here on controls, which change one thing
     "softmax_half": SOFTMAX,
     "softmax_minus_mean": SOFTMAX | {"maps": 2, "lam": 0.7},
     "diff_v2_gate": V2 | {"maps": 1, "queries": 1},
     "diff_v2_constant": V2 | {"lam": 0.5},
     "diff_v2_added": V2,
+    "diff_v2_added_matched": V2,
     "diff_added": V1,
     "diff_uniform": V1 | {"queries": 1, "keys": 1},
     "diff_token_lambda": V1 | {"lam": "token"},
@@ -219,6 +219,8 @@ class DiffTransformerAttention(nn.Module):
         act_on_maps = None if self.kind in AFTER_ATTENTION else lam
         attend = self.by_maps if self.config._attn_implementation == "eager" else self.by_kernel
         out, acting_map = attend(q, k, v, act_on_maps, attention_mask, **kwargs)  # [B, T, H, Dv]
+        if self.kind == "diff_v2_added_matched":
+            out = (out * ((1 + lam) / (1 - lam))[..., None]).to(v.dtype)  # lam is −λ
         if self.kind == "diff_v2_gate":
             out = ((1 - lam[..., None]) * out).to(v.dtype)
         if self.kind == "diff_v2_across":
@@ -248,7 +250,7 @@ class DiffTransformerAttention(nn.Module):
         if source == "token":
             logits = at_least_float32(self.lambda_proj(x.to(self.lambda_proj.weight.dtype)))
             lam = logits if self.kind == "diff_v2_raw_lambda" else logits.sigmoid()
-            return -lam if self.kind == "diff_v2_added" else lam
+            return -lam if self.kind.startswith("diff_v2_added") else lam
         return torch.tensor(source, device=x.device)
 
     def by_kernel(
