@@ -180,7 +180,6 @@ _TEXT = (
         "DIFF V2, maps added, V2's size",
         _V2,
         "V2 whose second map is added, its output as large as V2's: only the sign differs",
-        side_effect_of=(_V2,),
     ),
     _ablation(
         "diff_token_lambda", "DIFF V1, λ per token", _V1, "V1 with V2's λ per token and head"
