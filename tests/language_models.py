@@ -4,6 +4,8 @@ import random
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers import models as tokenizer_models
 from transformers import (
     DiffLlamaConfig,
     DiffLlamaForCausalLM,
@@ -11,6 +13,7 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    PreTrainedTokenizerFast,
 )
 
 from diffattn.lab.data.corpora import Document
@@ -116,6 +119,46 @@ _OFTEN = ("diff", "diff_v2", "llama")
 def model(request, models):
     """Every kind: our four attention types, and Hugging Face's Llama and DiffLlama."""
     return models[request.param]
+
+
+def byte_pairs(text, *, superwords=False, special=(), vocab_size=420):
+    """A tokenizer of bytes with ``<s>`` and ``</s>``; ``superwords`` reach over spaces and lines."""
+    parts = Tokenizer(tokenizer_models.BPE())
+    parts.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not superwords)
+    parts.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=["<s>", "</s>", *special], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), max_token_length=30,
+    )  # fmt: skip
+    parts.train_from_iterator([text], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=parts, bos_token="<s>", eos_token="</s>",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+def of_tokenizer(tokenizer, *, max_length=MAX_LENGTH):
+    """A model of V2 with the vocabulary of any tokenizer."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48}
+    sizes |= {"num_hidden_layers": 2, "max_position_embeddings": max_length}
+    return LanguageModel(_network("diff_v2", sizes), tokenizer)
+
+
+def write_after(model, prompt, ids):
+    """Make the network of a model write ``ids`` after a prompt of so many tokens."""
+    forward = model.network.forward
+
+    def scripted(*args, past_key_values=None, **options):
+        out = forward(*args, past_key_values=past_key_values, **options)
+        first = out.past_key_values.get_seq_length() - out.logits.shape[1] - prompt + 1
+        for place in range(out.logits.shape[1]):
+            if 0 <= first + place < len(ids):
+                out.logits[:, place] = -50.0
+                out.logits[:, place, ids[first + place]] = 50.0
+        return out
+
+    model.network.forward = scripted
 
 
 def _network(kind, sizes):

@@ -8,6 +8,7 @@ import torch
 
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
+from language_models import byte_pairs, of_tokenizer, write_after
 from scripted_model import with_limits
 
 
@@ -86,6 +87,31 @@ def test_stop_strings_cut_the_text(models):
     ):
         assert results.text == whole.text.split(stop)[0]
         assert (results.finished == "stop") == (stop in whole.text)
+
+
+END, THINK = "<|turn_end|>", "<think>"
+
+
+@pytest.mark.parametrize(
+    ("written", "stop", "text"),
+    [
+        (["the road", END, " again"], [END], "the road"),
+        (["the road", END, "\n", " again"], [f"{END}\n"], "the road"),
+        (["the road", END, " again"], [f"road{END}"], "the "),
+        ([THINK, "the road", END, " again"], ["never", END], "the road"),
+        ([END, "the road"], [END], ""),
+        (["the ", THINK, "road", " again"], ["oad"], "the r"),
+        (["the road", THINK, " again"], [END, ""], "the road again"),
+    ],
+)
+def test_a_special_token_stops_and_is_no_part_of_the_text(written, stop, text):
+    model = of_tokenizer(byte_pairs("the road again " * 20, special=(END, THINK)))
+    ids = [token for part in written for token in model.encode(part, special=True)]
+    prompt = model.encode_prompt("go")
+    write_after(model, len(prompt), [*ids, model.tokenizer.eos_token_id])
+    (results,) = model.generate([prompt], max_new_tokens=len(ids) + 1, stop=stop)
+    assert results.text == text
+    assert results.finished == ("eos" if text.endswith("again") else "stop")
 
 
 @pytest.mark.parametrize("copied_tokens", [0, 10**9])

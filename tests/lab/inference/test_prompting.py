@@ -8,6 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.prompting import prompt_text, require_chat_template
 from diffattn.lab.inference.scoring import Continuation
+from language_models import byte_pairs, of_tokenizer
 from scripted_model import LoggedModel, with_limits
 
 
@@ -74,6 +75,20 @@ def test_an_answer_longer_than_the_model_counts_as_far_as_it_reaches(build, text
     model = build("diff", max_length=64)
     (entry,) = model.complete(["the city"], [text[:400]], max_new_tokens=3)
     assert entry.logprob_per_token < 0
+
+
+@pytest.mark.parametrize(("context", "answer"), [("Is it red", "or blue"), ("A:", "12")])
+def test_an_answer_that_one_token_swallows_is_scored_alone(context, answer):
+    tokenizer = byte_pairs(f"{context} {answer} " * 30, superwords=True)
+    model = of_tokenizer(tokenizer)
+    assert len(model.encode(f"{context} {answer}")) <= len(model.encode(context))
+    pair = model.encode_pair(context, f" {answer}")
+    assert pair == (model.encode_prompt(context), model.encode(f" {answer}"))
+    (entry,) = model.complete([context], [answer], max_new_tokens=3)
+    (alone,) = model.score([Continuation(*map(tuple, pair))])
+    assert entry.text
+    assert entry.logprob_per_token == pytest.approx(alone.logprob / len(pair[1]), rel=1e-4)
+    assert model.encode_after(context, f" {answer}") == pair[1]
 
 
 def test_a_prompt_has_no_space_at_its_end(models):

@@ -150,7 +150,7 @@ class ServedModel(LanguageModel):
             replies = list(pool.map(self._reply, requests))
         written = []
         for reply in replies:
-            ends = [at for s in stop if (at := reply.text.find(s)) >= 0]
+            ends = [at for s in stop if s and (at := reply.text.find(s)) >= 0]
             text = reply.text[: min(ends)] if ends else reply.text
             finished = "length" if reply.details.get("finish_reason") == "length" else "eos"
             ids = tuple(self.encode(text)) if text else ()

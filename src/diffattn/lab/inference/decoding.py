@@ -128,10 +128,9 @@ def _decode(
                 done[i] = Generation(tuple(written[i]), model.decode(written[i]), kind)
                 continue
             written[i].append(choice)
-            text = model.decode(written[i]) if stop else ""
-            ends = [at for s in stop if (at := text.find(s)) >= 0]
-            if ends:
-                done[i] = Generation(tuple(written[i]), text[: min(ends)], "stop")
+            stopped = _stopped_text(model, written[i], stop) if stop else None
+            if stopped is not None:
+                done[i] = Generation(tuple(written[i]), stopped, "stop")
             else:
                 tokens[i] = choice
         if not tokens or step + 1 == max_new_tokens:
@@ -141,6 +140,26 @@ def _decode(
         if i not in done:
             done[i] = Generation(tuple(ids), model.decode(ids), "length")
     return [done[i] for i in range(len(written))]
+
+
+def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str]) -> str | None:
+    """Text before the first stop string; ``None`` without one.
+
+    A stop string may hold special tokens, such as the end of a turn, which are no part of a text.
+    """
+    text = model.decode(ids)
+    ends = [at for s in stop if s and (at := text.find(s)) >= 0]
+    if ends:
+        return text[: min(ends)]
+    if not model.special_tokens.intersection(ids):
+        return None
+    spelled = [model.tokenizer.decode(ids[:count]) for count in range(len(ids) + 1)]
+    ends = [at for s in stop if s and (at := spelled[-1].find(s)) >= 0]
+    if not ends:
+        return None
+    whole = max(count for count, text in enumerate(spelled) if len(text) <= min(ends))
+    rest = "" if ids[whole] in model.special_tokens else spelled[-1][len(spelled[whole]) : min(ends)]
+    return model.decode(ids[:whole]) + rest
 
 
 def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.shared_prefixes import common_length
 from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
@@ -30,9 +29,8 @@ class LabelReading:
 class LabelTrie:
     """Labels as they follow a prompt, token by token; every label ends in a line break.
 
-    The line break tells a label from longer labels that begin with it. Encoded together with
-    ``before``, which every prompt ends with, labels are cut where the first of them differs from
-    ``before`` alone: a token that merges across the border belongs to the labels.
+    The line break tells a label from longer labels that begin with it. Labels are encoded as they
+    follow ``before``, which every prompt ends with: see :meth:`NetworkReader.encode_after`.
 
     Raises:
         ConfigError: A label is empty, doubled, holds a line break, or has the tokens of another
@@ -42,12 +40,7 @@ class LabelTrie:
     def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:
         self.labels = tuple(labels)
         _require_labels(self.labels)
-        alone = model.encode(before)
-        whole = [model.encode(f"{before} {label}\n") for label in self.labels]
-        border = min(len(alone), *(common_length(alone, ids) for ids in whole))
-        self.overlap = tuple(alone[border:])
-        """Last tokens of a prompt that are part of the paths instead; nearly always none."""
-        self.paths = tuple(tuple(ids[border:]) for ids in whole)
+        self.paths = tuple(tuple(model.encode_after(before, f" {x}\n")) for x in self.labels)
         self.children: list[dict[int, int]] = [{}]
         """Per place, the tokens that may follow and their places; place 0 is the prompt's end."""
         self.ends: dict[int, int] = {}
@@ -69,16 +62,6 @@ class LabelTrie:
         for token in written:
             at = self.children[at][token]
         return sorted(self.children[at])
-
-    def cut(self, prompt: Sequence[int]) -> list[int]:
-        """The prompt's tokens without those that the labels hold themselves."""
-        keep = len(prompt) - len(self.overlap)
-        if tuple(prompt[keep:]) != self.overlap or keep < 1:
-            raise ItemError(
-                f"LabelTrie: prompts must end in tokens {list(self.overlap)}, "
-                f"got {list(prompt[-len(self.overlap) - 1 :])}."
-            )
-        return list(prompt[:keep])
 
     def inner(self) -> list[int]:
         """Places that something follows, the prompt's end first."""
@@ -145,7 +128,7 @@ def read_labels(
     Args:
         model: Model that reads the labels.
         trie: The labels.
-        prompts: Tokens, one or more each, after :meth:`LabelTrie.cut`.
+        prompts: Tokens, one or more each.
         before: Tokens already read that all prompts continue. Default: none.
         branch: ``False`` runs one row per prompt and label: the definition, for comparison.
 

@@ -121,6 +121,14 @@ class NetworkReader:
         ids = self.encode(text, special=special)
         return [*([] if self._begins_itself(ids, special) else self.start()), *ids]
 
+    def encode_after(self, before: str, text: str) -> list[int]:
+        """Tokens of ``text`` as it follows ``before``; where a token would reach across the border,
+        those that it has by itself."""
+        alone, whole = self.encode(before), self.encode(before + text)
+        if whole[: len(alone)] != alone or len(whole) == len(alone):
+            return self.encode(text)
+        return whole[len(alone) :]
+
     def encode_pair(
         self, context: str, continuation: str, *, special: bool = False
     ) -> tuple[list[int], list[int]]:
@@ -128,7 +136,8 @@ class NetworkReader:
 
         Spaces at the end of the context move to the continuation; both are encoded as one string,
         and the continuation begins after as many tokens as the context alone has, also where a
-        token reaches across the border. The prefix token stands in for an empty context.
+        token reaches across the border. Where that leaves no tokens, context and continuation are
+        encoded apart. The prefix token stands in for an empty context.
         """
         spaces = len(context) - len(context.rstrip())
         if spaces:
@@ -136,6 +145,8 @@ class NetworkReader:
             context = context[:-spaces]
         before = self.encode(context, special=special)
         whole = self.encode(context + continuation, special=special)
+        if len(whole) <= len(before):
+            whole = [*before, *self.encode(continuation, special=special)]
         start = [] if self._begins_itself(before, special) else self.start(not before)
         return [*start, *whole[: len(before)]], whole[len(before) :]
 
@@ -172,6 +183,13 @@ class NetworkReader:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    @cached_property
+    def special_tokens(self) -> frozenset[int]:
+        """Tokens that :meth:`decode` leaves out."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        named = (token for token, entry in added if entry.special)
+        return frozenset([*self.tokenizer.all_special_ids, *named])
 
     @cached_property
     def end_tokens(self) -> list[int]:

@@ -93,12 +93,12 @@ class IclTask:
         texts = [
             f"{self._question(example.text)} {example.label}{SEPARATOR}" for example in examples
         ]
-        pieces = [encode_after(model, SEPARATOR, text) for text in texts[1:]]
+        pieces = [model.encode_after(SEPARATOR, text) for text in texts[1:]]
         return [model.encode_prompt(texts[0]), *pieces] if texts else []
 
     def question(self, model: LanguageModel, text: str) -> list[int]:
-        """Tokens of a question after demonstrations, without those that belong to the labels."""
-        return self.trie.cut(encode_after(model, SEPARATOR, self._question(text)))
+        """Tokens of a question after demonstrations."""
+        return model.encode_after(SEPARATOR, self._question(text))
 
     @property
     def room(self) -> int:
@@ -196,11 +196,6 @@ def longest_kept(examples: Iterable[Example]) -> int:
     """The 99th percentile of the texts' lengths, in characters."""
     lengths = sorted(len(example.text) for example in examples)
     return lengths[max(0, -(-len(lengths) * 99 // 100) - 1)]
-
-
-def encode_after(model: LanguageModel, before: str, text: str) -> list[int]:
-    """Tokens of ``text`` as it follows ``before``, cut where ``before`` alone ends."""
-    return model.encode(before + text)[len(model.encode(before)) :]
 
 
 def kept_per_model(

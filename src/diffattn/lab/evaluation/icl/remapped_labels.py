@@ -13,7 +13,6 @@ from diffattn.lab.evaluation.icl.data import OVERLAP_CHOICE, Example, IclData, l
 from diffattn.lab.evaluation.icl.demonstrations import (
     IclProtocol,
     balanced_rounds,
-    encode_after,
     kept_per_model,
     most_within,
 )
@@ -104,12 +103,10 @@ class RemappedLabels(IclProtocol):
             count, i = item.payload
             example = ready.test[i]
             prompt, number = self.prompt(ready.data, example, count)
-            whole = model.encode_prompt(prompt)
-            tokens = ready.trie.cut(whole)
-            prefix = model.read(tokens[:-1])
-            rest = [whole[prefix.length :]]
-            (free,) = model.generate(rest, max_new_tokens=_NEW_TOKENS, stop=("\n",), before=prefix)
-            (reading,) = model.read_labels(ready.trie, [tokens[-1:]], before=prefix)
+            tokens = model.encode_prompt(prompt)
+            prefix, last = model.read(tokens[:-1]), [tokens[-1:]]
+            (free,) = model.generate(last, max_new_tokens=_NEW_TOKENS, stop=("\n",), before=prefix)
+            (reading,) = model.read_labels(ready.trie, last, before=prefix)
             guesses = (1 / len(ready.trie.labels), float(number == most_shown(prompt)))
             answer = free.text.rpartition("label:")[2].strip()
             at = ready.trie.labels.index(number)
@@ -186,7 +183,7 @@ class RemappedLabels(IclProtocol):
         """The numbers of demonstrations with which every question fits the model."""
         number = max(trie.labels, key=lambda label: len(model.encode(f"x\nlabel: {label}")))
         size = {
-            example: len(encode_after(model, "\n\n", f"{example.text}\nlabel: {number}\n\n"))
+            example: len(model.encode_after("\n\n", f"{example.text}\nlabel: {number}\n\n"))
             for example in dict.fromkeys([*data.train, *test])
         }
         rest = len(model.encode_prompt(_INSTRUCTION + "\n\n")) + max(_NEW_TOKENS, trie.longest)

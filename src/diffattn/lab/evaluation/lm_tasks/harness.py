@@ -12,10 +12,19 @@ from diffattn.lab.data.files import normalise_line_ends
 from diffattn.lab.evaluation.lm_tasks.documents import LocalDocuments
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.prompting import require_chat_template
 from diffattn.lab.inference.scoring import Continuation
 
 _FOLDERS = ("arc", "super_glue", "hellaswag", "openbookqa", "piqa", "winogrande")
 """Of the harness's tasks: its whole index takes seconds to read."""
+_USED = {"until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k", "min_p"}
+"""Settings of generation; the last four mean nothing to greedy decoding."""
+_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "num_beams": (1, None),
+    "repetition_penalty": (1, None),
+    "use_cache": (True, None),
+}
+"""Other settings of task files, and values that leave greedy decoding as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,8 @@ def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continu
     given, target = model.encode_pair(context, text, special=True)
     alone = model.encode_prompt(context.rstrip(), special=True)
     given = alone or given  # an empty context has something to stand for it
+    if not context and given == target[:1]:  # which the text may spell out itself
+        target = target[1:]
     if not target:
         raise ItemError(f"harness: a continuation must have a token or more, got none of {text!r}.")
     if len(target) > model.max_length:
@@ -137,6 +148,8 @@ class _Answers:
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model.as_its_tokenizer_begins()
+        self.tokenizer = model.tokenizer
+        self.chat_template_args: dict[str, Any] = {}
 
     @property
     def tokenizer_name(self) -> str:
@@ -172,19 +185,57 @@ class _Answers:
         return [self._generate(*request.args) for request in requests]
 
     def _generate(self, context: str, settings: dict[str, Any]) -> str:
-        if settings.get("do_sample") or settings.get("temperature"):
-            raise ConfigError(f"harness: generation must be greedy, got {settings}.")
-        stop = settings.get("until") or []
-        room = int(settings.get("max_gen_toks", 256))
+        from lm_eval.models.utils import handle_stop_sequences
+
+        wanted = _greedy_settings(settings)
+        room = wanted["max_gen_toks"]
         if room >= self.model.max_length:
             raise ConfigError(
                 f"harness: max_gen_toks must be below the model's {self.model.max_length} tokens, "
                 f"got {room}."
             )
+        stop = handle_stop_sequences(wanted["until"], self.tokenizer.eos_token)
         prompt = self.model.encode_prompt(context, special=True) or self.model.start(required=True)
         prompt = prompt[-(self.model.max_length - room) :]
-        stop = [stop] if isinstance(stop, str) else stop
         return self.model.generate([prompt], max_new_tokens=room, stop=stop)[0].text
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Text of a conversation, by the tokenizer's template."""
+        from lm_eval.models.huggingface import HFLM
+
+        require_chat_template(self.model)
+        text: str = HFLM.apply_chat_template(self, chat_history, add_generation_prompt)
+        return text
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The tokenizer's template, for the harness's records."""
+        from lm_eval.api.model import TemplateLM
+
+        template: str | None = TemplateLM.chat_template(self, chat_template)
+        return template
+
+
+def _greedy_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """A task's settings under the harness's own names; refused unless they mean greedy decoding."""
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    try:
+        wanted = dict(normalize_gen_kwargs(settings))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"harness: settings of generation must be numbers, got {settings}."
+        ) from error
+    if wanted["do_sample"]:
+        raise ConfigError(f"harness: generation must be greedy, got {settings}.")
+    for name in wanted.keys() - _USED:
+        if name not in _WITHOUT_EFFECT or wanted[name] not in _WITHOUT_EFFECT[name]:
+            raise ConfigError(
+                f"harness: settings of generation must be among {', '.join(sorted(_USED))} (and "
+                f"other names of max_gen_toks), got {name} = {wanted[name]!r}."
+            )
+    return wanted
 
 
 def _question(task: Any, document: Any, num_fewshot: int) -> Question:

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.haystack import encode_within
+from diffattn.lab.evaluation.long_context.haystack import span_within
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
     MagicPrompt,
     MagicProtocol,
     MagicTask,
     answer,
-    before_digits,
     build_prompts,
     needle,
 )
@@ -189,11 +188,10 @@ def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
 
 
 def _number(model: LanguageModel, prompt: MagicPrompt) -> tuple[int, int]:
-    """Tokens of the answer's digits, with the space before them if a token holds both."""
-    first = prompt.spans[0][0] + len(before_digits(model, prompt.cities[0], prompt.numbers[0]))
-    sentence = needle(prompt.cities[0], prompt.numbers[0]).removesuffix("\n")
-    given = len(encode_within(model, f"\n{answer(prompt.cities[0])}"))
-    return first + given, prompt.spans[0][0] + len(encode_within(model, sentence))
+    """Tokens of the answer's digits, whatever else they hold."""
+    sentence = needle(prompt.cities[0], prompt.numbers[0])
+    first, last = span_within(model, sentence, prompt.numbers[0])
+    return prompt.spans[0][0] + first, prompt.spans[0][0] + last
 
 
 def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -265,16 +265,24 @@ def encode_within(model: LanguageModel, text: str) -> list[int]:
     Tokenizers of the SentencePiece kind put a space before the first word of what they encode;
     so a letter goes first, and its tokens are left out again.
     """
-    carrier = model.encode("a")
-    whole = model.encode("a" + text)
-    return whole[len(carrier) :] if whole[: len(carrier)] == carrier else model.encode(text)
+    return model.encode_after("a", text)
+
+
+def span_within(model: LanguageModel, text: str, part: str) -> tuple[int, int]:
+    """First token of :func:`encode_within` that holds something of ``part``; one after the last."""
+    ids = encode_within(model, text)
+    carrier = "a" if _encode(model, f"a{text}")[0][-len(ids) :] == ids else ""
+    start = len(carrier) + text.index(part)
+    _, characters = _encode(model, carrier + text)
+    spans = characters[-len(ids) :]
+    holding = [i for i, (a, b) in enumerate(spans) if a < start + len(part) and b > start]
+    return holding[0], holding[-1] + 1
 
 
 def forced_answer(model: LanguageModel, given: str, answer: str) -> Continuation:
     """The beginning of an answer, which is given, and the tokens after it, which are scored."""
-    context = encode_within(model, given)
-    whole = encode_within(model, f"{given} {answer}")
-    return Continuation(tuple(context), tuple(whole[len(context) :]))
+    target = model.encode_after(f"a{given}", f" {answer}")
+    return Continuation(tuple(encode_within(model, given)), tuple(target))
 
 
 def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int, int]]]:
