@@ -122,7 +122,7 @@ def model(request, models):
 
 
 def byte_pairs(text, *, superwords=False, special=(), vocab_size=420):
-    """A tokenizer of bytes with ``<s>`` and ``</s>``; ``superwords`` reach over spaces and lines."""
+    """A tokenizer of bytes with ``<s>`` and ``</s>``; ``superwords`` reach over spaces."""
     parts = Tokenizer(tokenizer_models.BPE())
     parts.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not superwords)
     parts.decoder = decoders.ByteLevel()

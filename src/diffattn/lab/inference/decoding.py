@@ -158,7 +158,9 @@ def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str])
     if not ends:
         return None
     whole = max(count for count, text in enumerate(spelled) if len(text) <= min(ends))
-    rest = "" if ids[whole] in model.special_tokens else spelled[-1][len(spelled[whole]) : min(ends)]
+    rest = (
+        "" if ids[whole] in model.special_tokens else spelled[-1][len(spelled[whole]) : min(ends)]
+    )
     return model.decode(ids[:whole]) + rest
 
 
