@@ -11,14 +11,16 @@ from diffattn.lab.cli.whole import reproduce_all, run_with_progress
 
 WHOLE = "all"
 COMPARISONS = ("text", "ablations", "rank")
-STUDIES = ("text", "recall", "stability", "gradient-flow", "scaling", "ablations", "rank")
+STUDIES = (
+    *("text", "recall", "practical", "stability", "gradient-flow", "scaling", "ablations", "rank"),
+)
 _Study = Annotated[
     str,
     typer.Argument(
         help="all (what the scale affords, and one page), text (models of real text), recall "
-        "(values by key, among noise), stability (large learning rates), gradient-flow (sizes "
-        "of gradients), scaling (sizes and tokens), ablations (one part changed) or rank (of "
-        "Shared DIFF)"
+        "(values by key, among noise), practical (lookup, many shots), stability (large learning "
+        "rates), gradient-flow (sizes of gradients), scaling (sizes and tokens), ablations (one "
+        "part changed) or rank (of Shared DIFF)"
     ),
 ]
 _Scale = Annotated[
@@ -47,7 +49,7 @@ _Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="not recall, of all only data; e.g. data.source=texts/ (repeatable)",
+        help="not recall or practical, of all only data; e.g. data.source=texts/ (repeatable)",
     ),
 ]
 _Match = Annotated[
@@ -96,7 +98,8 @@ def reproduce(
     text trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with
     controls that say whether a difference is one. The text is your Python's own library and
     documentation unless data.source names yours; recall makes its own sequences and counts the
-    seeds that learn; stability counts spikes of loss and gradient at rates up to far too
+    seeds that learn; practical trains small models to look up keys and to classify from examples;
+    stability counts spikes of loss and gradient at rates up to far too
     large ones; gradient-flow measures gradients and updates of W_Q, W_K, W_V and W_O; scaling fits
     losses over parameters and tokens. For text and recall a learning rate per type is chosen at
     study scale. ablations trains the rows of the DIFF Transformer paper's Table 6, V1 with its
@@ -144,7 +147,7 @@ def _require_options(
         f"--reuse must be left out, it is of {', '.join(COMPARISONS)}.": bool(reuse)
         and study not in COMPARISONS,
     }
-    if settings and study == "recall":
+    if settings and study in ("recall", "practical"):
         faults[f"--set must be left out, got {settings[0]!r}."] = True
     for setting in settings if study == WHOLE else ():
         faults[f"--set must name one of data, got {setting!r}."] = not setting.startswith("data.")

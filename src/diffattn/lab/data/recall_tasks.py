@@ -1,4 +1,7 @@
-"""Recall tasks made of random tokens: what they ask, and what a guesser would score."""
+"""Recall tasks made of random tokens: what they ask, and what a guesser would score.
+
+The last two, lookup and many-shot classification, begin with a token that stands for BOS.
+"""
 
 import math
 from collections.abc import Sequence
@@ -141,11 +144,113 @@ class MultiNeedleConfig:
         return False
 
 
-TaskConfig = MqarConfig | NoisyRecallConfig | MultiNeedleConfig
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookupConfig:
+    """Key-value pairs scattered among noise, then keys to look up, some of which are not there.
+
+    The answer to a key that the context does not hold is the last token of the vocabulary. Tokens:
+    0 is BOS, then keys, values, noise, and "not there".
+    """
+
+    num_pairs: int = 4
+    context_len: int = 32
+    """Tokens of pairs and noise, after BOS."""
+    num_queries: int = 16
+    absent: float = 0.5
+    """Probability that a question asks for a key that is not in the context."""
+    num_keys: int = 8
+    num_values: int = 8
+    num_noise: int = 16
+
+    def __post_init__(self) -> None:
+        where = "LookupConfig"
+        _check_pairs(where, self)
+        _require(where, "absent", self.absent, 0 <= self.absent < 1, "0 or more and less than 1")
+        some = self.num_keys > self.num_pairs or not self.absent
+        _require(where, "num_keys", self.num_keys, some, "more than num_pairs if keys are absent")
+        room = self.context_len >= 2 * self.num_pairs
+        _require(where, "context_len", self.context_len, room, "at least 2 * num_pairs")
+        _require(where, "num_queries", self.num_queries, self.num_queries >= 1, "1 or more")
+
+    @property
+    def seq_len(self) -> int:
+        """T: BOS, context and questions."""
+        return 1 + self.context_len + self.num_queries
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in use."""
+        return 2 + self.num_keys + self.num_values + self.num_noise
+
+    @property
+    def not_there(self) -> int:
+        """The answer to a key that the context does not hold."""
+        return self.vocab_size - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ManyShotConfig:
+    """Items and their labels in turn; every item is to be classified before its label is shown.
+
+    An item is one of the tokens of its class, and classes are the same in all sequences. A
+    sequence draws some classes and gives each a label, so labels say nothing beyond the sequence.
+    In some sequences a share of the labels shown is wrong: there, more shots tell more. Tokens: 0
+    is BOS, then the items, class by class, then the labels.
+    """
+
+    num_shots: int = 24
+    """Items per sequence; the last one has ``num_shots - 1`` examples before it."""
+    num_classes: int = 4
+    """Classes of a sequence."""
+    known_classes: int = 6
+    """Classes in all."""
+    items_per_class: int = 2
+    num_labels: int = 6
+    wrong: float = 0.2
+    """Probability that a label shown in a noisy sequence is another class's."""
+    noisy: float = 0.5
+    """Share of noisy sequences."""
+
+    def __post_init__(self) -> None:
+        where = "ManyShotConfig"
+        _require(where, "num_shots", self.num_shots, self.num_shots >= 1, "1 or more")
+        _require(where, "num_classes", self.num_classes, self.num_classes >= 2, "2 or more")
+        for name in ("known_classes", "num_labels"):
+            value = getattr(self, name)
+            _require(where, name, value, value >= self.num_classes, "at least num_classes")
+        items = self.items_per_class
+        _require(where, "items_per_class", items, items >= 1, "1 or more")
+        for name in ("wrong", "noisy"):
+            value = getattr(self, name)
+            _require(where, name, value, 0 <= value <= 1, "from 0 to 1")
+
+    @property
+    def num_queries(self) -> int:
+        """Every item is a query."""
+        return self.num_shots
+
+    @property
+    def seq_len(self) -> int:
+        """T: BOS, items, and all labels but the last."""
+        return 2 * self.num_shots
+
+    @property
+    def first_label(self) -> int:
+        """The first token that is a label."""
+        return 1 + self.known_classes * self.items_per_class
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in use."""
+        return self.first_label + self.num_labels
+
+
+TaskConfig = MqarConfig | NoisyRecallConfig | MultiNeedleConfig | LookupConfig | ManyShotConfig
 
 
 def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
-    """A tokenizer of words: letters or ``k1`` for keys, numbers for values, ``·1`` for noise.
+    """A tokenizer of words: letters or ``k1`` for keys and items, numbers for values and labels,
+    ``·1`` for noise, ``-`` for "not there".
 
     Args:
         config: The task.
@@ -155,12 +260,17 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    num_keys, num_noise = config.vocab_size // 2 - 1, 0
-    if not isinstance(config, MqarConfig):
-        num_keys, num_noise = config.num_keys, config.num_noise
+    if isinstance(config, MqarConfig):
+        num_keys, num_values, num_noise = config.vocab_size // 2 - 1, config.num_values, 0
+    elif isinstance(config, ManyShotConfig):
+        num_keys, num_values, num_noise = config.first_label - 1, config.num_labels, 0
+    else:
+        num_keys, num_values, num_noise = config.num_keys, config.num_values, config.num_noise
     keys = [chr(ord("A") + i) if num_keys <= 26 else f"k{i + 1}" for i in range(num_keys)]
-    values = [str(i + 1) for i in range(config.num_values)]
+    values = [str(i + 1) for i in range(num_values)]
     words = ["_", *keys, *values, *(f"·{i + 1}" for i in range(num_noise))]
+    if isinstance(config, LookupConfig):
+        words.append("-")
     vocabulary = {word: i for i, word in enumerate(words)}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token=words[0]))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -181,12 +291,20 @@ def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
       answered before, :math:`\frac{1}{Q} \sum_{i=0}^{Q-1} 1 / (P - i)`. With replacement nothing
       can be eliminated, and it equals ``pairs``.
 
+    Of a lookup, ``not_there`` says so every time, and ``pairs`` is the accuracy of a guess at a
+    key that is there. Of many-shot classification, ``labels`` is any label and ``classes`` one of
+    those in the sequence.
+
     Args:
         config: A task of P pairs and Q queries.
 
     Returns:
         Name to accuracy, from 0 to 1.
     """
+    if isinstance(config, LookupConfig):
+        return {"not_there": config.absent, "pairs": 1 / config.num_pairs}
+    if isinstance(config, ManyShotConfig):
+        return {"labels": 1 / config.num_labels, "classes": 1 / config.num_classes}
     pairs, queries = config.num_pairs, config.num_queries
     left = [pairs if config.replacement else pairs - i for i in range(queries)]
     return {
@@ -196,7 +314,7 @@ def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
     }
 
 
-def _check_pairs(where: str, config: NoisyRecallConfig | MultiNeedleConfig) -> None:
+def _check_pairs(where: str, config: NoisyRecallConfig | MultiNeedleConfig | LookupConfig) -> None:
     _require(where, "num_pairs", config.num_pairs, config.num_pairs >= 1, "1 or more")
     for name in ("num_keys", "num_values"):
         value = getattr(config, name)

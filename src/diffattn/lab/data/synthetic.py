@@ -1,4 +1,4 @@
-"""Recall tasks made of random tokens: MQAR, noisy recall and multi-needle retrieval.
+"""Recall tasks made of random tokens: MQAR, noisy recall, needles, lookup, many shots.
 
 Every batch is a function of its settings, a seed and an index, so that models which are compared
 read the same sequences at the same step, whatever ran before.
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from diffattn.lab.data.recall_tasks import (
     DEPTHS,
+    LookupConfig,
+    ManyShotConfig,
     MqarConfig,
     MultiNeedleConfig,
     NoisyRecallConfig,
@@ -20,6 +22,8 @@ from diffattn.lab.data.recall_tasks import (
 
 IGNORED = -100
 """The label of a position that is not scored."""
+HELD_OUT_SEED = 2**32
+"""Beyond every training seed, so that no training batch is a batch of these streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +113,78 @@ def multi_needle(
     return RecallBatch(batch.input_ids, batch.labels, batch.queries, torch.from_numpy(depths))
 
 
+def lookup(config: LookupConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
+    """BOS, pairs at random places among noise, then the questions, side by side.
+
+    Arguments as in :func:`mqar`.
+    """
+    rng = np.random.default_rng([seed, index])
+    pairs, shape = config.num_pairs, (num_sequences, config.num_queries)
+    keys = 1 + _distinct(rng, num_sequences, np.zeros(config.num_keys), config.num_keys)
+    values = _distinct(rng, num_sequences, np.zeros(config.num_values), pairs)
+    values += 1 + config.num_keys
+    hay_len = config.context_len - 2 * pairs
+    hay = rng.integers(config.num_noise, size=(num_sequences, hay_len))
+    hay += 1 + config.num_keys + config.num_values
+    items = _distinct(rng, num_sequences, np.zeros(pairs + hay_len), pairs)
+    slots = np.sort(items, axis=1) - np.arange(pairs)
+    context = _hide(hay, slots, keys[:, :pairs], values)
+    is_absent = rng.random(shape) < config.absent
+    asked = rng.integers(pairs, size=shape)
+    others = rng.integers(pairs, max(config.num_keys, pairs + 1), size=shape)
+    answers = np.where(is_absent, config.not_there, np.take_along_axis(values, asked, axis=1))
+    questions = np.take_along_axis(keys, np.where(is_absent, others, asked), axis=1)
+    ids = np.hstack([np.zeros((num_sequences, 1), dtype=np.int64), context, questions])
+    queries = np.broadcast_to(np.arange(1 + context.shape[1], ids.shape[1]), shape)
+    return _batch(ids, queries, answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Shots:
+    """Examples of a many-shot sequence, before they are laid out."""
+
+    items: np.ndarray
+    """int64 ``[B, n]``, tokens."""
+    shown: np.ndarray
+    """int64 ``[B, n]``, the labels that are shown."""
+    answers: np.ndarray
+    """int64 ``[B, n]``, the labels that are right."""
+
+    def batch(self) -> RecallBatch:
+        """BOS, then items and labels in turn; the label of the last item is left out."""
+        ids = np.zeros((len(self.items), 2 * self.items.shape[1] + 1), dtype=np.int64)
+        ids[:, 1::2], ids[:, 2::2] = self.items, self.shown
+        queries = np.broadcast_to(np.arange(1, ids.shape[1], 2), self.items.shape)
+        return _batch(ids[:, :-1], queries, self.answers)
+
+
+def many_shots(config: ManyShotConfig, num_sequences: int, *, seed: int, index: int = 0) -> Shots:
+    """Draw classes, their labels, items and the labels shown. Arguments as in :func:`mqar`."""
+    rng = np.random.default_rng([seed, index])
+    count, shape = config.num_classes, (num_sequences, config.num_shots)
+    classes = _distinct(rng, num_sequences, np.zeros(config.known_classes), count)
+    labels = _distinct(rng, num_sequences, np.zeros(config.num_labels), count)
+    labels += config.first_label
+    which = rng.integers(count, size=shape)
+    items = 1 + np.take_along_axis(classes, which, axis=1) * config.items_per_class
+    items += rng.integers(config.items_per_class, size=shape)
+    is_noisy = rng.random((num_sequences, 1)) < config.noisy
+    is_wrong = (rng.random(shape) < config.wrong) & is_noisy
+    others = (which + rng.integers(1, count, size=shape)) % count
+    shown = np.take_along_axis(labels, np.where(is_wrong, others, which), axis=1)
+    return Shots(items, shown, np.take_along_axis(labels, which, axis=1))
+
+
 def generate(config: TaskConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
     """A batch of the task that ``config`` belongs to. Arguments as in :func:`mqar`."""
     if isinstance(config, MqarConfig):
         return mqar(config, num_sequences, seed=seed, index=index)
     if isinstance(config, NoisyRecallConfig):
         return noisy_recall(config, num_sequences, seed=seed, index=index)
+    if isinstance(config, LookupConfig):
+        return lookup(config, num_sequences, seed=seed, index=index)
+    if isinstance(config, ManyShotConfig):
+        return many_shots(config, num_sequences, seed=seed, index=index).batch()
     return multi_needle(config, num_sequences, seed=seed, index=index)
 
 

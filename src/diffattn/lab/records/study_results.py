@@ -112,6 +112,43 @@ class RecallResults(Results):
     tasks: dict[str, RecallTaskResult]
 
 
+class PracticalMember(TypedDict):
+    """The runs of one model on one task."""
+
+    learning_rate: float
+    parameter_difference: int
+    runs: list[str]
+    test_accuracy: Mean
+    measures: dict[str, Mean]
+    """Empty if a run diverged."""
+    learned: int
+    """Runs beyond the middle between a guess and the best possible accuracy."""
+
+
+class PracticalDifference(MeanInterval):
+    """A model less softmax attention in one measure, paired by seed."""
+
+    type: str
+    measure: str
+    p_value: Probability | None
+    p_holm: Probability | None
+
+
+class PracticalTask(TypedDict):
+    """One task."""
+
+    guesses: dict[str, float]
+    members: dict[str, PracticalMember]
+    differences: list[PracticalDifference]
+
+
+class PracticalResults(Results):
+    """A practical study."""
+
+    kind: Literal["practical"]
+    tasks: dict[str, PracticalTask]
+
+
 class StabilityRate(TypedDict):
     """The runs of a model at one learning rate."""
 
@@ -307,6 +344,7 @@ class ScalingResults(Results):
 RESULTS: dict[str, tuple[Any, int]] = {
     **dict.fromkeys(("text", "ablations", "rank"), (TextResults, 2)),
     "recall": (RecallResults, 1),
+    "practical": (PracticalResults, 1),
     "stability": (StabilityResults, 1),
     "gradient-flow": (GradientFlowResults, 1),
     "scaling": (ScalingResults, 1),

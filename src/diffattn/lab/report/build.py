@@ -15,7 +15,7 @@ from diffattn.lab.report.page.provenance import provenance
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.runs import showing, study_kind
 from diffattn.lab.report.page.tables import Table, table_markdown
-from diffattn.lab.report.sections import gradient_flow, recall, scaling, stability
+from diffattn.lab.report.sections import gradient_flow, practical, recall, scaling, stability
 from diffattn.lab.report.study.beside import committed_text, loss_section
 from diffattn.lab.report.study.files import ROW_KINDS, read_study
 from diffattn.lab.report.study.page import text_document, text_markdown
@@ -30,6 +30,7 @@ class _Kind(NamedTuple):
 
 _KINDS = {
     "recall": _Kind(recall.read_recall_study, recall.recall_document),
+    "practical": _Kind(practical.read_practical_study, practical.practical_document),
     "stability": _Kind(stability.read_stability_study, stability.stability_document),
     "gradient-flow": _Kind(
         gradient_flow.read_gradient_flow_study, gradient_flow.gradient_flow_document

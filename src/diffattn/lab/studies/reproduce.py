@@ -11,6 +11,8 @@ from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.catalog.recipes.catalog import default_folder
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
+from diffattn.lab.studies.practical.config import practical_study
+from diffattn.lab.studies.practical.summary import practical_results
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import judge_recall
 from diffattn.lab.studies.run import run_study
@@ -42,6 +44,11 @@ KINDS: dict[str, Kind] = {
     "recall": Kind(
         recall_study,
         judge_recall,
+        options=("seeds", "match"),
+    ),
+    "practical": Kind(
+        practical_study,
+        lambda study, runs, *_: practical_results(study, runs.results),
         options=("seeds", "match"),
     ),
     "stability": Kind(
@@ -86,11 +93,11 @@ def reproduce(
             text, ablations and rank, ``"workstation"`` (one GPU).
         kind: ``"text"`` for softmax, DIFF V1, DIFF V2, Shared DIFF and controls; ``"ablations"``
             for Table 6 and more; ``"rank"`` for Shared DIFF's rank and λ_init; ``"recall"``,
-            ``"stability"``, ``"gradient-flow"`` or ``"scaling"``.
+            ``"practical"``, ``"stability"``, ``"gradient-flow"`` or ``"scaling"``.
         out: Study folder. Default: ``runs/<kind>-<scale>``, or ``runs/<scale>`` of text.
         seeds: Seeds of initial weights and data order. Default: the scale's.
         settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``; none of
-            recall.
+            recall and practical.
         match: The budget that the models keep equal; see :func:`diffattn.models.twins.twin`.
         extrapolate: Of scaling: also read equivalents beyond the points of the fits.
         reuse: Folders of other studies on text, whose finished runs with the same settings, seed

@@ -16,12 +16,14 @@ from diffattn.errors import ShapeError
 from diffattn.files.io import log_facts, read_jsonl, write_json
 from diffattn.lab.data.recall_tasks import (
     DEPTHS,
+    LookupConfig,
+    ManyShotConfig,
     NoisyRecallConfig,
     TaskConfig,
     guessing_ceilings,
     recall_tokenizer,
 )
-from diffattn.lab.data.synthetic import RecallBatch, generate
+from diffattn.lab.data.synthetic import HELD_OUT_SEED, RecallBatch, generate
 from diffattn.lab.training.callbacks import (
     CostCallback,
     DivergenceError,
@@ -38,6 +40,7 @@ from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
 from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
+from diffattn.lab.training.practical_measures import practical_measures
 from diffattn.lab.training.recall_attention import attention_shares
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import finish
@@ -47,8 +50,6 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.residual_stream import residual_writes
 
-# Beyond every training seed, so that no training batch is a batch of these streams.
-_HELD_OUT_SEED = 2**32
 VALIDATION, TEST = 0, 1
 """Held-out streams: the one that ends training, and the one that is scored once."""
 
@@ -79,7 +80,8 @@ def train_recall(
         The content of ``results.json``: whether and when the task was solved, test accuracy over
         all queries, by query position and, for needles, by depth, the guessing ceilings,
         ``largest_write``: at step 0 the largest write of a block, as a share of the residual
-        stream; and among noise ``attention``, of :func:`attention_shares`.
+        stream; among noise ``attention``, of :func:`attention_shares`; and of a lookup and of
+        many-shot classification ``measures``, of :func:`practical_measures`.
 
     Raises:
         ConfigError: Several processes share the run.
@@ -97,7 +99,7 @@ def train_recall(
 def held_out(config: RecallConfig, index: int) -> RecallBatch:
     """Validation (0) or test (1) sequences: the same for every model and seed of a task."""
     count = max(len(DEPTHS), config.train.evaluation_tokens // config.train.seq_len)
-    return generate(config.task, count, seed=_HELD_OUT_SEED, index=index)
+    return generate(config.task, count, seed=HELD_OUT_SEED, index=index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +195,15 @@ class _RecallCallback(MetricsCallback):
         step = state.global_step
         if step % self.config.evaluate_every == 0 or step == self.config.num_steps:
             self._score(step, model)
-            if self.solved() is not None:
+            if self.ends():
                 control.should_training_stop = True
 
     def solved(self) -> int | None:
         rows = read_jsonl(self.path) if self.path.exists() else []
         return solved_step(rows, self.recall.solved_accuracy)
+
+    def ends(self) -> bool:
+        return self.recall.stops_when_solved and self.solved() is not None
 
     def _score(self, step: int, model: DiffTransformerForCausalLM) -> None:
         score = recall_score(model, self.validation)
@@ -252,7 +257,7 @@ def _run(
     metrics.restore(checkpoint)
     has_diverged = False
     try:
-        if checkpoint is not None and metrics.solved() is not None:
+        if checkpoint is not None and metrics.ends():
             # The run was solved at this checkpoint; transformers would take one more step.
             model = DiffTransformerForCausalLM.from_pretrained(checkpoint)
             trainer.state.global_step = checkpoint_step(checkpoint)
@@ -318,6 +323,8 @@ def _results(
     }
     if isinstance(config.task, NoisyRecallConfig) and not has_diverged:
         results["attention"] = attention_shares(model, config.task, test)
+    if isinstance(config.task, LookupConfig | ManyShotConfig) and not has_diverged:
+        results["measures"] = practical_measures(model, config.task)
     if test.depths is not None:
         first = hits[:, 0].double()
         results["test_by_depth"] = {

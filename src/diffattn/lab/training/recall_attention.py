@@ -3,31 +3,36 @@
 import torch
 from torch import Tensor
 
-from diffattn.lab.data.recall_tasks import NoisyRecallConfig
+from diffattn.lab.data.recall_tasks import LookupConfig, NoisyRecallConfig
 from diffattn.lab.data.synthetic import RecallBatch
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 GROUPS = ("answer", "pairs", "noise", "queries")
 """Groups of keys, which cover a sequence once: the value that is asked for, all other keys and
-values of the context, its noise, and the queries."""
+values of the context, its noise, and the queries. A lookup has a fifth, ``"bos"``."""
 
 
-def key_groups(task: NoisyRecallConfig, batch: RecallBatch) -> Tensor:
-    """The group of every key as seen from every query: int64 ``[B, Q, T]``, index of ``GROUPS``."""
+def key_groups(task: NoisyRecallConfig | LookupConfig, batch: RecallBatch) -> Tensor:
+    """The group of every key as seen from every query: int64 ``[B, Q, T]``, index of the group."""
     ids = batch.input_ids
     answers = batch.labels.gather(1, batch.queries)
-    in_context = torch.arange(ids.shape[1]) < task.context_len
+    in_context = torch.arange(ids.shape[1]) < batch.queries[0, 0]
     is_noise = ids > task.num_keys + task.num_values
     groups = torch.where(is_noise, GROUPS.index("noise"), GROUPS.index("pairs"))
     groups = torch.where(in_context, groups, GROUPS.index("queries"))
     groups = groups[:, None].repeat(1, batch.queries.shape[1], 1)
     is_answer = (ids[:, None] == answers[:, :, None]) & in_context
-    return groups.masked_fill(is_answer, GROUPS.index("answer"))
+    groups = groups.masked_fill(is_answer, GROUPS.index("answer"))
+    if isinstance(task, LookupConfig):
+        groups[:, :, 0] = len(GROUPS)
+    return groups
 
 
 @torch.no_grad()
 def attention_shares(
-    model: DiffTransformerForCausalLM, task: NoisyRecallConfig, batch: RecallBatch
+    model: DiffTransformerForCausalLM,
+    task: NoisyRecallConfig | LookupConfig,
+    batch: RecallBatch,
 ) -> dict[str, dict[str, float]]:
     r"""The last layer's attention on groups of keys, mean over heads and queries.
 
@@ -40,7 +45,7 @@ def attention_shares(
     Args:
         model: In evaluation mode.
         task: The task of the batch.
-        batch: Sequences and their queries.
+        batch: Sequences and their queries, each of a key that the context holds.
 
     Returns:
         ``"net"`` sums a, where weights of either sign cancel; ``"size"`` its absolute values,
@@ -60,12 +65,13 @@ def attention_shares(
     if maps.shape[2] == 2:
         weights["map_2"] = maps[:, :, 1]
     groups = key_groups(task, batch)
+    names = (*GROUPS, "bos") if isinstance(task, LookupConfig) else GROUPS
     shares = {}
     for name, values in weights.items():
         rows = values.float().mean(1).cpu().take_along_dim(batch.queries[:, :, None], 1)
-        sums = torch.zeros(len(rows), rows.shape[1], len(GROUPS)).scatter_add_(2, groups, rows)
+        sums = torch.zeros(len(rows), rows.shape[1], len(names)).scatter_add_(2, groups, rows)
         mean = sums.double().mean((0, 1))
         if name == "size":
             mean /= mean.sum()
-        shares[name] = dict(zip(GROUPS, mean.tolist(), strict=True))
+        shares[name] = dict(zip(names, mean.tolist(), strict=True))
     return shares

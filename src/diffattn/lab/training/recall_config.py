@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data.recall_tasks import (
+    LookupConfig,
+    ManyShotConfig,
     MqarConfig,
     MultiNeedleConfig,
     NoisyRecallConfig,
@@ -20,6 +22,8 @@ TASKS: dict[str, type[TaskConfig]] = {
     "mqar": MqarConfig,
     "noisy_recall": NoisyRecallConfig,
     "multi_needle": MultiNeedleConfig,
+    "lookup": LookupConfig,
+    "many_shot": ManyShotConfig,
 }
 
 
@@ -37,6 +41,8 @@ class RecallConfig:
     task: TaskConfig
     solved_accuracy: float = 0.99
     """Validation accuracy that, at two evaluations in a row, ends training as solved."""
+    stops_when_solved: bool = True
+    """``False``: train on, so that all models read equally much."""
 
     def __post_init__(self) -> None:
         for name, value, needed in (
@@ -63,7 +69,8 @@ class RecallConfig:
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
-        return {
+        trains_on = {} if self.stops_when_solved else {"stops_when_solved": False}
+        return trains_on | {
             "model": self.model.settings(),
             "train": asdict(self.train),
             "task": {"name": self.task_name, **asdict(self.task)},
@@ -88,4 +95,5 @@ class RecallConfig:
             train=TrainConfig(**settings["train"]),
             task=TASKS[kind](**task),
             solved_accuracy=settings["solved_accuracy"],
+            stops_when_solved=settings.get("stops_when_solved", True),
         )

@@ -21,7 +21,7 @@ def smoke() -> dict[str, Any]:
     steps = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
     return {
         "tasks": tuple(
-            _run(
+            task_run(
                 task,
                 hidden_size=16,
                 intermediate_size=32,
@@ -81,12 +81,12 @@ def _noisy_recall(num_steps: int) -> RecallConfig:
     task = NoisyRecallConfig(
         num_pairs=4, noise_ratio=5 / 6, num_queries=16, num_keys=8, num_values=8, num_noise=16
     )
-    return _run(task, **_SIZE, num_steps=num_steps, **_PACE)
+    return task_run(task, **SMALL, num_steps=num_steps, **_PACE)
 
 
 # Heads wider than hidden_size / num_heads: rotary positions leave a head of width 8 too few pairs
 # of channels to look one token back and to tell keys apart (docs/log.md).
-_SIZE: dict[str, int] = {
+SMALL: dict[str, int] = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_heads": 16,
@@ -97,7 +97,7 @@ _SIZE: dict[str, int] = {
 _PACE: dict[str, int] = {"warmup_steps": 50, "log_every": 20, "evaluate_every": 25}
 
 
-def _run(
+def task_run(
     task: TaskConfig,
     *,
     hidden_size: int,

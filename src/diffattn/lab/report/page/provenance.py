@@ -40,7 +40,7 @@ def _facts(study: Study) -> Table:
         "Protocol": protocol and f"{protocol.get('name')}, version {protocol.get('version')}",
         "Config hash": info.get("config_hash"),
     }
-    if info.get("kind") == "recall":
+    if info.get("kind") in ("recall", "practical"):
         facts["Data"] = "made while training, from the seed and the step"
     else:
         sizes = [count(data.get(f"validation_{unit}")) for unit in ("tokens", "bytes")]

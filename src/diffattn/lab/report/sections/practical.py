@@ -1,0 +1,265 @@
+"""The page of a practical study: a section per claim of the paper, with one figure or table."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from diffattn.lab.catalog.models import BASELINE
+from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
+from diffattn.lab.report.page.elements import Bullets, Document, Element, Section
+from diffattn.lab.report.page.run_tables import models_table
+from diffattn.lab.report.page.runs import Study, runs_by_name, study_of_runs
+from diffattn.lab.report.page.study_page import (
+    read_info,
+    read_results,
+    study_document,
+    unfinished,
+)
+from diffattn.lab.report.page.tables import (
+    Table,
+    number_cell,
+    table,
+    type_cell,
+    word_cell,
+)
+from diffattn.lab.report.page.wording import listing, number, p_value, plural, span, type_name
+
+COUNTED = {
+    "attention_size_answer": "Attention on the answer",
+    "found_6_x2": "Keys found in twice the context",
+    "bits_4": "Keys found at 4 bits",
+    "unsupported_6_x1": "Absent keys answered",
+    "shots_23": "Accuracy after 23 examples",
+    "order_changes": "Answers changed by order",
+}
+"""Measures that count, and their names."""
+_GROUPS = {
+    "answer": "Answer",
+    "pairs": "Other pairs",
+    "noise": "Noise",
+    "bos": "BOS",
+    "queries": "Questions",
+}
+_PAIRS, _LENGTHS = (1, 2, 4, 6), (1, 2, 4)
+_BITS, _SHOTS = (4, 6, 8, 16), (0, 1, 2, 4, 8, 16, 23, 47)
+
+
+def read_practical_study(folder: Path) -> Study:
+    """Read the records of a practical study. All but ``study.json`` may be missing.
+
+    Raises:
+        CheckpointError: A file is damaged or of another schema version.
+    """
+    info = read_info(folder)
+    names = [
+        f"{task}-{name}-seed{seed}"
+        for seed in info["seeds"]
+        for task in info["tasks"]
+        for name in (*info["types"], *info["controls"])
+    ]
+    return study_of_runs(
+        info | {"config": info["tasks"]},
+        runs_by_name(folder),
+        names,
+        read_results(folder),
+        missing="nothing is counted",
+    )
+
+
+def practical_document(study: Study) -> Document:
+    """Assemble the page."""
+    info, results = study.info, study.results
+    names = listing(type_name(name) for name in (*info["types"], *info["controls"]))
+    lead = (
+        f"Compared: small models that are alike but for their attention ({names}), each trained "
+        f"from scratch on two tasks, with {plural(len(info['seeds']), 'seed')}. Lookup: pairs of "
+        "a key and a value among noise, then questions for keys, half of which are not there. "
+        "Many-shot classification: items and labels in turn; labels are new in every sequence, "
+        "and in half of the sequences a fifth of them is wrong."
+    )
+    sections = [Section("results", "Results", unfinished("counted"))]
+    verdict: list[Element] = unfinished("counted")
+    if results is not None:
+        verdict = [Bullets(sentences(results), role="verdict")]
+        sections = _sections(study)
+    return study_document(
+        study,
+        "practical",
+        verdict=verdict,
+        lead=lead,
+        sections=[Section("models", "Models", [models_table(study)]), *sections],
+        summary=None if results is None else difference_table(results),
+    )
+
+
+def sentences(results: dict[str, Any]) -> list[str]:
+    """One per measure that counts: the types that differ from softmax attention, and controls."""
+    items = []
+    for task in results["tasks"].values():
+        for measure in dict.fromkeys(entry["measure"] for entry in task["differences"]):
+            entries = [x for x in task["differences"] if x["measure"] == measure]
+            differing = [
+                f"{type_name(x['type'])} {number(x['mean'], 3, signed=True)}"
+                for x in entries
+                if x["p_holm"] is not None and x["p_holm"] < 0.05
+            ]
+            alike = [
+                f"{type_name(x['type'])} {number(x['mean'], 3, signed=True)}"
+                for x in entries
+                if x["p_value"] is None and x["low"] is not None and x["low"] * x["high"] > 0
+            ]
+            outcome = listing(differing) if differing else "we found no reliable difference"
+            control = f" Controls whose interval excludes 0: {listing(alike)}." if alike else ""
+            items.append(
+                f"{COUNTED[measure]}, compared with softmax attention: {outcome}.{control}"
+            )
+    return items
+
+
+def _sections(study: Study) -> list[Section]:
+    pairs = [(f"{p} of {_times(x)}", f"found_{p}_x{x}") for x in _LENGTHS for p in _PAIRS]
+    invented = [(f"{p} of {_times(x)}", f"unsupported_{p}_x{x}") for x in _LENGTHS for p in (4, 6)]
+    groups = [(name, f"attention_size_{group}") for group, name in _GROUPS.items()]
+    first_map = [(f"{_GROUPS[x]}, A1", f"attention_map_1_{x}") for x in ("answer", "noise", "bos")]
+    orders = [("Best less worst accuracy", "order_range"), ("Changed", "order_changes")]
+    lengths = _chart(
+        study,
+        ("lookup", "Six pairs over the length of the context", "times trained"),
+        [(x, f"found_6_x{x}") for x in _LENGTHS],
+    )
+    bits = _chart(
+        study,
+        ("lookup", "Keys found by bits of the attention logits", "bits"),
+        [(bits, f"bits_{bits}") for bits in _BITS],
+    )
+    shots = _chart(
+        study,
+        ("many_shot", "Accuracy over examples; one label in five is wrong", "examples"),
+        [(count, f"shots_{count}") for count in _SHOTS],
+        [(count, f"vote_{count}") for count in _SHOTS],
+    )
+    size = (
+        "Share of the last layer's attention by absolute weight, mean over heads and questions; in "
+        "the last columns of the first map alone."
+    )
+    by_order = "16 examples in eight orders. A reader that counts labels has 0 in both columns."
+    answers: dict[str, tuple[str, list[Element]]] = {
+        "differences": ("What differs from softmax attention?", [difference_table(study.results)]),
+        "found": (
+            "Does it find more keys?",
+            [lengths, _table(study, "lookup", "Share of keys found: pairs of context.", pairs)],
+        ),
+        "attention": (
+            "Does attention lie on the answer?",
+            [_table(study, "lookup", size, [*groups, *first_map])],
+        ),
+        "bits": ("Does it need fewer bits?", [bits]),
+        "unsupported": (
+            "Does it answer what the context does not support?",
+            [_table(study, "lookup", "Share of absent keys answered: pairs of context.", invented)],
+        ),
+        "shots": ("Does it learn from more examples?", [shots]),
+        "order": (
+            "Does the order of examples matter?",
+            [_table(study, "many_shot", by_order, [*orders, ("After 23", "shots_23")])],
+        ),
+    }
+    return [Section(key, title, elements) for key, (title, elements) in answers.items()]
+
+
+def _times(factor: int) -> str:
+    return {1: "the trained length", 2: "twice", 4: "four times"}[factor]
+
+
+def _measures(study: Study, task: str) -> Mapping[str, Mapping[str, Any]]:
+    """Model to its measures; models whose runs diverged are left out."""
+    assert study.results is not None
+    members = study.results["tasks"][task]["members"]
+    return {name: x["measures"] for name, x in members.items() if x["measures"]}
+
+
+def _table(study: Study, task: str, caption: str, columns: Sequence[tuple[str, str]]) -> Table:
+    """A row per model, a column per measure: mean over seeds and its interval."""
+    assert study.results is not None
+    members = study.results["tasks"][task]["members"]
+    rows = [
+        [
+            type_cell(name),
+            *(
+                number_cell(
+                    number(values[key]["mean"], 3),
+                    members[name]["runs"],
+                    note=_ends(values[key]),
+                )
+                for _, key in columns
+            ),
+        ]
+        for name, values in _measures(study, task).items()
+    ]
+    headers = ["Model", *(header for header, _ in columns)]
+    return table(f"{caption} Mean over seeds and its interval.", headers, rows)
+
+
+def _chart(
+    study: Study,
+    titles: tuple[str, str, str],
+    points: Sequence[tuple[int, str]],
+    reference: Sequence[tuple[int, str]] = (),
+) -> Chart:
+    """One line per model with intervals; ``titles`` are task, caption and the x axis."""
+    task, caption, x_title = titles
+    traces, measures = [], _measures(study, task)
+    for name, values in measures.items():
+        trace = line([(x, values[key]["mean"]) for x, key in points], name, "mean of seeds")
+        trace["mode"] = "lines+markers"
+        trace["hovertemplate"] = [type_name(name), f"{x_title} %{{x}}: %{{y:.3f}}"]
+        ends = [(y["mean"], y["low"], y["high"]) for y in (values[key] for _, key in points)]
+        trace["error_y"] = interval_bars(ends) | {"thickness": 1, "width": 4}
+        traces.append(trace)
+    if reference and BASELINE in measures:
+        curve = [(x, measures[BASELINE][key]["mean"]) for x, key in reference]
+        vote = line(curve, "the most frequent label", "reference", dotted=True, color="#222222")
+        traces.append(vote | {"showlegend": True})
+    ticks = [x for x, _ in points]
+    axis = {"tickvals": ticks, "ticktext": list(map(str, ticks))}
+    axis |= {} if 0 in ticks else {"type": "log"}
+    return Chart(
+        element_id=f"chart-{points[0][1].partition('_')[0]}",
+        traces=traces,
+        look=layout(x_title, "share", xaxis=axis),
+        caption=f"{caption}: mean over seeds and its interval.",
+        runs=names_of([f"{task}-{name}-seed…" for name in measures]),
+        height=380,
+        label=f"{caption}, one line per model",
+    )
+
+
+def difference_table(results: dict[str, Any] | None) -> Table:
+    """Tabulate the measures that count: each model less softmax attention."""
+    assert results is not None
+    rows = []
+    for task in results["tasks"].values():
+        for x in task["differences"]:
+            measures = task["members"]
+            values = (measures[name]["measures"][x["measure"]] for name in (BASELINE, x["type"]))
+            rows.append(
+                [
+                    type_cell(x["type"]),
+                    word_cell(COUNTED[x["measure"]]),
+                    *(number_cell(number(y["mean"], 3), note=_ends(y)) for y in values),
+                    number_cell(number(x["mean"], 3, signed=True)),
+                    number_cell(_ends(x, signed=True)),
+                    number_cell(p_value(x["p_value"])),
+                    number_cell(p_value(x["p_holm"])),
+                ]
+            )
+    headers = ["Model", "Measure", "Softmax", "Model", "Difference", "95 % interval"]
+    caption = (
+        "Measures that count, paired by seed. p: Student's t test of the types; Holm: adjusted for "
+        "all of them. Controls are estimates."
+    )
+    return table(caption, [*headers, "p", "p, Holm"], rows)
+
+
+def _ends(entry: Mapping[str, Any], *, signed: bool = False) -> str:
+    return span(entry["low"], entry["high"], 3, signed=signed, none="one seed")

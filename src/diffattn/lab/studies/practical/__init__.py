@@ -1,0 +1,1 @@
+"""What small models can do: look up, refuse, classify from examples."""

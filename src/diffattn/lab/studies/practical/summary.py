@@ -1,0 +1,115 @@
+"""From finished runs to the results of a practical study."""
+
+from typing import Any
+
+from diffattn.lab.catalog.models import BASELINE, FLOOR, type_name
+from diffattn.lab.catalog.recipes.practical import LEARNED, PRIMARY
+from diffattn.lab.data.recall_tasks import guessing_ceilings
+from diffattn.lab.records.study_results import PracticalDifference, PracticalResults
+from diffattn.lab.report.page.wording import listing, plural
+from diffattn.lab.stats.multiple import holm
+from diffattn.lab.stats.paired import paired_difference, paired_t_test
+from diffattn.lab.studies.limits import heads_below, spread
+from diffattn.lab.studies.means import mean_of_seeds, recorded_interval
+from diffattn.lab.studies.practical.config import PracticalStudyConfig
+from diffattn.lab.studies.study import Results
+
+PROTOCOL = 1
+"""Version of tasks, measures and statistics."""
+
+
+def practical_results(config: PracticalStudyConfig, results: Results) -> PracticalResults:
+    """Every measure per task and model with its interval, and differences to softmax attention.
+
+    Args:
+        config: The study.
+        results: Name of every run to its ``results.json``.
+    """
+    rates = {group: choice.rate for group, choice in config.choices(results).items()}
+    tasks: dict[str, Any] = {}
+    for (task, name), members in config.groups(rates).items():
+        entry = tasks.setdefault(task, {"members": {}, "differences": []})
+        runs = [results[member.config.name] for member in members]
+        # A run that diverged has no measures: it counts as one that has learned nothing.
+        measured = [run["measures"] for run in runs if "measures" in run]
+        names = measured[0] if len(measured) == len(runs) else ()
+        entry["members"][name] = {
+            "learning_rate": members[0].config.train.learning_rate,
+            "parameter_difference": members[0].facts["parameter_difference"],
+            "runs": [run["run"] for run in runs],
+            "test_accuracy": mean_of_seeds([run["test_accuracy"] for run in runs]),
+            "measures": {key: mean_of_seeds([values[key] for values in measured]) for key in names},
+        }
+    for task_config in config.tasks:
+        task = tasks[task_config.task_name]
+        task["guesses"] = guessing_ceilings(task_config.task)
+        measure, guess = LEARNED[task_config.task_name]
+        for entry in task["members"].values():
+            best = entry["measures"].get("vote_23", {"mean": 1.0})["mean"]
+            values = entry["measures"].get(measure, {"values": []})["values"]
+            entry["learned"] = sum(value > (task["guesses"][guess] + best) / 2 for value in values)
+    _compare(config, tasks)
+    return {
+        "schema": 1,
+        "kind": "practical",
+        "protocol": {"name": "practical_study", "version": PROTOCOL},
+        "scale": config.scale,
+        "tasks": tasks,
+        "statement": _statement(config, tasks),
+        "complete": True,
+    }
+
+
+def _compare(config: PracticalStudyConfig, tasks: dict[str, Any]) -> None:
+    """Add every model less softmax attention in the measures that count; types are tested."""
+    family: list[PracticalDifference] = []
+    for name, task in tasks.items():
+        baseline = task["members"][BASELINE]["measures"]
+        for member, entry in task["members"].items():
+            for measure in PRIMARY[name] if member != BASELINE else ():
+                if measure not in entry["measures"] or measure not in baseline:
+                    continue
+                values, others = (x[measure]["values"] for x in (entry["measures"], baseline))
+                interval = paired_difference(values, others)
+                differences = [value - other for value, other in zip(values, others, strict=True)]
+                is_tested = member in config.types
+                difference: PracticalDifference = {
+                    "type": member,
+                    "measure": measure,
+                    **recorded_interval(interval),
+                    "p_value": paired_t_test(differences) if is_tested else None,
+                    "p_holm": None,
+                }
+                task["differences"].append(difference)
+                family += [difference] if difference["p_value"] is not None else []
+    adjusted = holm([x["p_value"] for x in family if x["p_value"] is not None])
+    for difference, p in zip(family, adjusted, strict=True):
+        difference["p_holm"] = p
+
+
+def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
+    """Which models learn the tasks, and the limits of the study."""
+    sentences = []
+    for name, task in tasks.items():
+        learned = {x: entry["learned"] for x, entry in task["members"].items() if x != FLOOR}
+        some = [
+            f"{type_name(x)} ({count} of {len(config.seeds)})"
+            for x, count in learned.items()
+            if count < len(config.seeds)
+        ]
+        which = f"but {listing(some)}" if some else "that attend"
+        sentences.append(f"{TASKS[name]}: all models {which} learn it on every seed.")
+    size = heads_below(
+        task.model.twin(name, config.match).config for task in config.tasks for name in config.types
+    )
+    seeds = plural(len(config.seeds), "seed")
+    return (
+        f"{' '.join(sentences)} {size}{spread(len(config.seeds))} All models train for the same "
+        f"steps at one learning rate, which need not be the best of any. With {seeds} only large "
+        "differences can be told from chance. Models and sequences are small: this shows how "
+        "small models behave here, not what the papers' models can do."
+    )
+
+
+TASKS = {"lookup": "Lookup", "many_shot": "Many-shot classification"}
+"""Task to its name in a sentence."""

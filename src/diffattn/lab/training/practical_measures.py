@@ -1,0 +1,167 @@
+"""What a small model does after training: retrieval, answers without support, shots and orders."""
+
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffattn.lab.data.recall_tasks import LookupConfig, ManyShotConfig
+from diffattn.lab.data.synthetic import HELD_OUT_SEED, RecallBatch, Shots, generate, many_shots
+from diffattn.lab.training.recall_attention import attention_shares
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.quantized_logits import quantized_logits
+
+PAIRS = (1, 2, 4, 6)
+"""Pairs hidden in a context, as the paper hides needles."""
+LENGTHS = (1, 2, 4)
+"""Lengths of the context, in lengths of training."""
+BITS = (16, 8, 6, 4)
+SHOTS = (0, 1, 2, 4, 8, 16, 23, 47)
+"""Examples before the item that is classified; those of training end at 23."""
+NUM_ORDERS = 8
+_ORDERED_SHOTS = 16
+_SEQUENCES = 128
+_ORDERED_SETS = 16
+# Held-out streams beyond those of validation and test.
+_MEASURES, _ORDERS = 2, 3
+
+
+def practical_measures(
+    model: DiffTransformerForCausalLM, task: LookupConfig | ManyShotConfig
+) -> dict[str, float]:
+    """Measure a trained model on sequences that training and validation do not hold.
+
+    Args:
+        model: Trained on the task.
+        task: As it was trained on.
+
+    Returns:
+        Name to value. Of a lookup: ``found_P_xL``, the share of questions about keys in the context
+        that are answered, and ``unsupported_P_xL``, the share of those about absent keys that are
+        answered although nothing supports an answer, for P pairs in L times the context;
+        ``bits_B``, as ``found`` at the training size with attention logits of B bits, one scale
+        per layer; ``attention_KIND_GROUP``, of :func:`attention_shares`. Of many-shot
+        classification: ``shots_N``, accuracy after N examples in noisy sequences;
+        ``vote_N``, that of the most frequent label shown for the class; ``order_range``, the best
+        accuracy less the worst over orders of the same examples; ``order_changes``, the share of
+        answers that differ between two orders. Both are 0 for a reader that counts.
+    """
+    was_training = model.training
+    model.eval()
+    measure = _lookup if isinstance(task, LookupConfig) else _many_shot
+    measures = measure(model, task)  # type: ignore[operator]
+    model.train(was_training)
+    return measures
+
+
+@torch.no_grad()
+def answers(
+    model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = _SEQUENCES
+) -> Tensor:
+    """The most likely token at every query: int64 ``[B, Q]``.
+
+    Args:
+        model: In evaluation mode.
+        batch: Sequences and their queries.
+        rows: Sequences per forward pass.
+    """
+    chosen = []
+    for ids, queries in zip(batch.input_ids.split(rows), batch.queries.split(rows), strict=True):
+        logits = model(input_ids=ids.to(model.device), use_cache=False).logits.cpu()
+        chosen.append(logits.take_along_dim(queries[:, :, None], dim=1).argmax(-1))
+    return torch.cat(chosen)
+
+
+def _lookup(model: DiffTransformerForCausalLM, task: LookupConfig) -> dict[str, float]:
+    measures = {}
+    for factor in LENGTHS:
+        for pairs in (count for count in PAIRS if count < task.num_keys):
+            sized = replace(task, num_pairs=pairs, context_len=factor * task.context_len)
+            batch = generate(sized, _SEQUENCES, seed=HELD_OUT_SEED, index=_MEASURES)
+            chosen, labels = answers(model, batch), batch.labels.gather(1, batch.queries)
+            is_absent = labels == task.not_there
+            hits = chosen == labels
+            measures[f"found_{pairs}_x{factor}"] = _share(hits[~is_absent])
+            measures[f"unsupported_{pairs}_x{factor}"] = _share(~hits[is_absent])
+    present = generate(replace(task, absent=0.0), _SEQUENCES, seed=HELD_OUT_SEED, index=_MEASURES)
+    labels = present.labels.gather(1, present.queries)
+    for bits in BITS:
+        with quantized_logits(model, bits):
+            measures[f"bits_{bits}"] = _share(answers(model, present) == labels)
+    for kind, groups in attention_shares(model, task, present).items():
+        measures |= {f"attention_{kind}_{group}": share for group, share in groups.items()}
+    return measures
+
+
+def _many_shot(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> dict[str, float]:
+    noisy = replace(task, noisy=1.0, num_shots=max(SHOTS) + 1)
+    shots = many_shots(noisy, 4 * _SEQUENCES, seed=HELD_OUT_SEED, index=_MEASURES)
+    hits = torch.from_numpy(shots.answers) == answers(model, shots.batch())
+    votes = vote_accuracy(task, shots)
+    measures = {f"shots_{count}": _share(hits[:, count]) for count in SHOTS}
+    measures |= {f"vote_{count}": float(votes[count]) for count in SHOTS}
+    chosen, right = order_answers(model, noisy)
+    accuracy = (chosen == right).double().mean(-1)  # [sets, orders]
+    measures["order_range"] = float((accuracy.amax(1) - accuracy.amin(1)).mean())
+    alike = (chosen[:, :, None] == chosen[:, None]).double().mean((1, 2))  # [sets, queries]
+    measures["order_changes"] = float((1 - alike).mean()) * NUM_ORDERS / (NUM_ORDERS - 1)
+    return measures
+
+
+def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
+    """Accuracy of the label that the examples so far show most often for an item's class.
+
+    Nothing is better for a class with an example: a wrong label is any other of the sequence with
+    equal probability. Ties are drawn. For a class without an example any label is guessed.
+
+    Returns:
+        By number of examples.
+    """
+    rights = [Fraction(0)] * shots.items.shape[1]
+    for items, shown, right in zip(shots.items, shots.shown, shots.answers, strict=True):
+        counts: dict[int, Counter[int]] = {}
+        for place, (item, label) in enumerate(zip(items.tolist(), shown.tolist(), strict=True)):
+            group = (item - 1) // task.items_per_class
+            seen = counts.get(group, Counter())
+            best = max(seen.values(), default=0)
+            leading = [value for value, count in seen.items() if count == best]
+            if leading:
+                rights[place] += Fraction(int(right[place]) in leading, len(leading))
+            else:
+                rights[place] += Fraction(1, task.num_labels)
+            counts.setdefault(group, Counter())[label] += 1
+    return [total / len(shots.items) for total in rights]
+
+
+def order_answers(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> tuple[Tensor, Tensor]:
+    """Answers after the same examples in several orders: chosen ``[S, orders, Q]`` and right ones.
+
+    The Q queries of a set are items that follow its examples; all see the same examples.
+    """
+    num_queries = _ORDERED_SHOTS
+    sized = replace(task, num_shots=_ORDERED_SHOTS + num_queries)
+    drawn = many_shots(sized, _ORDERED_SETS, seed=HELD_OUT_SEED, index=_ORDERS)
+    rng = np.random.default_rng([HELD_OUT_SEED, _ORDERS + 1])
+    shape = (_ORDERED_SETS, NUM_ORDERS, num_queries)
+    orders = rng.permuted(np.tile(np.arange(_ORDERED_SHOTS), (*shape[:2], 1)), axis=-1)
+    queries, right = drawn.items[:, None, _ORDERED_SHOTS:], drawn.answers[:, None, _ORDERED_SHOTS:]
+
+    def laid_out(values: np.ndarray, last: np.ndarray) -> np.ndarray:
+        examples = np.take_along_axis(values[:, None, :_ORDERED_SHOTS], orders, axis=2)
+        examples = np.broadcast_to(examples[:, :, None], (*shape, _ORDERED_SHOTS))
+        return np.concatenate([examples, np.broadcast_to(last, shape)[..., None]], axis=-1).reshape(
+            -1, _ORDERED_SHOTS + 1
+        )
+
+    shots = Shots(
+        laid_out(drawn.items, queries), laid_out(drawn.shown, right), laid_out(drawn.answers, right)
+    )
+    chosen = answers(model, shots.batch(), rows=4 * _SEQUENCES)[:, -1].reshape(shape)
+    return chosen, torch.from_numpy(right.copy())
+
+
+def _share(hits: Tensor) -> float:
+    return float(hits.double().mean())
