@@ -51,8 +51,10 @@ def practical_measures(
     """
     was_training = model.training
     model.eval()
-    measure = _lookup if isinstance(task, LookupConfig) else _many_shot
-    measures = measure(model, task)  # type: ignore[operator]
+    if isinstance(task, LookupConfig):
+        measures = _lookup(model, task)
+    else:
+        measures = _many_shot(model, task)
     model.train(was_training)
     return measures
 
