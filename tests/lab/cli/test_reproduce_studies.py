@@ -5,6 +5,9 @@ import json
 import pytest
 
 from diffattn.lab.catalog.recipes import recall
+from diffattn.lab.records.fields import checked
+from diffattn.lab.records.study_results import RESULTS
+from diffattn.lab.training import practical_measures
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 
@@ -91,6 +94,20 @@ def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
     refused = cli("evaluate", "ar_hits", out, "--quick", "--out", tmp_path / "x")
     assert refused.code == 2
     assert "must read text to be evaluated, got a model of a recall task" in refused.err
+
+
+def test_reproduce_practical_trains_measures_and_reports(cli, tmp_path, monkeypatch):
+    for name in ("_SEQUENCES", "_ORDERED_SETS"):
+        monkeypatch.setattr(practical_measures, name, 2)
+    out = tmp_path / "study"
+    command = ("reproduce", "practical", "--scale", "smoke", "--workers", "1", "--out", out)
+    head = "| Model | Measure | Softmax | Model | Difference |"
+    _, results = assert_study_and_report(cli, out, command, head, 6 * (4 + 2))
+    checked(RESULTS["practical"][0], results, "results")
+    assert {name: entry["learned"] for name, entry in results["tasks"]["lookup"]["members"].items()}
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert all(title in page for title in ("Does it find more keys?", "Does the order of examples"))
+    assert not list((out / "runs").glob("*/model"))
 
 
 @pytest.mark.scheduled

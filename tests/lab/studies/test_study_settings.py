@@ -6,6 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
+from diffattn.lab.catalog.recipes.practical import PRACTICAL
 from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
 from diffattn.lab.catalog.recipes.stability import STABILITY
@@ -14,11 +15,13 @@ from diffattn.lab.studies.reproduce import make_study
 
 PLANS = {
     "gradient-flow": GRADIENT_FLOW,
+    "practical": PRACTICAL,
     "recall": RECALL,
     "scaling": SCALING_STUDIES,
     "stability": STABILITY,
 }
-FIXED = [(kind, scale) for kind in PLANS if kind != "recall" for scale in PLANS[kind]]
+OF_TASKS = ("practical", "recall")
+FIXED = [(kind, scale) for kind in PLANS if kind not in OF_TASKS for scale in PLANS[kind]]
 
 
 def num_runs(config):

@@ -50,7 +50,7 @@ def test_a_lookup_is_answered_by_its_context_alone():
     batch = generate(LOOKUP, 60, seed=3)
     right = batch.labels.gather(1, batch.queries)
     assert torch.equal(answers(Reader(looks_up, LOOKUP.vocab_size), batch, rows=7), right)
-    assert 0.35 < (right == LOOKUP.not_there).double().mean() < 0.65
+    assert 0.08 < (right == LOOKUP.not_there).double().mean() < 0.18  # an eighth of 300
     assert (batch.input_ids[:, 0] == 0).all()
 
 

@@ -156,7 +156,7 @@ class LookupConfig:
     context_len: int = 32
     """Tokens of pairs and noise, after BOS."""
     num_queries: int = 16
-    absent: float = 0.5
+    absent: float = 0.125
     """Probability that a question asks for a key that is not in the context."""
     num_keys: int = 8
     num_values: int = 8

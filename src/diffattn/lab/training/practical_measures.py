@@ -18,7 +18,7 @@ PAIRS = (1, 2, 4, 6)
 """Pairs hidden in a context, as the paper hides needles."""
 LENGTHS = (1, 2, 4)
 """Lengths of the context, in lengths of training."""
-BITS = (16, 8, 6, 4)
+BITS = (16, 8, 6, 4, 3)
 SHOTS = (0, 1, 2, 4, 8, 16, 23, 47)
 """Examples before the item that is classified; those of training end at 23."""
 NUM_ORDERS = 8
@@ -81,7 +81,9 @@ def _lookup(model: DiffTransformerForCausalLM, task: LookupConfig) -> dict[str, 
     measures = {}
     for factor in LENGTHS:
         for pairs in (count for count in PAIRS if count < task.num_keys):
-            sized = replace(task, num_pairs=pairs, context_len=factor * task.context_len)
+            sized = replace(
+                task, num_pairs=pairs, context_len=factor * task.context_len, absent=0.5
+            )
             batch = generate(sized, _SEQUENCES, seed=HELD_OUT_SEED, index=_MEASURES)
             chosen, labels = answers(model, batch), batch.labels.gather(1, batch.queries)
             is_absent = labels == task.not_there

@@ -45,6 +45,7 @@ def laptop() -> dict[str, Any]:
     """The study on one seed: a first look, without intervals.
 
     Command: ``diffattn reproduce practical``. Hardware: 2 CPU cores. Duration: ten minutes.
+    Expected: models that attend learn both tasks, and no attention learns neither.
     """
     return _settings(_tasks(), (0,))
 
@@ -53,10 +54,10 @@ def study() -> dict[str, Any]:
     """Seven models on two tasks with 12 seeds, seed by seed.
 
     Command: ``diffattn reproduce practical --scale study``. Hardware: 2 CPU cores. Duration: two
-    hours of one core. Sizes and steps were set by pilots of softmax attention and V1 on seed 100,
-    at the rates 0.001 and 0.002 that the recall study chose for them. At 0.001 softmax attention
-    did not learn to classify within the steps, so all models train at 0.002, which need not be the
-    best of any.
+    hours of one core. Expected: as the laptop's, with intervals. Sizes and steps were set by pilots
+    of softmax attention and V1 on seed 100, at the rates 0.001 and 0.002 that the recall study
+    chose for them. At 0.001 softmax attention did not learn to classify within the steps, so all
+    models train at 0.002, which need not be the best of any.
     """
     return _settings(_tasks(), tuple(range(12)))
 

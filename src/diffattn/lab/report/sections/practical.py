@@ -41,7 +41,7 @@ _GROUPS = {
     "queries": "Questions",
 }
 _PAIRS, _LENGTHS = (1, 2, 4, 6), (1, 2, 4)
-_BITS, _SHOTS = (4, 6, 8, 16), (0, 1, 2, 4, 8, 16, 23, 47)
+_BITS, _SHOTS = (3, 4, 6, 8, 16), (0, 1, 2, 4, 8, 16, 23, 47)
 
 
 def read_practical_study(folder: Path) -> Study:
@@ -73,7 +73,7 @@ def practical_document(study: Study) -> Document:
     lead = (
         f"Compared: small models that are alike but for their attention ({names}), each trained "
         f"from scratch on two tasks, with {plural(len(info['seeds']), 'seed')}. Lookup: pairs of "
-        "a key and a value among noise, then questions for keys, half of which are not there. "
+        "a key and a value among noise, then questions for keys, an eighth of which are not there. "
         "Many-shot classification: items and labels in turn; labels are new in every sequence, "
         "and in half of the sequences a fifth of them is wrong."
     )
