@@ -21,7 +21,7 @@ JUDGE, HOPPER = "correctness", "hopper"
 SCALES = ("full", "tiny")
 DEVICES = ("cuda", "cpu")
 LONGEST_SESSION, LONGEST_STAGE = 25 * 60, 540
-"""Seconds: of all stages together, and of one."""
+"""Seconds: of all stages together but the study for leases, and of one."""
 _TINY_LIMIT = 300
 """Seconds of each stage that measures nothing: processes start slowly on a machine with others."""
 _DIFFATTN = (sys.executable, "-m", "diffattn")
@@ -50,6 +50,15 @@ _PAIR: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+_LEASE = {
+    "model.hidden_size": 32, "model.num_hidden_layers": 1, "model.num_heads": 4,
+    "model.head_dim": 8, "data.vocab_size": 300, "data.validation_fraction": 0.2,
+    "train.seq_len": 16, "train.batch_tokens": 32, "train.num_steps": 8, "train.warmup_steps": 1,
+    "train.log_every": 1, "train.evaluate_every": 2, "train.evaluation_tokens": 64,
+}  # fmt: skip
+"""What makes the study for leases tiny."""
+
+
 def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
     """The stages of a session.
 
@@ -70,7 +79,8 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
     plan = _Plan(full=scale == "full", device=device, root=root, out=out)
     stages = [*plan.kernels(), *plan.models(), *plan.last()]
     stages = [_adapted(stage, full=plan.full, device=device, root=root) for stage in stages]
-    assert not plan.full or sum(stage.limit_seconds for stage in stages) <= LONGEST_SESSION
+    limits = [stage.limit_seconds for stage in stages if not stage.fills]
+    assert not plan.full or sum(limits) <= LONGEST_SESSION
     assert max(stage.limit_seconds for stage in stages) <= LONGEST_STAGE
     return stages
 
@@ -152,7 +162,7 @@ class _Plan:
         ]
 
     def last(self) -> list[Stage]:
-        """The stages worth least; the Hopper kernel, whose warps may wait for ever, comes last."""
+        """The stages worth least; the Hopper kernel, whose warps may wait for ever; the study."""
         others = _tests(self.full, self.root)
         by_hopper = self.bench(
             "ops", *self.sized("4096", "composed", f"{HOPPER},triton"), file="hopper.json"
@@ -181,6 +191,14 @@ class _Plan:
                 [by_hopper],
                 kernel=HOPPER,
                 judge=HOPPER,
+            ),
+            Stage(
+                name="lease",
+                title="the study for leases, as far as there is time",
+                limit_seconds=LONGEST_STAGE,
+                commands=(_lease(self.full, self.root, self.out),),
+                environment={OPT_IN: "0"},  # what it finds should not rest on untested kernels
+                fills=True,
             ),
         ]
 
@@ -329,6 +347,13 @@ def _pair(scale: str, root: Path, out: Path) -> tuple[tuple[str, ...], ...]:
         (*train, "--out", str(out / "softmax"), "--attention", "softmax", *settings),
         (*train, "--out", str(out / "diff"), "--attention", "diff", *packed, *kept_settings),
     )
+
+
+def _lease(full: bool, root: Path, out: Path) -> tuple[str, ...]:
+    """The study for leases, which goes on where it was."""
+    changes = {} if full else _LEASE | {"data.source": str(root / "src/diffattn/ops")}
+    settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    return (sys.executable, "-m", "tools.lease", "train", str(out / "lease"), *settings)
 
 
 def _sharded(root: Path) -> tuple[str, ...]:

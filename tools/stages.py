@@ -22,8 +22,11 @@ from diffattn.lab.records.run import git_state, hardware, package_versions, requ
 
 SCHEMA = 1
 PASSED, FAILED, OVERRAN, REFUSED = "passed", "failed", "overran", "refused"
+STOPPED = "stopped"
+"""Outcome of a stage that takes what time is left, and goes on in the next call."""
 _TAIL = 4_000  # characters of the log that a record holds
-_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
+_GRACE, _GRACE_OF_TRAINING = 5.0, 40.0  # seconds from SIGTERM to SIGKILL
+_LEAST = 60.0  # seconds that are worth it to begin what takes the time that is left
 _POLL = 0.05
 
 OnMessage = Callable[[str], None]
@@ -49,6 +52,13 @@ class Stage:
     table: Path | None = None
     """Record of the tuner, given to every command by ``--table`` if it is there by then."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    fills: bool = False
+    """Whether it trains as long as there is time, up to its limit, and goes on in the next call."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds from SIGTERM to SIGKILL."""
+        return _GRACE_OF_TRAINING if self.fills else _GRACE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +67,8 @@ class StageRecord:
 
     stage: str
     outcome: str
-    """``"passed"``, ``"failed"`` (a command's exit status, or an objection), ``"overran"`` or
-    ``"refused"``."""
+    """``"passed"``, ``"failed"`` (a command's exit status, or an objection), ``"overran"``,
+    ``"stopped"`` or ``"refused"``."""
     reason: str | None
     seconds: float
     limit_seconds: float
@@ -161,11 +171,11 @@ def run_stages(
         path = out / f"{stage.name}.json"
         record = read_stage(path) if path.exists() else None
         # What was refused has not run.
-        if record is not None and not again and record["outcome"] != REFUSED:
+        if record is not None and not again and record["outcome"] not in (REFUSED, STOPPED):
             on_message(f"{stage.name}: {record['outcome']} on {record['date']}, not run again")
             records.append(record)
             continue
-        runs = refusal(stage, out) is None
+        runs, stage = refusal(stage, out) is None, _shortened(stage, until)
         if runs and not _fits(stage, until, first=not ran):
             names = ", ".join(later.name for later in stages[number:])
             on_message(f"left for another call, no time is left in this one: {names}")
@@ -179,10 +189,18 @@ def run_stages(
     return records
 
 
+def _shortened(stage: Stage, until: float | None) -> Stage:
+    """A stage that takes what time is left, with that as its limit."""
+    if not stage.fills or until is None:
+        return stage
+    left = max(_LEAST, until - time.monotonic() - stage.grace - 1)
+    return replace(stage, limit_seconds=min(stage.limit_seconds, left))
+
+
 def _fits(stage: Stage, until: float | None, *, first: bool) -> bool:
     """Whether the limit of a stage fits into the time left; an error if it is the first to run."""
     left = math.inf if until is None else until - time.monotonic()
-    needed = stage.limit_seconds + _GRACE
+    needed = stage.limit_seconds + stage.grace
     if first and needed > left:
         raise ConfigError(
             f"within: must leave {needed:g} s or more for stage {stage.name!r}, got {left:.0f} s."
@@ -238,9 +256,10 @@ def _run(stage: Stage, out: Path, common: Mapping[str, Any], on_message: OnMessa
         facts["table"] = "tuned" if tuned else "shipped"
         for argv in stage.commands:
             left = stage.limit_seconds - (time.monotonic() - began)
-            done.append(_command((*argv, *map(str, tuned)), log, left, stage.environment))
+            done.append(_command((*argv, *map(str, tuned)), log, left, stage))
             if done[-1]["exit"] is None:
-                outcome, reason = OVERRAN, f"stopped at its limit of {stage.limit_seconds:g} s"
+                outcome = STOPPED if stage.fills else OVERRAN
+                reason = f"stopped at its limit of {stage.limit_seconds:g} s"
                 break
         wrong = [command for command in done if command["exit"]]
         if wrong and outcome == PASSED:
@@ -260,9 +279,7 @@ def _run(stage: Stage, out: Path, common: Mapping[str, Any], on_message: OnMessa
     )  # fmt: skip
 
 
-def _command(
-    argv: Sequence[str], log: Path, seconds: float, environment: Mapping[str, str]
-) -> dict[str, Any]:
+def _command(argv: Sequence[str], log: Path, seconds: float, stage: Stage) -> dict[str, Any]:
     """Run one command, its output at the end of the log; kill it and its children in time.
 
     They are a group of their own, to be killed together, in the session of this process: whoever
@@ -277,14 +294,14 @@ def _command(
         if seconds > 0:
             process = subprocess.Popen(
                 argv, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env=os.environ | environment, process_group=0,
+                env=os.environ | stage.environment, process_group=0,
             )  # fmt: skip
             try:
                 status = process.wait(timeout=seconds)
             except subprocess.TimeoutExpired:
-                _end(process)
+                _end(process, stage.grace)
             except BaseException:  # the session itself is ended: leave nothing running
-                _end(process)
+                _end(process, stage.grace)
                 raise
     with log.open("rb") as written:
         written.seek(start)
@@ -294,10 +311,10 @@ def _command(
     }  # fmt: skip
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], grace: float) -> None:
     """End a process and all of its group: politely, so that it may save, and then for good."""
     _signal(process, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE
+    deadline = time.monotonic() + grace
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_POLL)
     _signal(process, signal.SIGKILL)  # also children that outlive their parent

@@ -10,9 +10,11 @@ import typer
 from diffattn.lab.cli.whole import reproduce_all, run_with_progress
 
 WHOLE = "all"
-COMPARISONS = ("text", "ablations", "rank")
+LEASE = "lease"
+COMPARISONS = ("text", "ablations", "rank", LEASE)
 STUDIES = (
     *("text", "recall", "practical", "stability", "gradient-flow", "scaling", "ablations", "rank"),
+    LEASE,
 )
 _Study = Annotated[
     str,
@@ -20,15 +22,15 @@ _Study = Annotated[
         help="all (what the scale affords, and one page), text (models of real text), recall "
         "(values by key, among noise), practical (lookup, many shots), stability (large learning "
         "rates), gradient-flow (sizes of gradients), scaling (sizes and tokens), ablations (one "
-        "part changed) or rank (of Shared DIFF)"
+        "part changed), rank (of Shared DIFF) or lease (text at --scale lease)"
     ),
 ]
 _Scale = Annotated[
     str,
     typer.Option(
         help="smoke (a minute, all 3), laptop (10 minutes, all 15; scaling, ablations and rank "
-        "hours), study (hours, all days; not scaling) or workstation (one GPU; all, text, "
-        "ablations, rank)"
+        "hours), study (hours, all days; not scaling), workstation (one GPU; all, text, "
+        "ablations, rank) or lease (one GPU, 15 minutes at a time; text)"
     ),
 ]
 _Out = Annotated[
@@ -110,6 +112,8 @@ def reproduce(
     from diffattn.lab.cli.options import whole_numbers
 
     _require_options(study, scale, match, only, set_ or [], extrapolate, reuse or [])
+    if study == LEASE:
+        study, scale = "text", LEASE
     options: dict[str, Any] = {"match": match, "settings": set_ or []}
     options["seeds"] = None if seeds is None else whole_numbers("--seeds", seeds)
     _require_destination(out, options["settings"])
@@ -143,6 +147,7 @@ def _require_options(
     check_known("reproduce", "match", match, MATCHES)
     faults = {
         "--extrapolate must be left out, it is of scaling.": extrapolate and study != "scaling",
+        "--scale must be left out.": study == LEASE and scale not in ("laptop", LEASE),
         "--only must be left out, it is of all.": only is not None and study != WHOLE,
         f"--reuse must be left out, it is of {', '.join(COMPARISONS)}.": bool(reuse)
         and study not in COMPARISONS,

@@ -16,6 +16,8 @@ from diffattn.lab.data.source_files import (
     INSTALLED,
     hub_parts,
     is_hidden,
+    package_files,
+    packages_folder,
     prose_files,
     require_source,
     standard_library_files,
@@ -94,6 +96,28 @@ def python_installation() -> Iterator[Document]:
         text = files.read_text(root / name)
         if text and text.strip():
             yield Document(name=name, text=text)
+
+
+def installed_packages() -> Iterator[Document]:
+    """Python files of the packages that are installed for the running interpreter.
+
+    Files of the same text count once: packages carry copies of each other. The text differs from
+    one installation to the next, and so does ``corpus_hash``.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    root, seen = packages_folder(), set[bytes]()
+
+    def documents() -> Iterator[Document]:
+        for name in package_files():
+            text = files.read_text(root / name)
+            digest = hashlib.sha256((text or "").encode()).digest()
+            if text and text.strip() and digest not in seen:
+                seen.add(digest)
+                yield Document(name=files.unicode_name(name), text=text)
+
+    yield from _nonempty(documents(), f"installed_packages: {root} must hold .py files, got none.")
 
 
 def _topics(path: Path) -> dict[str, str]:
@@ -249,6 +273,7 @@ def unreadable(where: str, error: Exception) -> ConfigError:
 _INSTALLED_SOURCES: dict[str, Callable[[], Iterator[Document]]] = {
     "stdlib": standard_library,
     "python": python_installation,
+    "packages": installed_packages,
 }
 
 
@@ -265,8 +290,9 @@ def load_corpus(
 
     Args:
         source: ``"stdlib"`` (``"./stdlib"`` is a folder), the standard library's sources;
-            ``"python"``, the same and the documentation beside them; the path of a text file, a
-            folder or a ``.jsonl`` file; or ``"hub:NAME[@REVISION][:CONFIG]"``.
+            ``"python"``, the same and the documentation beside them; ``"packages"``, the Python
+            files of installed packages; the path of a text file, a folder or a ``.jsonl`` file; or
+            ``"hub:NAME[@REVISION][:CONFIG]"``.
         text_field: Key or column of the text in JSON lines and hub datasets.
         revision: Of a hub dataset, in place of the source's.
         split: Of a hub dataset.

@@ -7,7 +7,7 @@ from pathlib import Path
 from diffattn.errors import ConfigError
 from diffattn.lab.data import files
 
-INSTALLED = ("stdlib", "python")
+INSTALLED = ("stdlib", "python", "packages")
 # Test data is not prose or code anyone wrote to be read; encodings and pydoc_data are tables.
 _STDLIB_SKIPPED_FOLDERS = frozenset(
     {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages"}
@@ -25,6 +25,11 @@ _STDLIB_BUILD_PREFIXES = (
 def stdlib_folder() -> Path:
     """The folder of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
+
+
+def packages_folder() -> Path:
+    """The folder of the packages that are installed for the running interpreter."""
+    return Path(sysconfig.get_path("purelib"))
 
 
 def hub_parts(source: str) -> tuple[str, str | None, str | None]:
@@ -49,8 +54,8 @@ def require_source(source: str) -> Path:
     path = Path(os.path.expanduser(source))
     if not source or not os.path.exists(path):  # also for a name that no file can have
         raise ConfigError(
-            f"data source: must be a file or folder that is there, 'stdlib', 'python' or "
-            f"'hub:NAME', got {source!r}.{files.near_path(path, *INSTALLED)}"
+            f"data source: must be a file or folder that is there, 'stdlib', 'python', "
+            f"'packages' or 'hub:NAME', got {source!r}.{files.near_path(path, *INSTALLED)}"
         )
     return path
 
@@ -64,7 +69,9 @@ def source_files(source: str) -> dict[str, Path] | None:
     Raises:
         ConfigError: It is missing or cannot be listed.
     """
-    if source in INSTALLED:
+    if source == "packages":
+        root, names = packages_folder(), package_files()
+    elif source in INSTALLED:
         root = stdlib_folder()
         names = standard_library_files()
         if source == "python":
@@ -87,6 +94,12 @@ def source_files(source: str) -> dict[str, Path] | None:
 def standard_library_files() -> list[str]:
     """Names of the sources of the default corpus, below ``stdlib_folder``."""
     names = files.relative_files(stdlib_folder(), _outside_stdlib_corpus)
+    return [name for name in names if name.endswith(".py")]
+
+
+def package_files() -> list[str]:
+    """Names of the Python files of installed packages, below ``packages_folder``."""
+    names = files.relative_files(packages_folder(), is_hidden)
     return [name for name in names if name.endswith(".py")]
 
 

@@ -90,7 +90,8 @@ def reproduce(
 
     Args:
         scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (a day) or, of
-            text, ablations and rank, ``"workstation"`` (one GPU).
+            text, ablations and rank, ``"workstation"`` or ``"lease"`` (one GPU, the latter for a
+            quarter of an hour at a time).
         kind: ``"text"`` for softmax, DIFF V1, DIFF V2, Shared DIFF and controls; ``"ablations"``
             for Table 6 and more; ``"rank"`` for Shared DIFF's rank and λ_init; ``"recall"``,
             ``"practical"``, ``"stability"``, ``"gradient-flow"`` or ``"scaling"``.

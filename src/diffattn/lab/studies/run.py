@@ -10,6 +10,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
+from diffattn.lab.catalog.recipes.catalog import GPU_SCALES, recipe
 from diffattn.lab.data.corpora import corpus_hash, load_corpus
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import package_versions
@@ -39,6 +40,7 @@ def run_study(
     *,
     reuse: Sequence[Path] = (),
     workers: int | None = None,
+    on_data: Callable[[PreparedData | None], None] = lambda data: None,
     on_message: OnMessage,
     on_progress: OnProgress,
 ) -> Path:
@@ -50,6 +52,7 @@ def run_study(
         judge: Makes ``results.json``.
         reuse: Folders of other studies whose equal runs are copied.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
+        on_data: Given the tokens before the first run.
         on_message: Given one line per stage.
         on_progress: Given progress of each run.
 
@@ -62,8 +65,8 @@ def run_study(
         CheckpointError: ``folder`` or a run to be copied holds foreign or damaged files.
         DiffAttnError: A run failed.
     """
-    if study.scale == "workstation" and not torch.cuda.is_available():
-        raise ConfigError("reproduce: scale 'workstation' needs a CUDA device, got none here.")
+    if study.scale in GPU_SCALES and not torch.cuda.is_available() and _is_whole_size(study):
+        raise ConfigError(f"reproduce: scale {study.scale!r} needs a CUDA device, got none here.")
     workers = processes.worker_count(workers)
     require_studies(reuse)
     first = next(iter(study.waves({}))).members
@@ -73,6 +76,7 @@ def run_study(
     results: dict[str, dict[str, Any]] = {}
     with sole_writer(folder):
         data = _claim(study, folder, on_message)
+        on_data(data)
         for wave in study.waves(results):  # a later wave reads the results of those before it
             _train(study, wave, folder / "runs", data, reuse, workers, on_message, on_progress)
             for name in (member.config.name for member in wave.members):
@@ -82,6 +86,12 @@ def run_study(
         write_json(folder / "results.json", judged)
         write_json(folder / "costs.json", {"schema": 1, "runs": costs})
         return build_study_page(folder)
+
+
+def _is_whole_size(study: Study) -> bool:
+    """Whether the models have the recipe's width: settings may make a small copy for a CPU."""
+    width = recipe(study.scale).model.hidden_size
+    return study.base is None or study.base.model.hidden_size >= width
 
 
 def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from diffattn.lab.records.launches import append_launch
-from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.run import RunRecord, hardware
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import TrainConfig
@@ -67,6 +67,7 @@ def record(
         facts: Further facts about the model.
         engine: How the run is executed.
     """
+    gpu = {} if run_device() == "cpu" else {"gpu": torch.cuda.get_device_name()}
     return RunRecord(
         name=name,
         config=resolved,
@@ -75,6 +76,7 @@ def record(
             model, config, apart=resolved.get("windows", {}).get("documents") == "apart"
         ),
         device=run_device(),
+        hardware=hardware() | gpu,
         engine=asdict(engine) | launch(engine),
         model={
             "parameters": parameter_count(model),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.catalog.recipes.ablations import ABLATIONS
-from diffattn.lab.catalog.recipes.comparison import laptop, smoke, study, workstation
+from diffattn.lab.catalog.recipes.comparison import laptop, lease, smoke, study, workstation
 from diffattn.lab.catalog.recipes.diff_transformer_3b import (
     TOKEN_SCALING,
     diff_transformer_3b,
@@ -37,6 +37,7 @@ GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
         "laptop": laptop,
         "study": study,
         "workstation": workstation,
+        "lease": lease,
     },
     **_LARGE,
     **{
@@ -61,8 +62,9 @@ TITLES = {
 }
 """Titles of the experiments in lists; the siblings of all have one."""
 RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
-SCALES = ("smoke", "laptop", "study", "workstation")
+SCALES = ("smoke", "laptop", "study", "workstation", "lease")
 """Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""
+GPU_SCALES = ("workstation", "lease")
 
 
 def default_folder(kind: str, scale: str) -> Path:

@@ -1,9 +1,11 @@
 """The softmax models of the comparisons on text, by scale; the other models are their twins."""
 
+from dataclasses import replace
 from typing import Any
 
 from diffattn.lab.catalog.recipes.plan import RunPlan, sane_start
 from diffattn.lab.training.config import DataConfig, TrainConfig
+from diffattn.lab.training.engine import EngineConfig
 from diffattn.models.config.settings import ModelSettings
 
 
@@ -104,6 +106,37 @@ def workstation() -> RunPlan:
     )
     model = {"hidden_size": 1_024, "num_hidden_layers": 8, "num_heads": 16, "head_dim": 64}
     return _plan("workstation", model, train, DataConfig(source="python", vocab_size=16_384))
+
+
+def lease() -> RunPlan:
+    """Softmax model of 29M parameters with 16 heads (8 DIFF heads) of width 32, 70M tokens.
+
+    Command: ``diffattn reproduce lease``. Hardware: one H100, for a quarter of an hour at a time;
+    docs/guides/gpu_session.md says how records travel. Duration: about 2.5 minutes per run, 50
+    minutes in all. The text is packed again in every lease, as tokens do not travel; so it must be
+    the same installation of Python. Expected: not known; docs/log.md holds the question and the
+    decision rule, written before the first result.
+
+    A sweep run takes a quarter of the steps. A model of a quarter of the size would take as long:
+    the time to queue a step on the GPU is the limit, whatever the width.
+    """
+    train = TrainConfig(
+        num_steps=2_160,
+        batch_tokens=32_768,
+        seq_len=1_024,
+        learning_rate=1.5e-3,
+        final_learning_rate=1.5e-4,
+        warmup_steps=100,
+        precision="bfloat16",
+        log_every=20,
+        evaluate_every=60,
+        evaluation_tokens=131_072,
+    )
+    model = {"hidden_size": 512, "num_hidden_layers": 8, "num_heads": 16, "head_dim": 32}
+    data = DataConfig(source="packages", vocab_size=4_096, validation_fraction=0.01)
+    # A checkpoint has 350 MB; a stopped run writes one, so others only matter after a kill.
+    engine = EngineConfig(save_every=1_080, keep_checkpoints=1)
+    return replace(_plan("lease", model, train, data), engine=engine)
 
 
 def _plan(name: str, model: dict[str, Any], train: TrainConfig, data: DataConfig) -> RunPlan:

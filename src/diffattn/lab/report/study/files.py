@@ -178,7 +178,8 @@ def _missing(study: TextStudy) -> list[tuple[str, str, list[int]]]:
         )
         stems = [variant]
         chosen = _learning_rate(study, variant)
-        if variant in (*TYPES, FLOOR) and None not in (chosen, common) and chosen != common:
+        at_common_too = () if study.info.get("own_rates") else (*TYPES, FLOOR)
+        if variant in at_common_too and None not in (chosen, common) and chosen != common:
             stems.append(f"{variant}-common")
         for stem in stems:
             seeds = [seed for seed in wanted if f"{stem}-seed{seed}" not in here]

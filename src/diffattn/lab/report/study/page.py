@@ -79,6 +79,7 @@ _TYPE_SUMMARIES = {
 _SOURCES = {
     "stdlib": "Python {} standard-library source code",
     "python": "Python {} standard-library source code and documentation",
+    "packages": "Python {}, files of installed packages",
 }
 _MATCHES = {
     "params": "the same number of parameters",

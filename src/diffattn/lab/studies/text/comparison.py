@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from diffattn.lab.catalog.models import (
     BASELINE,
@@ -17,7 +17,7 @@ from diffattn.lab.studies.study import Member, Results, Study, Wave, require, re
 from diffattn.lab.studies.sweep import swept_rates
 from diffattn.lab.training.config import RunConfig
 
-_SHORT = ("smoke", "laptop")
+_SHORT = ("smoke", "laptop", "lease")
 """Scales whose runs share processes: starting one can take a fifth of a run's time."""
 Tries = tuple[tuple[float, float | None], ...]
 """Learning rate and validation loss, by rate; ``None`` of a run that diverged, which counts as
@@ -57,7 +57,6 @@ def _order(loss: float | None) -> float:
 class ComparisonConfig(Study):
     """The variants of a study on text, with their seeds and learning rates."""
 
-    always_workers: ClassVar[bool] = True
     kind: str = "text"
     """Key of :data:`diffattn.lab.catalog.models.MEMBERS`."""
     base: RunConfig
@@ -72,6 +71,10 @@ class ComparisonConfig(Study):
     """Peak rates of the sweep. Empty: one rate for all, the base's."""
     rate_factors: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Without a sweep: times the base's rate, of variants for which another study chose that."""
+    own_rates: bool = False
+    """Whether a sweep chooses the rate of every variant, and none runs at the common rate too."""
+    later: tuple[str, ...] = ()
+    """Variants whose sweep and runs come behind the first seed of the others."""
     sweep_seed: int = 1_000
     """None of ``seeds``."""
     sweep_share: float = 0.25
@@ -103,12 +106,21 @@ class ComparisonConfig(Study):
         return self.scale in _SHORT
 
     @property
+    def always_workers(self) -> bool:  # type: ignore[override]
+        """Whether even a single worker is a separate process; not where a minute is dear."""
+        return self.scale != "lease"
+
+    @property
     def swept(self) -> list[str]:
         """The variants whose learning rate is swept."""
-        return [name for name in self.variants if name in SWEPT]
+        return [name for name in self.variants if self.own_rates or name in SWEPT]
 
     def waves(self, results: Results) -> Iterator[Wave]:
         """The sweep, wave by wave; its leading rates with all steps; then the runs that count."""
+        if self.later:
+            early = tuple(name for name in self.variants if name not in self.later)
+            first = replace(self, variants=early, later=(), seeds=self.seeds[:1])
+            yield from (replace(wave, total_steps=None) for wave in first.waves(results))
         while missing := self._missing_tries(results):
             yield Wave(missing, "learning rates")
         if self.whole_rates:
@@ -196,9 +208,10 @@ class ComparisonConfig(Study):
         Args:
             rates: Variant to its best learning rate. The common one is the baseline's.
         """
-        rest = [name for name in self.variants if name not in SWEPT]
+        rest = [name for name in self.variants if name not in self.swept]
         controls = [name for name in rest if VARIANTS[name].role == "control"]
         others = [name for name in rest if name not in controls]
+        at_common_too = () if self.own_rates else SWEPT
         return [
             self._member(name, trial_name(name, seed, common=at_common), seed, rate)
             for group in (self.swept, controls, others)
@@ -206,7 +219,7 @@ class ComparisonConfig(Study):
             for name in group
             if seed in self.seeds_of(name)
             for at_common, rate in ((False, rates[name]), (True, rates[BASELINE]))
-            if not at_common or (name in SWEPT and rates[name] != rates[BASELINE])
+            if not at_common or (name in at_common_too and rates[name] != rates[BASELINE])
         ]
 
     def steps_by_run(self) -> Callable[[str], int]:
@@ -247,7 +260,12 @@ class ComparisonConfig(Study):
             "sweep_share": self.sweep_share,
             "config": self.base.resolved(),
         }
-        optional = {"whole_rates": self.whole_rates, "rate_factors": dict(self.rate_factors)}
+        optional: dict[str, Any] = {
+            "whole_rates": self.whole_rates,
+            "rate_factors": dict(self.rate_factors),
+            "own_rates": self.own_rates,
+            "later": list(self.later),
+        }
         return settings | {name: value for name, value in optional.items() if value}
 
     @property
@@ -281,4 +299,4 @@ def best_rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> dict[st
     """The learning rate of every variant: from its sweep, or from that of its rate's owner."""
     if not sweeps:
         return config.base_rates()
-    return {name: sweeps[rate_owner(name)].best for name in config.variants}
+    return {name: sweeps[rate_owner(name, config.swept)].best for name in config.variants}

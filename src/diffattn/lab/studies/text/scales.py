@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from diffattn.lab.catalog.models import FEW, MEMBERS, RANKS_ALONE, SWEPT
+from diffattn.lab.catalog.models import BASELINE, FEW, GATE, MEMBERS, RANKS_ALONE, SWEPT
 from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
 from diffattn.lab.studies.text.comparison import ComparisonConfig
 from diffattn.lab.training.settings import apply_settings, require_unset
@@ -23,6 +23,13 @@ _SCALES: dict[str, dict[str, Any]] = {
         "variants": MEMBERS["text"],
         "learning_rates": (3e-4, 6e-4, 1.2e-3, 2.4e-3),
         "whole_rates": 2,
+    },
+    "lease": {
+        "seeds": (0, 1, 2),
+        "variants": (BASELINE, GATE, "diff_v2", "diff", "shared_diff"),
+        "later": ("shared_diff",),
+        "learning_rates": (7.5e-4, 1.5e-3, 3e-3),
+        "own_rates": True,
     },
 }
 """Scale to fields of its comparison besides the recipe."""
