@@ -42,7 +42,7 @@ def test_a_wrong_limit_is_one_line(tmp_path, capsys, word):
 
 def test_a_wrong_stage_is_one_line(tmp_path, capsys):
     assert gpu_session.main(["--plan", "--stages", "oops", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("stages: must be of 1 to 12 or of {correctness, ")
+    assert capsys.readouterr().err.startswith("stages: must be of 1 to 13 or of {correctness, ")
 
 
 def bench_case(size, length, mode, seconds):
@@ -144,9 +144,11 @@ def test_all_stages_run_on_a_cpu(tmp_path):
     subprocess.run([*command, "--out", str(tmp_path)], cwd=ROOT, check=False)
     records = {path.stem: read_stage(path) for path in tmp_path.glob("*.json")
                if path.stem != "table_7"}  # fmt: skip
-    assert len(records) == 12
+    assert len(records) == 13
     for name, record in records.items():
-        assert record["outcome"] == ("failed" if name == "tune" else "passed"), record["commands"]
+        # The study for leases stops where its runs take longer than its limit.
+        expected = {"tune": ("failed",), "lease": ("passed", "stopped")}.get(name, ("passed",))
+        assert record["outcome"] in expected, record["commands"]
         assert record["hardware"]["processor"]
         assert record["versions"]["triton"]
         assert record["facts"]["table"] == "shipped"  # nothing was searched

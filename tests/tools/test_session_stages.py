@@ -159,7 +159,9 @@ def test_stages_are_chosen_by_number_or_name():
 def test_the_plan_fits_its_session(scale, device, tmp_path):
     planned = gpu_plan.gpu_stages(scale, device, Path("/code"), tmp_path)
     assert planned[0].name == gpu_plan.JUDGE
-    assert scale == "tiny" or sum(s.limit_seconds for s in planned) <= 25 * 60
+    limits = [s.limit_seconds for s in planned if not s.fills]
+    assert scale == "tiny" or sum(limits) <= 25 * 60
+    assert [s.name for s in planned if s.fills] == [planned[-1].name] == ["lease"]
     assert all(0 < s.limit_seconds <= 9 * 60 for s in planned)
     judges = {s.name: s.judge for s in planned if s.times}
     timed = {"ops", "tune", "ops_tuned", "models", "decode", "paged", "pair"}
@@ -171,13 +173,13 @@ def test_kernels_are_opted_in_where_they_are_not_tested(tmp_path):
     """``auto`` leaves kernels without a record alone, and its tests expect that."""
     planned = gpu_plan.gpu_stages("full", "cuda", Path("/code"), tmp_path)
     without = [s.name for s in planned if s.environment.get(OPT_IN) != "1"]
-    assert without == ["correctness", "others", "hopper"]
+    assert without == ["correctness", "others", "hopper", "lease"]
 
 
-def test_a_kernel_that_might_hang_is_run_by_the_last_stages_alone(tmp_path):
+def test_a_kernel_that_might_hang_is_run_by_late_stages_alone(tmp_path):
     planned = gpu_plan.gpu_stages("full", "cuda", ROOT, tmp_path)
-    assert [s.name for s in planned[-2:]] == ["hopper", "hopper_ops"]
-    for s in planned[:-2]:
+    assert [s.name for s in planned[-3:-1]] == ["hopper", "hopper_ops"]
+    for s in planned[:-3]:
         for argv in s.commands:
             if "pytest" in argv:
                 assert "not hopper" in argv
@@ -251,6 +253,36 @@ def test_the_stages_behind_the_search_launch_what_it_found(tmp_path):
     given = {s.name: s.table for s in planned if s.table is not None}
     assert given == dict.fromkeys(("ops_tuned", "models"), Path(argv[argv.index("--out") + 1]))
     assert min(map(names.index, given)) > names.index("tune")
+
+
+def test_a_stage_that_fills_the_time_stops_and_goes_on_in_the_next_call(tmp_path, monkeypatch):
+    """It may save on SIGTERM for longer than others, and ends before the call does."""
+    monkeypatch.setattr(stages, "_LEAST", 0.5)
+    monkeypatch.setattr(stages, "_GRACE", 0.1)
+    saves = f"""if True:
+        import signal, time
+        def save(*signal):
+            time.sleep(0.5)
+            open({str(tmp_path / "saved")!r}, "a").write("x")
+            exit()
+        signal.signal(signal.SIGTERM, save)
+        time.sleep(60)
+    """
+    filling = stage("filling", saves, fills=True)
+    monkeypatch.setattr(stages, "_GRACE_OF_TRAINING", 5.0)
+    for times in (1, 2):
+        until = time.monotonic() + 7.5
+        (record,), _ = run([filling], tmp_path, until=until)
+        assert record["outcome"] == "stopped"
+        assert 0.5 < record["limit_seconds"] < 2
+        assert (tmp_path / "saved").read_text() == times * "x"
+        assert time.monotonic() < until
+    with pytest.raises(ConfigError, match="must leave 5.5 s or more for stage 'filling'"):
+        run([filling], tmp_path, until=time.monotonic() + 3)
+    ended = replace(filling, commands=(python("pass"),))
+    assert run([ended], tmp_path)[0][0]["outcome"] == "passed"
+    (record,), messages = run([ended], tmp_path)
+    assert messages == [f"filling: passed on {record['date']}, not run again"]
 
 
 def test_what_does_not_fit_in_is_left_in_its_order(tmp_path):

@@ -17,6 +17,7 @@ from diffattn.lab.data.corpora import (
     standard_library,
     text_files,
 )
+from diffattn.lab.data.pinning import pin
 
 
 def names(documents):
@@ -68,6 +69,17 @@ def test_standard_library_leaves_out_tests_tables_and_build_products(stdlib):
     unwanted = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages"}
     assert not parts & unwanted
     assert not [part for part in parts if part.startswith(("_sysconfigdata", "config-"))]
+
+
+def test_packages_are_python_files_each_text_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_files.sysconfig, "get_path", lambda name: str(tmp_path))
+    texts = {"b/x.py": "x = 1\n", "a/x.py": "x = 1\n", "a/y.py": " \n", "a/z.txt": "no code"}
+    texts |= {".hidden/x.py": "y = 1\n", "c.py": "z = 1\n"}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert names(load_corpus("packages")) == ["a/x.py", "c.py"]
+    assert set(pin("packages")["files"]) == {"a/x.py", "a/y.py", "b/x.py", "c.py"}
 
 
 def test_standard_library_without_sources_is_refused(tmp_path, monkeypatch):

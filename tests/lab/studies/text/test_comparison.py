@@ -161,6 +161,31 @@ def test_runs_of_all_steps_decide_between_the_leading_rates():
     assert "whole_rates" not in comparison("laptop").resolved()
 
 
+def test_the_study_for_leases_trains_what_is_worth_most_first():
+    """Each model at the best of its own rates; Shared DIFF behind the first seed of the others."""
+    config, results, order = comparison("lease"), {}, []
+    for wave in config.waves(results):
+        for member in wave.members:
+            train, name = member.config.train, member.config.name
+            best = 7.5e-4 if name.startswith("diff-") else 1.5e-3
+            if name not in results:
+                order.append((wave.title, name))
+            results[name] = {"validation_loss": abs(math.log(train.learning_rate / best))}
+    runs = [name for title, name in order if title == "comparison"]
+    models = ["softmax", "diff_v2_gate", "diff_v2", "diff", "shared_diff"]
+    assert runs == [f"{name}-seed{seed}" for seed in (0, 1, 2) for name in models]
+    swept = [name for title, name in order if title == "learning rates"]
+    assert len(swept) == 5 * 3 + 1  # V1's best rate lay at the edge
+    after = order.index(("comparison", "diff-seed0"))
+    assert [i > after for i, (_, name) in enumerate(order) if name in swept] == 13 * [False] + [
+        True
+    ] * 3
+    rates = best_rates(config, config.sweeps(results))
+    assert rates == dict.fromkeys(models, 1.5e-3) | {"diff": 7.5e-4}
+    assert config.resolved()["own_rates"] is True
+    assert not {"own_rates", "later"} & set(comparison("study").resolved())
+
+
 def test_runs_of_the_sweep_are_shorter_and_of_another_seed():
     config = comparison("study")
     members = config.sweep_members(config.learning_rates)
