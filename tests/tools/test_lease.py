@@ -74,7 +74,9 @@ def machines(study, tmp_path, monkeypatch):
     lease.train(study, second, [tmp_path / "first"])
     (second / "results.json").unlink()
     shutil.rmtree(second / "runs" / "shared_diff-seed0")  # the first alone has it
-    return [brought_home(tmp_path / name, tmp_path / f"{name} home") for name in ("second", "first")]
+    return [
+        brought_home(tmp_path / name, tmp_path / f"{name} home") for name in ("second", "first")
+    ]
 
 
 def test_a_study_that_is_cut_off_and_merged_ends_as_an_unbroken_one(
@@ -93,7 +95,10 @@ def test_a_study_that_is_cut_off_and_merged_ends_as_an_unbroken_one(
 
 def test_the_part_that_is_whole_is_judged(study, machines, tmp_path):
     second, first = machines
-    for home, variants in ((first, ["softmax", "diff_v2_gate", "shared_diff"]), (second, ["softmax", "diff_v2_gate"])):
+    for home, variants in (
+        (first, ["softmax", "diff_v2_gate", "shared_diff"]),
+        (second, ["softmax", "diff_v2_gate"]),
+    ):
         merged = tmp_path / f"merged {home.name}"
         lease.merge(study, merged, [home])
         assert read_json(merged / "study.json")["variants"] == variants

@@ -277,7 +277,7 @@ def test_a_stage_that_fills_the_time_stops_and_goes_on_in_the_next_call(tmp_path
         assert 0.5 < record["limit_seconds"] < 2
         assert (tmp_path / "saved").read_text() == times * "x"
         assert time.monotonic() < until
-    with pytest.raises(ConfigError, match="must leave 5.5 s or more for stage 'filling'"):
+    with pytest.raises(ConfigError, match=r"must leave 5\.5 s or more for stage 'filling'"):
         run([filling], tmp_path, until=time.monotonic() + 3)
     ended = replace(filling, commands=(python("pass"),))
     assert run([ended], tmp_path)[0][0]["outcome"] == "passed"
