@@ -1,6 +1,5 @@
 """The study for leases: cut off, continued, merged from two machines, the same in the end."""
 
-import json
 import shutil
 
 import pytest
@@ -53,9 +52,10 @@ def train_until(study, folder, run, monkeypatch):
 
         real(members, data, runs, on_progress=show)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(workers, "run_here", stop)
-        lease.train(study, folder, ())
+        with pytest.raises(KeyboardInterrupt):
+            lease.train(study, folder, ())
 
 
 def brought_home(folder, target):
@@ -114,7 +114,7 @@ def test_other_tokens_are_refused(study, unbroken, machines, tmp_path):
     change_record(machines[0] / "study.json", data=data | {"train_hash": "0" * 64})
     with pytest.raises(CheckpointError, match="of leases with the same tokens, got 2 texts"):
         lease.merge(study, tmp_path / "merged", machines)
-    with pytest.raises(CheckpointError, match="must be new .* got 1 texts and a folder"):
+    with pytest.raises(CheckpointError, match=r"must be new .* got 1 texts and a folder"):
         lease.merge(study, unbroken, [unbroken])
     with pytest.raises(ConfigError, match="must name folders of studies"):
         lease.merge(study, tmp_path / "merged", [tmp_path])
