@@ -1,11 +1,9 @@
 """The softmax models of the comparisons on text, by scale; the other models are their twins."""
 
-from dataclasses import replace
 from typing import Any
 
 from diffattn.lab.catalog.recipes.plan import RunPlan, sane_start
 from diffattn.lab.training.config import DataConfig, TrainConfig
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.models.config.settings import ModelSettings
 
 
@@ -134,9 +132,7 @@ def lease() -> RunPlan:
     )
     model = {"hidden_size": 512, "num_hidden_layers": 8, "num_heads": 16, "head_dim": 32}
     data = DataConfig(source="packages", vocab_size=4_096, validation_fraction=0.01)
-    # A checkpoint has 350 MB; a stopped run writes one, so others only matter after a kill.
-    engine = EngineConfig(save_every=1_080, keep_checkpoints=1)
-    return replace(_plan("lease", model, train, data), engine=engine)
+    return _plan("lease", model, train, data)
 
 
 def _plan(name: str, model: dict[str, Any], train: TrainConfig, data: DataConfig) -> RunPlan:

@@ -6,7 +6,6 @@ from typing import Any
 
 from diffattn.lab.catalog.models import type_name
 from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig, WindowConfig
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.models.config.settings import ModelSettings
 
 
@@ -39,7 +38,6 @@ class RunPlan:
     train: TrainConfig
     data: DataConfig
     windows: WindowConfig = field(default_factory=WindowConfig)
-    engine: EngineConfig = field(default_factory=EngineConfig)
 
     @property
     def summary(self) -> str:
@@ -69,7 +67,6 @@ class RunPlan:
             train=self.train,
             data=self.data,
             windows=self.windows,
-            engine=self.engine,
         )
 
 

@@ -33,6 +33,9 @@ _SCALES: dict[str, dict[str, Any]] = {
     },
 }
 """Scale to fields of its comparison besides the recipe."""
+_ENGINE = {"lease": ("engine.save_every=1080", "engine.keep_checkpoints=1")}
+"""Settings of a scale that leave results alone. A checkpoint of a lease has 350 MB; a run that is
+stopped writes one, so that the others only matter after a kill."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
 """For ablations and ranks: the factors that the comparison of the scale chose on its sweep's seed.
 At the base's rate Shared DIFF does not pass the induction phase in time, so that its rows would say
@@ -76,6 +79,5 @@ def comparison(
         fields = fields | {"seeds": tuple(seeds)}
     if fields.get("learning_rates"):
         require_unset(settings, "train.learning_rate", f"scale {scale!r} sweeps the rates it tries")
-    return ComparisonConfig(
-        scale=scale, kind=kind, base=apply_settings(recipe(scale), settings), match=match, **fields
-    )
+    base = apply_settings(recipe(scale), [*_ENGINE.get(scale, ()), *settings])
+    return ComparisonConfig(scale=scale, kind=kind, base=base, match=match, **fields)
