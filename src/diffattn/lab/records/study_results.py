@@ -342,7 +342,7 @@ class ScalingResults(Results):
 
 
 RESULTS: dict[str, tuple[Any, int]] = {
-    **dict.fromkeys(("text", "ablations", "rank"), (TextResults, 2)),
+    **dict.fromkeys(("text", "ablations", "rank"), (TextResults, 3)),
     "recall": (RecallResults, 1),
     "practical": (PracticalResults, 1),
     "stability": (StabilityResults, 1),

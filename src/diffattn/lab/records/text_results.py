@@ -107,15 +107,31 @@ class TextDifference(Mean):
     runs: list[list[str]]
 
 
-class AdjustedTest(TypedDict):
-    """The test of one difference, adjusted for all tests of the study."""
+class Endpoint(Mean):
+    """A measure of a type beside the Transformer that was fixed beforehand, and its test."""
+
+    variant: str
+    measure: Literal["loss", "tokens"]
+    """Loss minus the Transformer's, or the share of the tokens that leads to its loss."""
+    p: Probability | None
+    p_holm: Probability | None
+
+
+class AdjustedLead(TypedDict):
+    """Loss minus the Transformer's among runs that begin to copy at the same step."""
+
+    variant: str
+    mean: float
+    low: float
+    high: float
+
+
+class Row(TypedDict):
+    """A comparison that a study of ablations is made for; ``differences`` has its numbers."""
 
     variant: str
     baseline: str
     at: At
-    p: Probability | None
-    p_holm: Probability | None
-    shown: bool
 
 
 class PhaseRule(TypedDict):
@@ -146,9 +162,11 @@ class ComparisonResults(TypedDict):
     rates: RatesResult
     variants: dict[str, VariantResult]
     differences: list[TextDifference]
-    tests: NotRequired[list[AdjustedTest]]
+    endpoints: NotRequired[list[Endpoint]]
     """Of a comparison of types."""
-    rows: NotRequired[list[AdjustedTest]]
+    adjusted_leads: NotRequired[list[AdjustedLead]]
+    """Of a comparison of types."""
+    rows: NotRequired[list[Row]]
     """Of ablations and ranks."""
     diverged: NotRequired[dict[str, list[int]]]
     """Variant to its number of diverged runs and of all runs."""

@@ -1,6 +1,5 @@
 """The page that sets the tables and figures of the papers beside the records."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,9 @@ from typing import Any
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.benchmarks.section import bench_section
 from diffattn.lab.report.benchmarks.tables import read_results
+from diffattn.lab.report.claims.catalog import MeasuredClaim, measured_claims
 from diffattn.lab.report.claims.records import RecordFolders, read_folders
-from diffattn.lab.report.claims.tables import DECIDED, HEADERS, table_of_claims
-from diffattn.lab.report.claims.verdicts import VERDICTS, JudgedClaim, judged_claims
+from diffattn.lab.report.claims.tables import HEADERS, table_of_claims
 from diffattn.lab.report.page.elements import (
     Bullets,
     Code,
@@ -26,8 +25,8 @@ from diffattn.lab.report.page.elements import (
     Text,
 )
 from diffattn.lab.report.page.render import write_document
-from diffattn.lab.report.page.tables import Cell, table
-from diffattn.lab.report.page.wording import listing, plural
+from diffattn.lab.report.page.tables import table
+from diffattn.lab.report.page.wording import plural
 from diffattn.lab.report.paper import PaperResult, paper_results
 from diffattn.lab.report.paper_charts import published_charts, published_table
 from diffattn.lab.report.sections.gradient_flow import over_width, read_gradient_flow_study
@@ -36,7 +35,7 @@ from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.report.sections.scaling import loss_chart, read_scaling_study
 from diffattn.lab.report.sections.stability import over_rates, read_stability_study
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.tables import holm_table
+from diffattn.lab.report.study.tables import endpoints_table, rows_table
 
 _READERS = {
     "text": read_study,
@@ -61,9 +60,8 @@ _CLAIMED = (
 _WORDS = {
     "seed": "A model is trained several times from other random weights, its seeds. Models are "
     "compared seed by seed; the spread of these differences gives the 95 % interval.",
-    "p, Holm": "The probability of a difference as large by chance. With many claims some would "
-    "pass by luck, so Holm's rule makes each one harder to pass; a verdict needs 0.05 or less "
-    "after it. Times and counts are not tested: there the whole range must lie on one side.",
+    "reservation": "A reason why an effect may not be one of the second map: a control has it too, "
+    "or the models have not learned the task.",
     "control": "A model that has only a part of the mechanism: no attention at all, or one map "
     "scaled or shifted. If it gains as much, the second map does not explain the gain.",
     "nats per token": "The unit of the loss: how surprised a model is by each token of unseen "
@@ -119,14 +117,14 @@ def build_papers_report(
 def papers_document(
     records: RecordFolders, stages: Sequence[Link] = (), scale: str = ""
 ) -> Document:
-    """Assemble the page: verdicts first, then every table and figure of the papers in order.
+    """Assemble the page: all numbers first, then every table and figure of the papers in order.
 
     Args:
         records: All that could be read.
         stages: Links to the pages of a reproduction that has just run.
         scale: Of the reproduction.
     """
-    judged = {row.claim.id: row for row in judged_claims(records.records)}
+    measured = {row.claim.id: row for row in measured_claims(records.records)}
     studies = _read_studies(records)
     from_studies = _study_elements(studies)
     sections: list[Section] = []
@@ -134,54 +132,37 @@ def papers_document(
         note = Text(_STAGES.format(scale=scale))
         sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))
     for result in paper_results():
-        rows = [judged[claim.id] for claim in result.claims]
+        rows = [measured[claim.id] for claim in result.claims]
         content = _compare(result, rows, records.places, from_studies.get(result.id, ()))
         sections.append(Section(result.id, result.title, content))
     return Document(
         title="Differential attention: the papers beside the measurements",
-        lead=_lead(list(judged.values()), records),
+        lead=_lead(list(measured.values()), records),
         sections=[*sections, Section("provenance", "Provenance", _provenance(records, studies))],
     )
 
 
-def _lead(judged: Sequence[JudgedClaim], records: RecordFolders) -> list[Element]:
-    counts = Counter(row.verdict for row in judged)
-    answered = [row for row in judged if row.verdict in DECIDED]
-    others = listing(f"{counts[name]} {name}" for name in VERDICTS if name not in DECIDED)
+def _lead(measured: Sequence[MeasuredClaim], records: RecordFolders) -> list[Element]:
+    known = [row for row in measured if row.measured is not None]
     summary = (
-        f"Of {plural(len(judged), 'claim')}, the papers' own or drawn from them (“ours”, “asked”), "
-        f"{len(answered)} could be answered by the records on this page (agrees: "
-        f"{counts['agrees']}, disagrees: {counts['disagrees']}). The others: {others}. An answer "
-        "is about the models that were measured: the committed ones have a few million parameters "
-        "at most, the papers' 0.8 to 13 billion."
+        f"Of {plural(len(measured), 'claim')}, the papers' own or drawn from them (“ours”, "
+        f"“asked”), {len(known)} have a number here, with its interval. It is about the models "
+        "that were measured: the committed ones have a few million parameters at most, the papers' "
+        "0.8 to 13 billion."
     )
-    meanings = table(
-        "Verdicts.",
-        ("Verdict", "Claims", "Meaning"),
-        ([_verdict_cell(name), str(counts[name]), text] for name, text in VERDICTS.items()),
-    )
-    headers = [header for header in HEADERS if header not in ("If it holds", "p", "Record")]
-    decided = table_of_claims("The claims that the records answer.", answered, headers)
-    reasons = Counter(row.why for row in judged if row.verdict == "uninformative")
-    frequent = [f"{times} × {why}" for why, times in reasons.most_common()]
+    headers = [header for header in HEADERS if header != "Record"]
     return [
         Text(summary, "verdict"),
-        *([decided] if answered else ()),
-        meanings,
-        *([Fold("Why claims are uninformative here", [Bullets(frequent)])] if frequent else ()),
+        *([table_of_claims("Every claim with a number.", known, headers)] if known else ()),
         Fold("What differential attention is", [Text(_LEAD), Equation(), Text(_CLAIMED)]),
         Fold("Words used on this page", [Terms(_WORDS)]),
         Bullets(records.gaps, "What is missing or was left out", "gap"),
     ]
 
 
-def _verdict_cell(verdict: str) -> Cell:
-    return Cell(text=verdict, badge=verdict.replace(" ", "-"))
-
-
 def _compare(
     result: PaperResult,
-    rows: Sequence[JudgedClaim],
+    rows: Sequence[MeasuredClaim],
     places: Mapping[str, str],
     from_studies: Sequence[Element],
 ) -> list[Element]:
@@ -189,24 +170,21 @@ def _compare(
     charts = published_charts(result.id)
     measured = [row for row in rows if row.measured is not None]
     not_run = [f"{row.claim.id}: {row.claim.says}" for row in rows if row.measured is None]
-    counts = Counter(row.verdict for row in rows)
-    here = listing(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
     content: list[Element] = [Text(result.remark, "remark")] if result.remark else []
     content += [Pair(charts)] if len(charts) > 1 else charts
     content += map(published_table, result.tables)
     if measured:
-        headers = [header for header in HEADERS if header != "p"]
-        content.append(table_of_claims("Measured here.", measured, headers, places))
+        content.append(table_of_claims("Measured here.", measured, HEADERS, places))
     content += [Bullets(not_run, "Not run:"), *from_studies]
     if rows:
         content.append(Fold("Commands", [Part(row.claim.id, _commands(row)) for row in rows]))
     return [
         Text(f"{result.says} ({result.source})", title="The paper:"),
-        Fold(f"Here: {here or 'no claim is tested'}", content),
+        Fold(f"Here: {len(measured)} of {plural(len(rows), 'claim')} measured", content),
     ]
 
 
-def _commands(row: JudgedClaim) -> list[Element]:
+def _commands(row: MeasuredClaim) -> list[Element]:
     lines = zip(row.claim.commands._fields, row.claim.commands, strict=True)
     text = "\n".join(f"# {scale}\n{line}" for scale, line in lines if line)
     return [Code(text) if text else Text("No command measures it yet.")]
@@ -238,8 +216,9 @@ def _study_elements(studies: Mapping[str, Any]) -> dict[str, list[Element]]:
     if (flow := finished.get("gradient-flow")) is not None:
         elements["gradients"] += [over_width(flow), judgement_table(flow)]
     for kind, section in (("text", "size"), ("ablations", "ablations"), ("rank", "shared")):
-        if kind in finished and (tested := holm_table(finished[kind])) is not None:
-            elements[section].append(tested)
+        for shown in (endpoints_table, rows_table):
+            if kind in finished and (compared := shown(finished[kind])) is not None:
+                elements[section].append(compared)
     return elements
 
 

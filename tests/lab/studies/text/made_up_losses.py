@@ -28,7 +28,7 @@ def study(seeds=3, losses=LOSSES, sweeps=None, late=(), at_common=0.5, **changes
     changes = {"seeds": tuple(range(seeds)), "variants": tuple(losses), "fewer_seeds": 3} | changes
     config = replace(comparison("study"), **changes)
     sweeps = sweeps or {}
-    runs, phases = {}, {}
+    runs, phases, curves, starts = {}, {}, {}, {}
     for member in config.trials(best_rates(config, sweeps)):
         run = member.config.name
         group, seed = run.split("-seed")
@@ -37,12 +37,14 @@ def study(seeds=3, losses=LOSSES, sweeps=None, late=(), at_common=0.5, **changes
         parts = {part: {"tokens": 10, "loss": factor * loss} for part, factor in PARTS.items()}
         runs[run] = {"validation_loss": loss, "validation_parts": parts}
         phases[run] = None if {run, group, name} & set(late) else 500
+        curves[run] = [(0, 7.0), (4_000, loss)]
+        starts[run] = None if phases[run] is None else 500.0 + 10 * int(seed)
     for name, sweep in sweeps.items():
         for rate, loss in sweep.tried:
             runs[sweep_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
         for rate, loss in sweep.whole:
             runs[whole_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
-    results = comparison_results(config, sweeps, runs, phases)
+    results = comparison_results(config, sweeps, runs, phases, curves, starts)
     return results | {"verdict": verdict(results)}
 
 
@@ -53,12 +55,3 @@ def common_rates(**losses):
     sweeps = dict.fromkeys(SWEPT, Sweep(tried=tried))
     sweeps |= dict.fromkeys(("diff", "shared_diff"), Sweep(tried=own))
     return {"sweeps": sweeps, "losses": LOSSES | losses}
-
-
-def adjusted(results, *wanted):
-    (outcome,) = (
-        test
-        for test in results["tests"]
-        if (test["variant"], test["baseline"], test["at"]) == wanted
-    )
-    return outcome

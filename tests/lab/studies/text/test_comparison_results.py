@@ -7,7 +7,7 @@ import pytest
 from diffattn.lab.catalog.models import SWEPT, VARIANTS
 from diffattn.lab.report.page import phase
 from diffattn.lab.studies.text.comparison import Sweep
-from diffattn.lab.studies.text.outcomes import difference
+from diffattn.lab.studies.text.wording import difference
 from lab.studies.text.made_up_losses import LOSSES, common_rates, study
 
 T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
@@ -15,7 +15,7 @@ T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
 
 def test_three_seeds_by_hand():
     results = study()
-    assert (results["schema"], results["seeds"], results["tokens"]) == (2, [0, 1, 2], 4_096_000)
+    assert (results["schema"], results["seeds"], results["tokens"]) == (3, [0, 1, 2], 4_096_000)
     softmax = results["variants"]["softmax"]["at"]["best"]
     assert softmax["runs"] == ["softmax-seed0", "softmax-seed1", "softmax-seed2"]
     assert softmax["phase_steps"] == [500, 500, 500]
@@ -98,9 +98,8 @@ def test_rates_of_the_sweep():
     assert difference(results, "diff", "softmax", "common")["mean"] == pytest.approx(
         -0.31 / 3 + 0.5
     )
-    assert "each type at the learning rate chosen for it: " in results["verdict"]["sentence"]
-    at_common = "At the common learning rate DIFF V1 is 0.397 nats per token worse than softmax "
-    assert results["verdict"]["details"][1].startswith(at_common)
+    assert "each type at the learning rate chosen for it, " in results["verdict"]["sentence"]
+    assert "at the Transformer's learning rate +0.397 (" in results["verdict"]["details"][0]
     assert results["verdict"]["reasons"] == [
         "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
         "the chosen learning rate of No attention lies at the edge of its sweep",
@@ -163,7 +162,7 @@ def test_half_of_its_runs_take_a_model_past_the_phase(seeds, late, informative):
         ),
         (
             {"losses": LOSSES | {"diff_v2": [3.0, 3.1, 4.9]}},  # it does on average
-            "DIFF V2 does not beat no attention (−0.430, −2.88",
+            "DIFF V2 does not beat no attention: −0.430 (−2.88",
         ),
         (
             {"losses": LOSSES | {"none_ffn": [3.05, 3.15, 3.25]}},
@@ -177,7 +176,7 @@ def test_half_of_its_runs_take_a_model_past_the_phase(seeds, late, informative):
         ),
         (
             {"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
-            "softmax attention does not beat no attention by 0.1 nats (−0.050, one seed)",
+            "softmax attention does not beat no attention by 0.1 nats: −0.050 (one seed",
         ),
     ],
     ids=[
@@ -205,6 +204,6 @@ def test_a_phase_that_nobody_passed_separates_nobody():
     message = study(late=tuple(LOSSES))["verdict"]
     assert message["informative"]
     assert (
-        "one learning rate, none of them past the induction phase: DIFF V1" in message["sentence"]
+        "one learning rate, none of them past the induction phase, loss" in message["sentence"]
     )
-    assert "phase passed" not in " ".join(message["details"])
+    assert "to copy" not in " ".join(message["details"])

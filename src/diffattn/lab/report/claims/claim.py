@@ -1,15 +1,14 @@
-"""A claim of a paper, its test, and the effect that is measured."""
+"""A claim of a paper, and the effect that is measured."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from diffattn.lab.report.claims.commands import Commands
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.wording import type_name
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.paired import paired_t_test
 
 NO_CONTROL = "the record holds no control"
 """Reason why a better loss says nothing: no control could share it."""
@@ -27,11 +26,6 @@ class Measured:
     n: int
     unit: str = "seeds"
     """The noun that ``n`` counts."""
-    seeds: int | None = None
-    """Number of seeds where ``n`` counts something else."""
-    p: float | None = None
-    """Two-sided p-value of the hypothesis that the effect equals the bound of the claim. ``None``
-    if nothing was tested."""
     is_range: bool = False
     """``low`` and ``high`` are the extremes of all cases, not a confidence interval."""
     uninformative: str = ""
@@ -53,11 +47,8 @@ Measure = Callable[[ClaimRecords], Measured | None]
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimTest:
-    """How a claim is tested, and where its record lies."""
+    """How a claim is measured, and where its record lies."""
 
-    expects: Literal["below", "above"] = "below"
-    """On which side of ``bound`` the effect lies if the claim holds."""
-    bound: float = 0.0
     commands: Commands
     record: str
     """Folder of the record under the repository."""
@@ -76,24 +67,22 @@ class Claim(ClaimTest):
     effect: str
 
 
-def measure_row(row: Mapping[str, Any], bound: float, **more: Any) -> Measured:
-    """Read the mean and interval of recorded differences by seed, and test them against a bound.
+def measure_row(row: Mapping[str, Any], **more: Any) -> Measured:
+    """Read the mean and interval of recorded differences by seed.
 
     Args:
         row: With ``values``, ``mean``, ``low`` and ``high``.
-        bound: Of the claim.
         more: Further fields of :class:`Measured`.
     """
-    p = paired_t_test([value - bound for value in row["values"]])
     ends = {key: row[key] for key in ("low", "high")}
-    return Measured(effect=row["mean"], **ends, n=len(row["values"]), p=p, **more)
+    return Measured(effect=row["mean"], **ends, n=len(row["values"]), **more)
 
 
-def measure_differences(values: Sequence[float], bound: float, **more: Any) -> Measured:
-    """Measure differences by seed, tested against a bound."""
+def measure_differences(values: Sequence[float], **more: Any) -> Measured:
+    """Measure differences by seed."""
     interval = mean_interval(values)
     ends = {"mean": interval.mean, "low": interval.low, "high": interval.high}
-    return measure_row({"values": values} | ends, bound, **more)
+    return measure_row({"values": values} | ends, **more)
 
 
 def name_controls(controls: Iterable[str]) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diffattn.lab.records.evaluations import EvalResult
+from diffattn.lab.report.claims.catalog import CLAIMS, MeasuredClaim, measured_claims
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.claims.tables import HEADERS, table_of_claims
-from diffattn.lab.report.claims.verdicts import CLAIMS, JudgedClaim, judged_claims
 from diffattn.lab.report.page.tables import Table
 
 
@@ -20,10 +20,9 @@ def published_values() -> dict[str, str]:
 
 
 def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
-    """Judge the claims that these results are about; ``None`` if there is no such claim.
+    """Measure the claims that these results are about; ``None`` if there is no such claim.
 
-    The rule is that of ``docs/findings/claims.md``, with Holm's adjustment over the claims of this
-    table. Models count by seed: ``softmax-seed0`` and ``diff-seed0`` are a pair.
+    Models count by seed: ``softmax-seed0`` and ``diff-seed0`` are a pair.
 
     Args:
         results: Of one evaluation folder.
@@ -32,23 +31,22 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     claims = [claim for claim in CLAIMS if claim.protocol in protocols]
     if not claims:
         return None
-    judged = [
-        row if row.measured is not None else _explain_missing(row, results)
-        for row in judged_claims(ClaimRecords(evaluations=tuple(results)), claims)
+    measured = [
+        row if row.measured is not None else replace(row, missing=_why_missing(row, results))
+        for row in measured_claims(ClaimRecords(evaluations=tuple(results)), claims)
     ]
-    headers = [header for header in HEADERS if header not in ("If it holds", "p", "Record")]
+    headers = [header for header in HEADERS if header != "Record"]
     caption = "Claims of the papers that these protocols are about."
-    return table_of_claims(caption, judged, headers)
+    return table_of_claims(caption, measured, headers)
 
 
-def _explain_missing(row: JudgedClaim, results: Sequence[EvalResult]) -> JudgedClaim:
+def _why_missing(row: MeasuredClaim, results: Sequence[EvalResult]) -> str:
     kinds = {str(result.model.get("attention_type")) for result in results}
     labels = {str(result.model.get("label")) for result in results}
     if not {"softmax", "diff"} <= kinds:
-        return replace(row, why="it needs models with softmax and with DIFF V1 attention")
+        return "it needs models with softmax and with DIFF V1 attention"
     if row.claim.protocol == "hallucination":
-        return replace(row, why="it needs verdicts of 'diffattn judge', and models by seed")
+        return "it needs verdicts of 'diffattn judge', and models by seed"
     if any(label.replace("diff-seed", "softmax-seed") in labels - {label} for label in labels):
-        return replace(row, why="these models share no number of this claim")
-    why = "one seed, as the models are not called softmax-seed0, diff-seed0, …"
-    return replace(row, verdict="inconclusive", why=why)
+        return "these models share no number of this claim"
+    return "models must be called softmax-seed0, diff-seed0, … to be compared by seed"

@@ -140,7 +140,7 @@ def _compare(
     if not differences:
         return None
     why = floor or _explain(shared, kind, differences, sign)
-    return measure_differences(differences, 0.0, uninformative=why, note=note)
+    return measure_differences(differences, uninformative=why, note=note)
 
 
 def _pair_by_seed(
@@ -187,15 +187,14 @@ def _score_test(
     metric: str,
     by: Commands,
     *,
-    expects: Literal["below", "above"] = "above",
+    better: Literal["below", "above"] = "above",
     **options: Any,
 ) -> ClaimTest:
     return ClaimTest(
-        expects=expects,
         commands=by,
         record=EVALUATIONS,
         protocol=protocol.removesuffix("_judge"),
-        measure=evaluated(protocol, metric, "diff", better=expects, **options),
+        measure=evaluated(protocol, metric, "diff", better=better, **options),
     )
 
 
@@ -209,7 +208,6 @@ def _hallucination_test(parts: tuple[str, ...], *small: str) -> ClaimTest:
 
 def _outlier_test(metric: str) -> ClaimTest:
     return ClaimTest(
-        bound=1.0,
         commands=commands.evaluation(
             "table5",
             "outliers",
@@ -253,7 +251,7 @@ SCORE_TESTS = {
         "attention_segments",
         "noise",
         _TABLE3,
-        expects="below",
+        better="below",
         where={"weights": "absolute", "normalised": "global"},
     ),
     "many-shot": _score_test(
@@ -275,7 +273,7 @@ SCORE_TESTS = {
             small=("order_robustness.data=ICL", "order_robustness.per_class=1"),
             whole=("order_robustness.data=ICL",),
         ),
-        expects="below",
+        better="below",
     ),
     "hallucination-summaries": _hallucination_test(("xsum", "cnn_dm", "multi_news")),
     "hallucination-answers": _hallucination_test(

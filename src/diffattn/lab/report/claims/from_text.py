@@ -19,8 +19,6 @@ from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.report.page.phase import explain_divergence, explain_gap
 from diffattn.lab.stats.intervals import mean_interval
 
-MARGIN = 0.01
-"""Nats within which a head norm, a start of λ or a rank counts as making no difference."""
 _BARE = "diff_no_norm"
 """V1 without its other changes to the Transformer."""
 _UNINFORMATIVE = "Uninformative about attention types: "
@@ -33,7 +31,6 @@ def loss_difference(
     baseline: str,
     *,
     part: str | None = None,
-    bound: float = 0.0,
     study: _Study = "text",
 ) -> Measure:
     """Measure the validation loss of a variant minus that of another, each at its chosen rate.
@@ -42,7 +39,6 @@ def loss_difference(
         variant: Of the study.
         baseline: Another.
         part: Tokens that count, for example ``"repeated_bigram"``. Default: all.
-        bound: Of the claim, in nats per token.
         study: The study that trained both.
     """
 
@@ -51,13 +47,13 @@ def loss_difference(
         if results is None:
             return None
         if why := explain_divergence(results.get("diverged") or {}, variant, baseline):
-            return Measured(effect=nan, low=None, high=None, n=0, p=1.0, uninformative=why)
+            return Measured(effect=nan, low=None, high=None, n=0, uninformative=why)
         row = _difference(results, variant, baseline, part, "best")
         if row is None:
             return None
         why = _explain(results, variant, baseline, part, row)
         rates = "chosen rates" if _were_rates_chosen(results) else "one learning rate"
-        return measure_row(row, bound, uninformative=why, note=rates)
+        return measure_row(row, uninformative=why, note=rates)
 
     return measure
 
@@ -142,20 +138,13 @@ def _explain(
 def _leads(
     results: Mapping[str, Any], variant: str, baseline: str, part: str | None, at: str
 ) -> bool:
-    """Whether a lower loss is shown: by the study's test, and for a part also by its interval.
+    """Whether the whole interval lies below 0.
 
     Before the induction phase of one of the two, nothing is shown.
     """
     row = _difference(results, variant, baseline, part, at)
     if row is None or explain_gap(results["variants"], variant, baseline, row["at"]):
         return False
-    key = (variant, baseline, row["at"])
-    for test in results.get("tests", ()):
-        if (test["variant"], test["baseline"], test["at"]) == key:
-            whole = _difference(results, variant, baseline, None, at)
-            is_shown = bool(test["shown"]) and whole is not None and whole["mean"] < 0
-            if part is None or not is_shown:
-                return is_shown
     return row["high"] is not None and row["high"] < 0
 
 
@@ -163,17 +152,13 @@ def _loss_test(
     variant: str,
     baseline: str,
     *,
-    expects: Literal["below", "above"] = "below",
-    bound: float = 0.0,
     part: str | None = None,
     study: _Study = "text",
 ) -> ClaimTest:
     return ClaimTest(
-        expects=expects,
-        bound=bound,
         commands=_COMMANDS[study],
         record=PLACES[study],
-        measure=loss_difference(variant, baseline, part=part, bound=bound, study=study),
+        measure=loss_difference(variant, baseline, part=part, study=study),
     )
 
 
@@ -181,19 +166,17 @@ LOSS_TESTS = {
     "loss": _loss_test("diff", "softmax"),
     "long-context": _loss_test("diff", "softmax", part="quarter_4"),
     "context-recall": _loss_test("diff", "softmax", part="repeated_bigram"),
-    "head-norm": _loss_test("diff_no_norm", "diff", expects="above"),
-    "head-norm-alone": _loss_test(
-        "softmax_wide_norm", "softmax_wide", expects="above", bound=-MARGIN, study="ablations"
-    ),
-    "lambda-init-0.8": _loss_test("diff_lambda_08", "diff", bound=MARGIN, study="ablations"),
-    "lambda-init-0.5": _loss_test("diff_lambda_05", "diff", bound=MARGIN, study="ablations"),
+    "head-norm": _loss_test("diff_no_norm", "diff"),
+    "head-norm-alone": _loss_test("softmax_wide_norm", "softmax_wide", study="ablations"),
+    "lambda-init-0.8": _loss_test("diff_lambda_08", "diff", study="ablations"),
+    "lambda-init-0.5": _loss_test("diff_lambda_05", "diff", study="ablations"),
     "shared-loss": _loss_test("shared_diff", "softmax"),
-    "shared-rank": _loss_test("shared_diff_r2", "shared_diff_r16", bound=MARGIN, study="rank"),
+    "shared-rank": _loss_test("shared_diff_r2", "shared_diff_r16", study="rank"),
     "v2-loss": _loss_test("diff_v2", "softmax"),
     "v2-norm": replace(
-        _loss_test("diff_v2_norm", "diff_v2", expects="above", bound=-MARGIN),
+        _loss_test("diff_v2_norm", "diff_v2"),
         commands=commands.TEXT._replace(laptop=None),  # no ablations at that scale
     ),
-    "v2-lambda": _loss_test("diff_v2_no_lambda", "diff_v2", expects="above", study="ablations"),
-    "v2-pairing": _loss_test("diff_v2_across", "diff_v2", expects="above", study="ablations"),
+    "v2-lambda": _loss_test("diff_v2_no_lambda", "diff_v2", study="ablations"),
+    "v2-pairing": _loss_test("diff_v2_across", "diff_v2", study="ablations"),
 }

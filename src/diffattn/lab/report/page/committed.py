@@ -13,9 +13,7 @@ TEXT, RECALL = _PUBLISHED / "text.json", _PUBLISHED / "recall.json"
 """Differences in loss of the study on text, and steps until learned of the recall study."""
 _CLAIMS = (
     "From the records in published/, not from the study above; none is about models of the papers' "
-    "sizes. Inconclusive: a fair test that did not decide. Uninformative: a control without the "
-    "second map does as well, or the models had not learned the task. docs/findings/claims.md has "
-    "the rule."
+    "sizes. docs/findings/claims.md has what they mean for a decision."
 )
 
 
@@ -33,6 +31,6 @@ def claims_section(claims: Table | None) -> Section:
         content = [
             Text(claims.caption),
             Text(_CLAIMS, "remark"),
-            Fold("Every claim, its number and its verdict", [claims]),
+            Fold("Every claim and its number", [claims]),
         ]
     return Section("claims", "What do the papers claim?", content)

@@ -1,6 +1,7 @@
 """Pairs that are not compared: before the induction phase losses differ by training time alone."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from diffattn.lab.report.page.wording import plural, type_name
@@ -17,6 +18,19 @@ def share_passed(group: Mapping[str, Any]) -> float | None:
     """
     steps = group.get("phase_steps")
     return sum(step is not None for step in steps) / len(steps) if steps else None
+
+
+def when_passed(group: Mapping[str, Any]) -> str:
+    """Say at which step the runs of a variant passed, or how many did; empty if none did.
+
+    Args:
+        group: One of ``variants[name]["at"]`` of ``results.json``.
+    """
+    steps = group.get("phase_steps") or []
+    passed = [step for step in steps if step is not None]
+    if steps and len(passed) == len(steps):
+        return f"at step {median(passed):,.0f}"
+    return f"in {len(passed)} of {len(steps)} runs" if passed else ""
 
 
 def explain_gap(variants: Mapping[str, Any], first: str, second: str, at: str = "best") -> str:

@@ -133,11 +133,9 @@ def _committed_table(committed: dict[str, Any], shown: list[Difference]) -> Tabl
         ]
         for entry, recorded in zip(shown, committed["differences"], strict=True)
     ]
-    headers = ["Model", "Difference", "On new tokens", "Verdict"]
+    headers = ["Model", "Difference", "On new tokens", "In words"]
     caption = (
         f"Validation loss minus the Transformer's, nats per token, and its {committed['level']} "
-        "interval; the same on tokens that are new in their window, where nothing can be copied. "
-        "A verdict needs p of at most 0.05 after Holm's adjustment for "
-        "all tests of the study, so an interval that leaves out 0 may not suffice."
+        "interval; the same on tokens that are new in their window, where nothing can be copied."
     )
     return table(caption, headers, rows)

@@ -60,11 +60,12 @@ from diffattn.lab.report.study.summary import (
     variants_of,
 )
 from diffattn.lab.report.study.tables import (
-    holm_table,
+    endpoints_table,
     level_of,
     matching_table,
     other_tables,
     results_table,
+    rows_table,
 )
 
 _TYPE_SUMMARIES = {
@@ -138,7 +139,12 @@ def text_markdown(study: TextStudy) -> str:
     lines = [one_line(recorded["sentence"])] if recorded else []
     if recorded.get("details"):
         lines.append("\n".join(f"- {one_line(detail)}" for detail in recorded["details"]))
-    tables = [results_table(study), *other_tables(study), holm_table(study)]
+    tables = [
+        results_table(study),
+        endpoints_table(study),
+        *other_tables(study),
+        rows_table(study),
+    ]
     lines += [table_markdown(values).rstrip("\n") for values in tables if values is not None]
     return "\n\n".join(lines) + "\n"
 
@@ -162,7 +168,12 @@ def _lead(study: TextStudy) -> list[Element]:
 
 def _results(study: TextStudy) -> list[Element]:
     recorded = (study.results or {}).get("verdict") or {}
-    controls = [*other_tables(study), holm_table(study), matching_table(study)]
+    controls = [
+        endpoints_table(study),
+        *other_tables(study),
+        rows_table(study),
+        matching_table(study),
+    ]
     tables = [values for values in controls if values is not None]
     level = level_of(study)
     how: list[Element | None] = [

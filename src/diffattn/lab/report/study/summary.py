@@ -146,32 +146,18 @@ def baseline_of(study: TextStudy, variant: str) -> str | None:
 
 
 def rows_of(study: TextStudy) -> list[dict[str, Any]]:
-    """The comparisons that are tested together; none but in a study of ablations."""
+    """The rows of a study of ablations; else none."""
     return (study.results or {}).get("rows") or []
 
 
-def tests_of(study: TextStudy) -> list[dict[str, Any]]:
-    """Every difference with an adjusted p-value: the rows, or those that the verdict takes."""
-    return rows_of(study) or (study.results or {}).get("tests") or []
-
-
 def in_words(study: TextStudy, entry: Difference) -> str:
-    """What a difference shows: by its adjusted p-value where there is one, else its interval."""
-    for test in tests_of(study) if entry.metric == LOSS else ():
-        # A test of the turned pair is the same test.
-        same = {test["variant"], test["baseline"]} == {entry.variant, entry.baseline}
-        if not same or test["at"] != entry.at:
-            continue
-        variants = (study.results or {})["variants"]
-        if reason := explain_gap(variants, entry.variant, entry.baseline, entry.at):
-            return f"{NOT_COMPARED}: {reason}"
-        if test["shown"]:
-            side = "lower" if entry.interval.mean < 0 else "higher"
-            return f"{side} by {number(abs(entry.interval.mean))}"
-        if test["p_holm"] is not None:
-            return "no reliable difference after Holm"
-    words = verdict(entry.interval)
-    return f"{words} (not among the tests)" if words and tests_of(study) else words
+    """What a difference shows, or why it is none."""
+    variants = (study.results or {}).get("variants") or {}
+    if {entry.variant, entry.baseline} <= variants.keys() and (
+        reason := explain_gap(variants, entry.variant, entry.baseline, entry.at)
+    ):
+        return f"{NOT_COMPARED}: {reason}"
+    return verdict(entry.interval)
 
 
 def training_budget(info: dict[str, Any]) -> str:

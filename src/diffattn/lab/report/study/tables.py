@@ -1,6 +1,7 @@
 """Tables of a study of models on text: losses, differences and tests."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from diffattn.lab.catalog.models import FLOOR
 from diffattn.lab.report.page.phase import explain_divergence
@@ -25,6 +26,7 @@ from diffattn.lab.report.page.wording import (
     plural,
     rate_name,
     ratio,
+    span,
     type_name,
 )
 from diffattn.lab.report.paper import table_6
@@ -39,7 +41,6 @@ from diffattn.lab.report.study.summary import (
     difference,
     in_words,
     rows_of,
-    tests_of,
     variants_of,
 )
 
@@ -82,50 +83,73 @@ def other_tables(study: TextStudy) -> list[Table]:
     return [_role_table(study, role, shown) for role, shown in groups.items() if shown]
 
 
-def holm_table(study: TextStudy) -> Table | None:
-    """Every difference with an adjusted p-value; ``None`` if nothing was tested together.
-
-    A study of ablations has a row for each change, with the difference that the paper prints.
-    """
-    tests, rows = tests_of(study), bool(rows_of(study))
-    if not tests:
+def rows_table(study: TextStudy) -> Table | None:
+    """The rows of a study of ablations beside the paper's; else ``None``."""
+    rows = rows_of(study)
+    if not rows:
         return None
     every = variants_of(study)
     diverged = (study.results or {}).get("diverged") or {}
     printed = study.info.get("kind") == "ablations"
     cells = []
-    for test in tests:
-        variant = every.get(test["variant"]) or Variant(test["variant"], "ablation")
-        baseline, at = test["baseline"], test["at"]
+    for row in rows:
+        variant = every.get(row["variant"]) or Variant(row["variant"], "ablation")
+        baseline, at = row["baseline"], row["at"]
         entry = difference(study, variant.name, baseline, at)
         reason = explain_divergence(diverged, variant.name, baseline)
         words = in_words(study, entry) if entry else f"{NOT_COMPARED}: {reason}" if reason else ""
-        row = [type_cell(variant.name, variant.summary if rows else "")]
-        if rows:
-            row += [size_cell(variant, every), _attention_cell(variant, every.get("diff"))]
-            row.append(loss_cell(variant.group(at)))
         rate = "" if at == "best" else f", {RATES[at]} rate"
-        row.append(word_cell(f"{type_name(baseline)}{rate}"))
-        row.append(difference_cell(study, variant, baseline, at))
-        row.append(number_cell(p_value(test["p_holm"]), note=f"{p_value(test['p'])} alone"))
-        if printed:
-            row.append(number_cell(number(_printed(variant.name, baseline), 3, signed=True)))
-        cells.append([*row, word_cell(words or MISSING)])
-    headers = ["Model", "Compared with", "Difference", "p after Holm"]
-    if rows:
-        headers[1:1] = ["Parameters, FLOPs per token", "Attention's parameters", "Loss"]
-    caption = (
-        f"Differences in validation loss, seed by seed.{_interval_words(study)} p-values are of "
-        f"paired t tests, adjusted by Holm over these {len(tests)}; a pair that is not compared "
-        "counts with p = 1."
-    )
+        cells.append(
+            [
+                type_cell(variant.name, variant.summary),
+                size_cell(variant, every),
+                _attention_cell(variant, every.get("diff")),
+                loss_cell(variant.group(at)),
+                word_cell(f"{type_name(baseline)}{rate}"),
+                difference_cell(study, variant, baseline, at),
+                *([number_cell(_printed(variant.name, baseline))] if printed else []),
+                word_cell(words or MISSING),
+            ]
+        )
+    headers = ["Model", "Parameters, FLOPs per token", "Attention's parameters", "Loss"]
+    headers += ["Compared with", "Difference"]
+    caption = f"Differences in validation loss, seed by seed.{_interval_words(study)}"
     if printed:
         headers.append("Table 6")
         caption += (
             " Table 6: the same difference in arXiv:2410.05258v2, of 1.4B parameters, 10B tokens "
             "and one seed."
         )
-    return table(caption, [*headers, "Verdict"], cells)
+    return table(caption, [*headers, "In words"], cells)
+
+
+def endpoints_table(study: TextStudy) -> Table | None:
+    """The tests of the types by loss and by tokens; ``None`` if there are none."""
+    results = study.results or {}
+    if not results.get("endpoints"):
+        return None
+    leads = {entry["variant"]: entry for entry in results.get("adjusted_leads", ())}
+    rows = []
+    for name in dict.fromkeys(entry["variant"] for entry in results["endpoints"]):
+        tests = {
+            entry["measure"]: entry for entry in results["endpoints"] if entry["variant"] == name
+        }
+        rows.append(
+            [
+                type_cell(name),
+                *_test_cells(tests.get("loss"), signed=True),
+                *_test_cells(tests.get("tokens"), factor=100),
+                _estimate_cell(leads.get(name), signed=True),
+            ]
+        )
+    headers = ["Model", "Loss", "p", "Tokens to the Transformer's loss, %", "p"]
+    headers += ["Loss if both began to copy at the same step"]
+    caption = (
+        f"Each type beside the Transformer.{_interval_words(study)} p: paired t tests, adjusted by "
+        f"Holm over these {len(results['endpoints'])}; a pair that is not compared counts with 1. "
+        "The last column is an estimate from all runs, by least squares."
+    )
+    return table(caption, headers, rows)
 
 
 def matching_table(study: TextStudy) -> Table | None:
@@ -235,13 +259,33 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
         )
     headers = ["Model", "Parameters, FLOPs per token", "Rate", "Loss", "Compared with"]
     headers += ["Difference"] if len(rates) == 1 else ["Chosen rate", "Common rate"]
-    return table(_CAPTIONS.get(role, f"{role.capitalize()}."), [*headers, "Verdict"], rows)
+    return table(_CAPTIONS.get(role, f"{role.capitalize()}."), [*headers, "In words"], rows)
 
 
-def _printed(variant: str, baseline: str) -> float | None:
+def _test_cells(
+    entry: dict[str, Any] | None, factor: float = 1, *, signed: bool = False
+) -> list[Cell]:
+    p = MISSING if entry is None else p_value(entry["p_holm"])
+    return [_estimate_cell(entry, factor, signed=signed), number_cell(p)]
+
+
+def _estimate_cell(
+    entry: dict[str, Any] | None, factor: float = 1, *, signed: bool = False
+) -> Cell:
+    """A mean with its interval below."""
+    if entry is None:
+        return number_cell(MISSING)
+    digits = 0 if factor == 100 else 3
+    low, high = (None if entry[end] is None else factor * entry[end] for end in ("low", "high"))
+    note = "" if low is None or high is None else span(low, high, digits, signed=signed)
+    return number_cell(number(factor * entry["mean"], digits, signed=signed), note=note)
+
+
+def _printed(variant: str, baseline: str) -> str:
     """The difference of two losses of Table 6."""
     losses = table_6()
-    return losses[variant] - losses[baseline] if {variant, baseline} <= losses.keys() else None
+    known = {variant, baseline} <= losses.keys()
+    return number(losses[variant] - losses[baseline] if known else None, 3, signed=True)
 
 
 def _attention_cell(variant: Variant, v1: Variant | None) -> Cell:

@@ -1,7 +1,8 @@
 """From the records of finished runs to the numbers of a comparison."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from types import MappingProxyType
+from typing import Any, cast
 
 from diffattn.lab.catalog.models import (
     BASELINE,
@@ -31,7 +32,8 @@ from diffattn.lab.studies.text.comparison import (
     trial_name,
     whole_name,
 )
-from diffattn.lab.studies.text.rows import row_tests, type_tests
+from diffattn.lab.studies.text.endpoints import Curve, adjusted_leads, type_endpoints
+from diffattn.lab.studies.text.rows import compared_rows
 from diffattn.models.accounting import attention_parameters, flops_per_token, parameter_count
 
 SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
@@ -45,6 +47,8 @@ def comparison_results(
     sweeps: Mapping[str, Sweep],
     runs: Results,
     phases: Mapping[str, int | None],
+    curves: Mapping[str, Curve] = MappingProxyType({}),
+    starts: Mapping[str, float | None] = MappingProxyType({}),
 ) -> ComparisonResults:
     """Losses of every variant, whole and by part, and paired differences.
 
@@ -53,6 +57,8 @@ def comparison_results(
         sweeps: Swept variant to its sweep; empty if there was none.
         runs: All runs of the sweep and of the trials.
         phases: Name of a trial to the step at which it passed the induction phase.
+        curves: The same to its validation losses. Default: tokens to a loss are not measured.
+        starts: The same to the step at which it begins to copy, between evaluations.
     """
     rates = best_rates(config, sweeps)
     trials = _Trials(config, rates, runs, phases)
@@ -60,20 +66,23 @@ def comparison_results(
     variants = {name: trials.variant(name) for name in config.variants if name not in diverged}
     differences = list(trials.differences(variants))
     if config.kind == "text":
-        tests = {"tests": type_tests(differences, variants)}
+        compared: dict[str, Any] = {
+            "endpoints": type_endpoints(variants, differences, curves),
+            "adjusted_leads": adjusted_leads(variants, starts),
+        }
     else:
-        tests = {"rows": row_tests(differences, variants, diverged)}
+        compared = {"rows": compared_rows(differences, variants, diverged)}
     left_out = {name: n for name in trials.models if (n := runs[name].get("left_out_steps"))}
     results = {
-        "schema": 2,
-        "protocol": {"name": "matched_comparison", "version": 2},
+        "schema": 3,
+        "protocol": {"name": "matched_comparison", "version": 3},
         "scale": config.scale,
         "seeds": list(config.seeds),
         "tokens": config.base.train.num_steps * config.base.train.batch_tokens,
         "rates": _rates(config, sweeps, rates[BASELINE]),
         "variants": variants,
         "differences": differences,
-        **tests,
+        **compared,
         **({"diverged": diverged} if diverged else {}),
         **({"left_out_steps": left_out} if left_out else {}),
         "complete": True,

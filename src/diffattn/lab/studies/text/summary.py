@@ -19,6 +19,7 @@ from diffattn.lab.studies.text.count_models import (
     phase_step,
     read_or_count,
 )
+from diffattn.lab.studies.text.endpoints import crossing, loss_curve
 from diffattn.lab.studies.text.maps import example_maps
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.verdict import verdict
@@ -97,11 +98,21 @@ def study_results(config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any
     # Few windows may repeat no bigram; their curves have no such part either.
     bigrams = counts["bigram"]["curve"]["parts"].get("repeated_bigram")
     threshold = None if bigrams is None else bigrams - PHASE_GAIN
+    rows_of = runs.rows("metrics")
     phases = {
         name: None if threshold is None else phase_step(rows, threshold)
-        for name, rows in runs.rows("metrics").items()
+        for name, rows in rows_of.items()
     }
-    results = comparison_results(config, config.sweeps(runs.results), runs.results, phases)
+    starts = {
+        name: None
+        if step is None or threshold is None
+        else crossing(loss_curve(rows_of[name], "repeated_bigram"), threshold)
+        for name, step in phases.items()
+    }
+    curves = {name: loss_curve(rows) for name, rows in rows_of.items()}
+    results = comparison_results(
+        config, config.sweeps(runs.results), runs.results, phases, curves, starts
+    )
     added = {
         "count_models": counts,
         "phase": None if threshold is None else {"threshold": threshold, "what": PHASE_RULE},

@@ -15,10 +15,13 @@ from diffattn.lab.records.text_results import (
 from diffattn.lab.report.page import phase
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.studies.limits import MARGIN
-from diffattn.lab.studies.text import row_wording, type_wording
-from diffattn.lab.studies.text.outcomes import difference, type_names
-from diffattn.lab.studies.text.rows import LEVEL
-from diffattn.lab.studies.text.type_wording import control_name, format_difference
+from diffattn.lab.studies.text import wording
+from diffattn.lab.studies.text.wording import (
+    control_name,
+    difference,
+    format_difference,
+    type_names,
+)
 
 
 def verdict(results: ComparisonResults, counts: Mapping[str, Any] | None = None) -> TextVerdict:
@@ -35,15 +38,17 @@ def verdict(results: ComparisonResults, counts: Mapping[str, Any] | None = None)
         counts: Count model to its loss.
     """
     reasons = list(_uninformative(results, counts or {}))
-    wording = row_wording if "rows" in results else type_wording
+    is_rows = "rows" in results
+    clauses = wording.row_clauses if is_rows else wording.type_clauses
+    details = wording.row_details if is_rows else wording.type_details
     if reasons:
         sentence = f"Uninformative about attention types: {reasons[0]}."
     else:
-        sentence = f"{_setting(results)}: {'; '.join(wording.clauses(results))}."
+        sentence = f"{_setting(results)}: {'; '.join(clauses(results))}."
     return {
         "informative": not reasons,
         "sentence": sentence,
-        "details": [] if reasons else wording.details(results),
+        "details": [] if reasons else details(results),
         "reasons": [*reasons, *_warnings(results)],
         "margin": MARGIN,
     }
@@ -60,15 +65,12 @@ def _setting(results: ComparisonResults) -> str:
     groups = chain.from_iterable(entry["at"].values() for entry in variants.values())
     steps = chain.from_iterable(group["phase_steps"] for group in groups)
     phases = "" if any(s is not None for s in steps) else ", none of them past the induction phase"
-    tests = ""
+    unit = ", loss minus the Transformer's in nats per token"
     if "rows" in results:
-        count = len(results["rows"])
-        tests = (
-            f" (nats per token, {count} comparisons, p at most {LEVEL:g} after Holm's adjustment)"
-        )
+        unit = f" (nats per token, {plural(len(results['rows']), 'comparison')})"
     return (
         f"At {variants[BASELINE]['parameters'] / 1e6:.1f} million parameters and "
-        f"{results['tokens']:,} tokens, {rates}{phases}{tests}"
+        f"{results['tokens']:,} tokens, {rates}{phases}{unit}"
     )
 
 
@@ -109,14 +111,14 @@ def _not_above(results: ComparisonResults, control: str) -> Iterator[str]:
     if least < MARGIN:
         yield (
             f"softmax attention does not beat {control_name(control)} by {MARGIN} nats "
-            f"({format_difference(floor, flip=True)})"
+            f"{format_difference(floor, flip=True)}"
         )
     for name in type_names(results):
         entry = difference(results, name, control)
         assert entry is not None, "every type is compared with the control"
         if (entry["mean"] if entry["high"] is None else entry["high"]) >= 0:
             label = type_name(name)
-            yield f"{label} does not beat {control_name(control)} ({format_difference(entry)})"
+            yield f"{label} does not beat {control_name(control)}: {format_difference(entry)}"
 
 
 def _not_above_counts(results: ComparisonResults, counted: float) -> Iterator[str]:

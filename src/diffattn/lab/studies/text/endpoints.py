@@ -1,0 +1,165 @@
+"""The questions that a comparison of types was made for: their tests, and the lead in copying.
+
+Two measures per type were fixed for all studies: the loss at equal tokens, and the tokens to the
+Transformer's loss. Their p-values are adjusted together. All other differences are estimates.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from diffattn.lab.catalog.models import BASELINE, VARIANTS
+from diffattn.lab.records.text_results import (
+    AdjustedLead,
+    Endpoint,
+    TextDifference,
+    VariantResult,
+)
+from diffattn.lab.report.page.phase import explain_gap
+from diffattn.lab.stats.intervals import t_quantile
+from diffattn.lab.stats.multiple import holm
+from diffattn.lab.stats.paired import paired_t_test
+from diffattn.lab.studies.means import mean_of_seeds
+
+LEVEL = 0.05
+"""Adjusted p-values up to it count."""
+Curve = Sequence[tuple[int, float]]
+"""Steps and losses of the evaluations of a run."""
+
+
+def type_endpoints(
+    variants: Mapping[str, VariantResult],
+    differences: Iterable[TextDifference],
+    curves: Mapping[str, Curve],
+) -> list[Endpoint]:
+    """Test every type against the Transformer by both measures, at its chosen rate.
+
+    A pair that is not compared, as only one side copies, counts with a p-value of 1.
+
+    Args:
+        variants: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
+        differences: Of the same.
+        curves: Run to its validation losses.
+    """
+    rows = [
+        (entry["variant"], "loss", entry["values"])
+        for entry in differences
+        if VARIANTS[entry["variant"]].role == "type"
+        and (entry["baseline"], entry["at"]) == (BASELINE, "best")
+        and entry["metric"] == "validation_loss"
+    ]
+    rows += [
+        (name, "tokens", [share - 1 for share in shares])
+        for name, _, _ in rows
+        if (shares := _token_shares(variants, name, curves))
+    ]
+    p_values = [paired_t_test(values) for _, _, values in rows]
+    counted = [
+        1.0 if explain_gap(variants, name, BASELINE) else p
+        for (name, _, _), p in zip(rows, p_values, strict=True)
+        if p is not None
+    ]
+    adjusted = iter(holm(counted))
+    return [
+        {
+            "variant": name,
+            "measure": cast(Any, measure),
+            **mean_of_seeds(values if measure == "loss" else [value + 1 for value in values]),
+            "p": p,
+            "p_holm": None if p is None else next(adjusted),
+        }
+        for (name, measure, values), p in zip(rows, p_values, strict=True)
+    ]
+
+
+def adjusted_leads(
+    variants: Mapping[str, VariantResult], starts: Mapping[str, float | None]
+) -> list[AdjustedLead]:
+    """Losses minus the Transformer's among runs that would begin to copy at the same step.
+
+    Least squares over all runs at chosen rates: one constant per variant and one slope of the final
+    loss over the step at which a run begins to copy. Variants with a run that does not copy are
+    left out.
+
+    Args:
+        variants: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
+        starts: Run to the step at which it begins to copy.
+
+    Returns:
+        One entry per variant, with Student's t interval; none if the Transformer does not copy, or
+        if the runs are too few for an interval.
+    """
+    groups = {name: entry["at"]["best"] for name, entry in variants.items()}
+    names = [
+        name
+        for name, group in groups.items()
+        if all(starts.get(run) is not None for run in group["runs"])
+    ]
+    runs = [(name, run) for name in names for run in groups[name]["runs"]]
+    freedom = len(runs) - len(names) - 1
+    if BASELINE not in names or freedom < 1:
+        return []
+    design = np.zeros((len(runs), len(names) + 1))
+    for i, (name, run) in enumerate(runs):
+        design[i, names.index(name)], design[i, -1] = 1.0, starts[run] or 0.0
+    losses = np.concatenate([groups[name]["validation_loss"]["values"] for name in names])
+    solution, _, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
+    if rank < design.shape[1]:
+        return []
+    spread = ((losses - design @ solution) ** 2).sum() / freedom
+    covariance = spread * np.linalg.inv(design.T @ design)
+    base = names.index(BASELINE)
+    leads: list[AdjustedLead] = []
+    for i, name in enumerate(names):
+        if i != base:
+            variance = covariance[i, i] + covariance[base, base] - 2 * covariance[i, base]
+            half = t_quantile(0.975, freedom) * float(variance) ** 0.5
+            mean = float(solution[i] - solution[base])
+            leads.append({"variant": name, "mean": mean, "low": mean - half, "high": mean + half})
+    return leads
+
+
+def loss_curve(rows: Iterable[Mapping[str, Any]], part: str | None = None) -> Curve:
+    """The validation losses of a run, or those of a part of the tokens.
+
+    Args:
+        rows: Of ``metrics.jsonl``.
+        part: For example ``"repeated_bigram"``. Default: the whole.
+    """
+    evaluations = [row for row in rows if "validation_loss" in row]
+    if part is None:
+        return [(row["step"], row["validation_loss"]) for row in evaluations]
+    return [
+        (row["step"], row["validation_parts"][part])
+        for row in evaluations
+        if part in row["validation_parts"]
+    ]
+
+
+def crossing(curve: Curve, loss: float) -> float | None:
+    """Step at which a curve first falls to a loss, between evaluations by a line; or ``None``."""
+    if curve and curve[0][1] <= loss:
+        return float(curve[0][0])
+    for (step, above), (later, below) in itertools.pairwise(curve):
+        if below <= loss:
+            return step + (later - step) * (above - loss) / (above - below)
+    return None
+
+
+def _token_shares(
+    variants: Mapping[str, VariantResult], name: str, curves: Mapping[str, Curve]
+) -> list[float]:
+    """Tokens to the Transformer's final loss on each seed, as a share; 1 where all do not suffice.
+
+    The learning rate is still high there, so a schedule of its own would need fewer.
+    """
+    groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
+    if any(not curves.get(run) for run in groups[0]["runs"]):
+        return []
+    shares = []
+    for run, loss in zip(groups[0]["runs"], groups[1]["validation_loss"]["values"], strict=False):
+        step = crossing(curves[run], loss)
+        shares.append(1.0 if step is None else step / curves[run][-1][0])
+    return shares
