@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diffattn.lab.catalog.models import FLOOR, VARIANTS
+import numpy as np
+
+from diffattn.lab.catalog.models import BASELINE, FLOOR, VARIANTS
 from diffattn.lab.report.page.phase import explain_gap
+from diffattn.lab.report.page.run_tables import median_cost
 from diffattn.lab.report.page.runs import StudyRun, is_number
 from diffattn.lab.report.page.wording import MISSING, count, number, verdict
 from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.stats.intervals import Interval
+from diffattn.lab.stats.paired import paired_difference
 
 LOSS = "validation_loss"
 COMPARED = ("baseline", "type")
@@ -148,6 +152,30 @@ def baseline_of(study: TextStudy, variant: str) -> str | None:
 def rows_of(study: TextStudy) -> list[dict[str, Any]]:
     """The rows of a study of ablations; else none."""
     return (study.results or {}).get("rows") or []
+
+
+def at_equal_time(study: TextStudy, name: str) -> Interval | None:
+    """Loss minus the Transformer's after as much processor time, by seed; ``None`` without costs.
+
+    The time of a whole run of the Transformer, by medians. A model that needs more has not finished
+    its schedule there: its learning rate is still high, so it would end lower with its own.
+    """
+    runs = {run.name: run for run in study.runs}
+    groups = [variants_of(study)[side].best for side in (name, BASELINE)]
+    sides = [[runs[run] for run in group.runs if run in runs] if group else [] for group in groups]
+    seconds = [median_cost(side, "cpu_seconds") for side in sides]
+    if seconds[0] is None or seconds[1] is None or groups[1] is None:
+        return None
+    curves = [run.series(LOSS) for run in sides[0]]
+    if not all(curves):
+        return None
+    losses = [
+        float(
+            np.interp(min(1.0, seconds[1] / seconds[0]) * curve[-1][0], *zip(*curve, strict=True))
+        )
+        for curve in curves
+    ]
+    return paired_difference(losses, groups[1].losses[: len(losses)])
 
 
 def in_words(study: TextStudy, entry: Difference) -> str:

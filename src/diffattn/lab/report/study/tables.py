@@ -37,12 +37,14 @@ from diffattn.lab.report.study.summary import (
     RATES,
     Group,
     Variant,
+    at_equal_time,
     baseline_of,
     difference,
     in_words,
     rows_of,
     variants_of,
 )
+from diffattn.lab.stats.intervals import Interval
 
 _CAPTIONS = {
     "control": "Controls: models that lack the part which a lead is said to come from.",
@@ -139,15 +141,17 @@ def endpoints_table(study: TextStudy) -> Table | None:
                 type_cell(name),
                 *_test_cells(tests.get("loss"), signed=True),
                 *_test_cells(tests.get("tokens"), factor=100),
+                _estimate_cell(_recorded(at_equal_time(study, name)), signed=True),
                 _estimate_cell(leads.get(name), signed=True),
             ]
         )
     headers = ["Model", "Loss", "p", "Tokens to the Transformer's loss, %", "p"]
-    headers += ["Loss if both began to copy at the same step"]
+    headers += ["Loss at equal processor time", "Loss if both began to copy at the same step"]
     caption = (
         f"Each type beside the Transformer.{_interval_words(study)} p: paired t tests, adjusted by "
         f"Holm over these {len(results['endpoints'])}; a pair that is not compared counts with 1. "
-        "The last column is an estimate from all runs, by least squares."
+        "At equal processor time a slower model has not finished its schedule. The last column is "
+        "an estimate from all runs, by least squares."
     )
     return table(caption, headers, rows)
 
@@ -260,6 +264,10 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
     headers = ["Model", "Parameters, FLOPs per token", "Rate", "Loss", "Compared with"]
     headers += ["Difference"] if len(rates) == 1 else ["Chosen rate", "Common rate"]
     return table(_CAPTIONS.get(role, f"{role.capitalize()}."), [*headers, "In words"], rows)
+
+
+def _recorded(interval: Interval | None) -> dict[str, Any] | None:
+    return None if interval is None else interval.recorded()
 
 
 def _test_cells(
