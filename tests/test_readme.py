@@ -36,22 +36,6 @@ def test_every_named_file_exists(page):
     assert [name for name in [*named, *linked] if not (ROOT / name).exists()] == []
 
 
-def test_the_results_table_is_the_committed_study():
-    results = read_json(ROOT / "published" / "text" / "results.json")
-    rows = {
-        row["variant"]: [f"{row[key]:+.3f}".replace("-", "−") for key in ("mean", "low", "high")]
-        for row in results["differences"]
-        if (row["baseline"], row["at"], row["metric"]) == ("softmax", "best", "validation_loss")
-    }
-    for name, title in {
-        "diff": "DIFF V1",
-        "diff_v2": "DIFF V2",
-        "shared_diff": "Shared DIFF",
-    }.items():
-        mean, low, high = rows[name]
-        assert f"| {title} | {mean} | {low} to {high} | " in README
-
-
 def test_benchmark_tables_are_what_their_records_generate():
     """After a new record: ``python -m diffattn.lab.report.benchmarks.tables
     docs/findings/benchmarks.md``."""

@@ -11,6 +11,8 @@ from diffattn.files.io import read_json
 from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.records.stored_runs import results_folder, runs_folder
 from diffattn.lab.report.page.wording import number, p_value, type_name
+from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.study.summary import at_equal_time, train_losses
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
 
@@ -18,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "findings" / "results.md").read_text(encoding="utf-8")
 PROSE = " ".join(PAGE.split())
 TABLES = dict(re.findall(r"<!-- (published/\w+) -->\n((?:\|.*\n)+)", PAGE))
-SHARES = re.compile(r"^\| [^|]+ \| (\d+) % \| (\d+) to (\d+) % \|$", re.MULTILINE)
 OUTLIERS = ("largest attention logit", "largest hidden state")
 
 
@@ -56,12 +57,74 @@ def test_a_row_of_losses(study, line):
     model, baseline, *cells = (cell.strip() for cell in line.strip("|").split("|"))
     pair = tuple(re.search(r"`(\w+)`", cell).group(1) for cell in (model, baseline))
     mean, low, high = difference(results, *pair)
-    tests = [
-        test["p_holm"]
-        for test in results.get("tests", results.get("rows"))
-        if (test["variant"], test["baseline"], test["at"]) == (*pair, "best")
+    assert cells == [mean, f"{low} to {high}"]
+
+
+TYPES = {"diff": "V1", "diff_v2": "V2", "shared_diff": "Shared DIFF"}
+
+
+@pytest.fixture(scope="module")
+def study():
+    return read_study(ROOT / "published" / "text")
+
+
+def estimate(interval, factor=1):
+    """As pages print it: loss in nats, or a share in percent."""
+    ends = (interval.mean, interval.low, interval.high)
+    mean, low, high = (f"{factor * x:.0f}" if factor > 1 else signed(x) for x in ends)
+    return f"{mean}{' %' if factor > 1 else ''} ({low} to {high})"
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/findings/claims.md", "docs/findings/results.md"]
+)
+@pytest.mark.parametrize("name", TYPES)
+def test_the_endpoints(page, name, study):
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    tests = {
+        entry["measure"]: entry
+        for entry in results_of("text")["endpoints"]
+        if entry["variant"] == name
+    }
+    printed = [
+        estimate(mean_interval(tests["loss"]["values"])),
+        estimate(mean_interval(tests["tokens"]["values"]), 100),
+        estimate(at_equal_time(study, name)),
     ]
-    assert cells == [mean, f"{low} to {high}", p_value(tests[0]) if tests else "—"]
+    if page.endswith("results.md"):
+        losses = (train_losses(study, side) for side in (name, "softmax"))
+        printed.append(estimate(paired_difference(*losses)))
+    for value in printed:
+        # A row of the claims leaves Shared DIFF's time out.
+        assert value in text or (page.endswith("claims.md") and name == "shared_diff")
+    adjusted = [p_value(tests[measure]["p_holm"]) for measure in ("loss", "tokens")]
+    if page.endswith("claims.md"):
+        loss, tokens = text.partition("six tests: by loss ")[2].partition("; by tokens ")[::2]
+        assert f"{TYPES[name]} {adjusted[0]}" in loss
+        assert f"{TYPES[name]} {adjusted[1]}" in tokens.partition(". ")[0]
+    if page.endswith("results.md"):
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| {type_name(name)} | "))
+        assert [cell.strip() for cell in row.split("|")][3:6:2] == adjusted
+
+
+@pytest.mark.parametrize("page", ["docs/findings/claims.md", "docs/findings/results.md"])
+def test_the_lead_among_runs_that_begin_to_copy_at_the_same_step(page):
+    leads = {entry["variant"]: entry for entry in results_of("text")["adjusted_leads"]}
+    v2, gate = (leads[name] for name in ("diff_v2", "diff_v2_gate"))
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert f"{-v2['mean']:.3f} ({-v2['high']:.3f} to {-v2['low']:.3f}), its gate" in text
+    assert f"by {-gate['mean']:.3f}" in text
+
+
+def test_shared_diff_at_the_rate_of_the_transformer():
+    at = results_of("text")["variants"]["shared_diff"]["at"]
+    worse = paired_difference(
+        *(at[rate]["validation_loss"]["values"] for rate in ("common", "best"))
+    )
+    printed = f"{worse.mean:.3f} ({worse.low:.3f} to {worse.high:.3f})"
+    for page in ("claims.md", "results.md"):
+        text = (ROOT / "docs" / "findings" / page).read_text(encoding="utf-8")
+        assert printed in " ".join(text.split())
 
 
 @pytest.mark.parametrize("metric", ["repeated_bigram", "first_occurrence"])
@@ -107,14 +170,13 @@ def test_factors_of_gradients():
 
 def test_shares_of_parameters():
     axis = results_of("scaling")["axes"]["parameters"]
-    recorded = {
-        tuple(f"{100 * row[key]:.0f}" for key in ("ratio", "low", "high"))
-        for row in axis["equivalents"]
-        if (row["baseline"], row["point"]) == ("softmax", axis["read_at"])
-    }
-    printed = set(SHARES.findall(PAGE))
-    assert len(printed) == 5
-    assert printed <= recorded
+    for row in axis["equivalents"]:
+        if (row["baseline"], row["point"]) != ("softmax", axis["read_at"]):
+            continue
+        low, high = (f"{100 * row[key]:.0f}" for key in ("low", "high"))
+        if row["type"] in ("diff_v2", "softmax_minus_mean"):
+            assert f"({low} to {high})" in PROSE
+            assert f"{100 * row['ratio']:.0f} %" in PROSE
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from diffattn.lab.catalog.models import BASELINE, FLOOR, VARIANTS
+from diffattn.lab.catalog.models import BASELINE, FLOOR, NEVER_ATTEND, VARIANTS
 from diffattn.lab.report.page.phase import explain_gap
 from diffattn.lab.report.page.run_tables import median_cost
 from diffattn.lab.report.page.runs import StudyRun, is_number
@@ -19,6 +20,8 @@ LOSS = "validation_loss"
 COMPARED = ("baseline", "type")
 """Roles of the models in the main table."""
 NOT_COMPARED = "not compared"
+_LAST_ROWS = 5
+"""Of the log, over which the training loss is averaged."""
 _FEW = 4
 """At most as many variants are all drawn."""
 RATES = {"best": "chosen", "common": "common"}
@@ -178,12 +181,21 @@ def at_equal_time(study: TextStudy, name: str) -> Interval | None:
     return paired_difference(losses, groups[1].losses[: len(losses)])
 
 
+def train_losses(study: TextStudy, name: str) -> list[float]:
+    """Mean training loss of the last rows of the log, by seed; empty without them."""
+    runs, group = {run.name: run for run in study.runs}, variants_of(study)[name].best
+    logs = [runs[run].series("train_loss") for run in (group.runs if group else ()) if run in runs]
+    return [fmean(loss for _, loss in log[-_LAST_ROWS:]) for log in logs if log]
+
+
 def in_words(study: TextStudy, entry: Difference) -> str:
-    """What a difference shows, or why it is none."""
-    variants = (study.results or {}).get("variants") or {}
-    if {entry.variant, entry.baseline} <= variants.keys() and (
-        reason := explain_gap(variants, entry.variant, entry.baseline, entry.at)
-    ):
+    """What a difference shows, or why it is none.
+
+    A model without attention never copies, however long it trains: it is compared.
+    """
+    variants, pair = (study.results or {}).get("variants") or {}, {entry.variant, entry.baseline}
+    is_timed = pair <= variants.keys() and pair.isdisjoint(NEVER_ATTEND)
+    if is_timed and (reason := explain_gap(variants, entry.variant, entry.baseline, entry.at)):
         return f"{NOT_COMPARED}: {reason}"
     return verdict(entry.interval)
 

@@ -42,9 +42,11 @@ from diffattn.lab.report.study.summary import (
     difference,
     in_words,
     rows_of,
+    train_losses,
     variants_of,
 )
 from diffattn.lab.stats.intervals import Interval
+from diffattn.lab.stats.paired import paired_difference
 
 _CAPTIONS = {
     "control": "Controls: models that lack the part which a lead is said to come from.",
@@ -65,9 +67,10 @@ def results_table(study: TextStudy, at: str = "best") -> Table | None:
     for variant in shown:
         row = [type_cell(variant.name), size_cell(variant, every), loss_cell(variant.group(at))]
         row += [difference_cell(study, variant, other, at) for other in (BASELINE, *floors)]
-        rows.append(row)
+        rows.append([*row, _train_cell(study, variant)] if at == "best" else row)
     headers = ["Model", "Parameters, FLOPs per token", "Loss", "Minus Transformer"]
     headers += ["Minus no attention"] * len(floors)
+    headers += ["Training loss, minus Transformer"] if at == "best" else []
     rate = "" if at == "best" else " All models at the Transformer's learning rate."
     caption = (
         f"Validation loss in nats per token, mean over {_seeds(shown)}. Lower is better."
@@ -264,6 +267,15 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
     headers = ["Model", "Parameters, FLOPs per token", "Rate", "Loss", "Compared with"]
     headers += ["Difference"] if len(rates) == 1 else ["Chosen rate", "Common rate"]
     return table(_CAPTIONS.get(role, f"{role.capitalize()}."), [*headers, "In words"], rows)
+
+
+def _train_cell(study: TextStudy, variant: Variant) -> Cell:
+    losses, others = (train_losses(study, name) for name in (variant.name, BASELINE))
+    if variant.name == BASELINE or not losses or len(losses) != len(others):
+        return number_cell(MISSING)
+    interval = paired_difference(losses, others)
+    text = number(interval.mean, signed=True)
+    return number_cell(text, note=ends(interval, signed=True))
 
 
 def _recorded(interval: Interval | None) -> dict[str, Any] | None:

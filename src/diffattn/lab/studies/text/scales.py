@@ -42,9 +42,7 @@ At the base's rate Shared DIFF does not pass the induction phase in time, so tha
 nothing. Settings of the model or the rate do not change them; the statement says so."""
 _SEEDS_OF_ROWS = {"smoke": 1, "laptop": 3}
 _SEEDS_OF_LONG_ROWS = 5
-"""For ablations and ranks at other scales, as in the committed record. After Holm's adjustment over
-17 rows, a difference must be ten times its spread over three seeds, or three times that over
-five."""
+"""For ablations and ranks at other scales, as in the committed record."""
 
 
 def comparison(

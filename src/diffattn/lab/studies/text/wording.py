@@ -104,16 +104,16 @@ def type_details(results: ComparisonResults) -> list[str]:
 def row_clauses(results: ComparisonResults) -> Iterator[str]:
     """Rows whose interval leaves out 0, the number of the others, and of those not compared."""
     compared, apart = _split_rows(results)
-    told = [(row, entry) for row, entry in compared if entry["low"] is not None]
-    if compared and not told:
+    with_spread = [(row, entry) for row, entry in compared if entry["low"] is not None]
+    if compared and not with_spread:
         yield f"{plural(len(results['rows']), 'row')} with one seed each: any of them may be chance"
         return
-    apart_from_zero = [pair for pair in told if _leaves_out_zero(pair[1])]
+    apart_from_zero = [pair for pair in with_spread if _leaves_out_zero(pair[1])]
     if apart_from_zero:
         yield "intervals that leave out 0: " + "; ".join(
             f"{_row_name(row)} {format_difference(entry)}" for row, entry in apart_from_zero
         )
-    if others := len(told) - len(apart_from_zero):
+    if others := len(with_spread) - len(apart_from_zero):
         yield f"{others} of {plural(len(results['rows']), 'interval')} hold 0"
     if count := sum(map(len, apart.values())):
         yield f"{count} {'is' if count == 1 else 'are'} not compared"

@@ -1,0 +1,89 @@
+"""The page to decide from is short, and its numbers are those of the records and of the results."""
+
+import re
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from diffattn.files.io import read_json
+
+ROOT = Path(__file__).parents[2]
+FINDINGS = ROOT / "docs" / "findings"
+
+
+def text_of(name):
+    return (FINDINGS / name).read_text(encoding="utf-8")
+
+
+def row_of(title):
+    (row,) = (line for line in text_of("claims.md").splitlines() if line.startswith(f"| **{title}"))
+    return row
+
+
+def results_of(study):
+    return read_json(ROOT / "published" / study / "results.json")
+
+
+def test_it_is_read_in_minutes():
+    assert len(text_of("claims.md").split()) <= 1_500
+    assert len(text_of("known.md").split()) <= 600
+    rows = [line for line in text_of("claims.md").splitlines() if line.startswith("| **")]
+    assert len(rows) == 8
+
+
+def test_steps_until_recall():
+    task = results_of("recall")["tasks"]["noisy_recall"]
+    steps = {
+        name: f"{median(row['solved_steps']):g}"
+        for name, row in {**task["types"], **task["controls"]}.items()
+        if None not in row["solved_steps"]
+    }
+    row = row_of("Retrieval")
+    assert f"step {steps['diff']} with V1, {steps['softmax']} with the Transformer" in row
+    assert f"{steps['diff_v2']} with V2, {steps['shared_diff']} with Shared DIFF" in row
+    assert f"second map is uniform needs {steps['diff_uniform']}" in row
+
+
+@pytest.mark.parametrize(
+    ("title", "in_results"),
+    [("Outliers", "{} | {} to {}"), ("Stability", "{} more of the steps than V2 ({} to {}")],
+)
+def test_intervals_of_other_studies_are_those_of_the_results(title, in_results):
+    """Which are tested against the records."""
+    printed = re.findall(r"(\d\.\d\d) \((\d\.\d\d) to (\d\.\d\d)\)", row_of(title))
+    assert printed
+    for numbers in printed:
+        assert in_results.format(*numbers) in " ".join(text_of("results.md").split())
+
+
+def test_training_speed_on_a_gpu():
+    table = text_of("benchmarks.md")
+    row = re.search(
+        r"^\| 3b \| 28 \| 1 × 4,096 \| bfloat16 \| forward \+ backward \|.*", table, re.M
+    )
+    softmax, _, *types = (
+        float(cell.split("(")[0].replace(",", "")) for cell in row.group().split("|")[6:10]
+    )
+    v1, v2 = (f"{speed / softmax:.2f}" for speed in types)
+    assert f"V1 trains at {v1} of the Transformer's speed, V2 at {v2}" in row_of("Cost")
+
+
+@pytest.mark.parametrize("page", ["docs/findings/claims.md", "README.md"])
+def test_processor_time_of_the_study(page):
+    costs = read_json(ROOT / "published" / "text" / "costs.json")["runs"]
+    groups = {
+        name: entry["at"]["best"]["runs"] for name, entry in results_of("text")["variants"].items()
+    }
+    seconds = {
+        name: median(costs[run]["cpu_seconds"] for run in groups[name])
+        for name in ("softmax", "diff_v2")
+    }
+    more = f"{100 * (seconds['diff_v2'] / seconds['softmax'] - 1):.0f} % more processor time"
+    assert more in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("page", ["docs/start/choosing.md", "README.md"])
+def test_the_size_of_the_study(page):
+    size = f"{results_of('text')['variants']['softmax']['parameters'] / 1e6:.1f}M"
+    assert set(re.findall(r"[\d.]+M(?= parameters)", (ROOT / page).read_text("utf-8"))) == {size}
