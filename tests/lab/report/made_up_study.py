@@ -212,8 +212,8 @@ class _Made:
 
     def results(self, scale: str) -> dict[str, Any]:
         results = {
-            "schema": 2,
-            "protocol": {"name": "matched_comparison", "version": 2},
+            "schema": 3,
+            "protocol": {"name": "matched_comparison", "version": 3},
             "scale": scale,
             "complete": True,
             "seeds": self.seeds,

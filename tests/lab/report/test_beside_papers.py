@@ -16,14 +16,14 @@ from diffattn.lab.records.evaluations import (
     register,
 )
 from diffattn.lab.report.beside_papers import build_papers_report
+from diffattn.lab.report.claims.catalog import CLAIMS, TESTS, measured_claims
 from diffattn.lab.report.claims.records import (
     EVALUATIONS,
     committed_folders,
     read_claim_records,
     read_folders,
 )
-from diffattn.lab.report.claims.tables import claims_document, claims_table
-from diffattn.lab.report.claims.verdicts import CLAIMS, TESTS, judged_claims
+from diffattn.lab.report.claims.tables import claims_table
 from diffattn.lab.report.paper import paper_results, published_tables
 from lab.report.page_reader import figures, outline_of, own_part
 
@@ -41,7 +41,7 @@ def committed(tmp_path_factory):
     return page_of(committed_folders(ROOT), out, ROOT)
 
 
-def test_every_stated_claim_has_a_test_and_stands_in_one_section():
+def test_every_stated_claim_has_a_measure_and_stands_in_one_section():
     named = Counter(claim.id for result in paper_results() for claim in result.claims)
     assert named == Counter(TESTS.keys())
 
@@ -57,8 +57,10 @@ def test_the_page_of_the_committed_records(committed):
     for name, figure in figures(committed).items():
         assert len(go.Figure(figure).data) > 0, name
     text = " ".join(outline.text)
-    for claim in CLAIMS:
-        assert claim.says in text
+    for row in measured_claims(read_claim_records(ROOT)):
+        assert row.claim.says in text
+        cells = 2 if row.measured is not None else 0  # on the first screen, and beside the paper
+        assert committed.count(f">{row.claim.id}</th>") == cells, row.claim.id
     for word in ("published/text", "published/scaling", "published/recall", "Eq. (1)"):
         assert word in text
 
@@ -72,7 +74,9 @@ def test_the_same_records_give_the_same_bytes(make_study, tmp_path):
 def test_without_records_the_papers_stand_alone(tmp_path):
     page = page_of([], tmp_path / "report.html")
     assert f"Of {len(CLAIMS)} claims, " in page
-    assert "(“ours”, “asked”), 0 could be answered" in page
+    assert "(“ours”, “asked”), 0 are measured here." in page
+    assert "Here: 0 of 2 claims measured" in page
+    assert "Here: 0 of 0 claims" not in page  # where the papers' own results have none
     assert "Measured here" not in page
     assert "3.087" in page
 
@@ -164,18 +168,17 @@ def test_results_that_cannot_be_compared_are_left_out(tmp_path, results, kept, g
 
 
 def test_committed_results_of_two_versions_are_refused(tmp_path):
-    """Neither ``docs/findings/claims.md`` nor the page of a study may mix them."""
+    """The page of a study may not mix them."""
     evaluation(tmp_path / EVALUATIONS / "a", "softmax-seed0")
     assert len(read_claim_records(tmp_path).evaluations) == 1
     evaluation(tmp_path / EVALUATIONS / "b", "diff-seed0", version=1)
-    for page in (claims_document, claims_table):
-        with pytest.raises(CheckpointError, match=r"got: diff-seed0's .* version 1 .*, not 2"):
-            page(tmp_path)
+    with pytest.raises(CheckpointError, match=r"got: diff-seed0's .* version 1 .*, not 2"):
+        claims_table(tmp_path)
 
 
-def judged_needles(folders):
-    judged = judged_claims(read_folders(folders).records)
-    return next(row for row in judged if row.claim.id == "needles")
+def reservation_about_needles(folders):
+    rows = measured_claims(read_folders(folders).records)
+    return next(row.measured.uninformative for row in rows if row.claim.id == "needles")
 
 
 def test_scores_at_the_floor_tell_nothing(tmp_path):
@@ -190,11 +193,9 @@ def test_scores_at_the_floor_tell_nothing(tmp_path):
         num_unpaired=0, over="seeds", primary=True, verdict="uninformative: neither guesses well",
     )  # fmt: skip
     Comparison(baseline="softmax", differences=[row]).write(folders[0])
-    needles = judged_needles(folders)
-    assert (needles.verdict, needles.why) == ("uninformative", "neither guesses well")
+    assert reservation_about_needles(folders) == "neither guesses well"
     (folders[0] / "comparison.json").unlink()
-    needles = judged_needles(folders)
-    assert needles.verdict == "inconclusive"
+    assert reservation_about_needles(folders) == ""
 
 
 def test_damaged_foreign_and_second_studies_are_left_out(make_study, tmp_path):

@@ -96,7 +96,7 @@ def build_papers_report(
         out: File to write.
         root: Paths are named from here. Default: as they are.
         stages: Links to the pages of a reproduction that has just run.
-        stage_benchmarks: Records of ``diffattn bench`` of the same, shown and not judged.
+        stage_benchmarks: Records of ``diffattn bench`` of the same; no claim is measured by them.
         scale: Of the reproduction.
 
     Returns:
@@ -146,14 +146,14 @@ def _lead(measured: Sequence[MeasuredClaim], records: RecordFolders) -> list[Ele
     known = [row for row in measured if row.measured is not None]
     summary = (
         f"Of {plural(len(measured), 'claim')}, the papers' own or drawn from them (“ours”, "
-        f"“asked”), {len(known)} have a number here, with its interval. It is about the models "
-        "that were measured: the committed ones have a few million parameters at most, the papers' "
-        "0.8 to 13 billion."
+        f"“asked”), {len(known)} are measured here. A number is about the models that were "
+        "measured: the committed ones have a few million parameters at most, the papers' 0.8 to 13 "
+        "billion."
     )
     headers = [header for header in HEADERS if header != "Record"]
     return [
         Text(summary, "verdict"),
-        *([table_of_claims("Every claim with a number.", known, headers)] if known else ()),
+        *([table_of_claims("Every claim that is measured.", known, headers)] if known else ()),
         Fold("What differential attention is", [Text(_LEAD), Equation(), Text(_CLAIMED)]),
         Fold("Words used on this page", [Terms(_WORDS)]),
         Bullets(records.gaps, "What is missing or was left out", "gap"),
@@ -180,7 +180,9 @@ def _compare(
         content.append(Fold("Commands", [Part(row.claim.id, _commands(row)) for row in rows]))
     return [
         Text(f"{result.says} ({result.source})", title="The paper:"),
-        Fold(f"Here: {len(measured)} of {plural(len(rows), 'claim')} measured", content),
+        Fold(f"Here: {len(measured)} of {plural(len(rows), 'claim')} measured", content)
+        if rows
+        else Fold("Its numbers", content),
     ]
 
 

@@ -54,8 +54,8 @@ def build_report(
         study: Study folder with ``study.json``. What else is missing is named in the report.
         out: File to write. Default ``study / "report.html"``.
         benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
-        claims: Folder whose ``published/`` and ``benchmarks/`` say what has been found of the
-            papers' claims; shown beside a study on text or of recall. Default: none.
+        claims: Folder whose ``published/`` and ``benchmarks/`` have numbers for the papers'
+            claims; shown beside a study on text or of recall. Default: none.
 
     Returns:
         The file written.

@@ -189,7 +189,7 @@ def finish(folder: Path, scale: str) -> Path:
     """Write ``results.json`` and the page of all finished stages, also those of earlier calls.
 
     The page of a short scale shows its two studies. That of a long scale has every table of the
-    papers; it judges claims by these studies, and by a committed one where it has none.
+    papers; it measures claims by these studies, and by a committed one where it has none.
 
     Args:
         folder: Of the whole reproduction.

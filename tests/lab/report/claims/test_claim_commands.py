@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from diffattn.lab.catalog.models import GATE, SIDE_EFFECTS
-from diffattn.lab.report.claims.verdicts import CLAIMS
+from diffattn.lab.report.claims.catalog import CLAIMS
 
 LINES = sorted(
     {

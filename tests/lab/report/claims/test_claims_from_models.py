@@ -3,9 +3,9 @@
 import pytest
 
 from diffattn.lab.records.evaluations import EvalResult, Metric
+from diffattn.lab.report.claims.catalog import CLAIMS
 from diffattn.lab.report.claims.from_evaluations import evaluated, evaluated_ratio
 from diffattn.lab.report.claims.records import ClaimRecords
-from diffattn.lab.report.claims.verdicts import CLAIMS
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 

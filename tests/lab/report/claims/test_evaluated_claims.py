@@ -1,10 +1,12 @@
-"""The claims beside one evaluation: all that its protocols are about, judged by seeds."""
+"""The claims beside one evaluation: all that its protocols are about, measured by seeds."""
+
+import pytest
 
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.records.evaluations import EvalResult, Metric
+from diffattn.lab.report.claims.catalog import CLAIMS
 from diffattn.lab.report.claims.evaluated import evaluation_claims, published_values
 from diffattn.lab.report.claims.records import EVALUATIONS
-from diffattn.lab.report.claims.verdicts import CLAIMS
 
 
 def result(label, kind, value, protocol="needle", **of_metric):
@@ -16,10 +18,10 @@ def result(label, kind, value, protocol="needle", **of_metric):
     )  # fmt: skip
 
 
-def verdict(results):
-    outcome = evaluation_claims(results)
-    (row,) = outcome.rows
-    return ": ".join(filter(None, (row[-1].text, row[-1].note)))
+def row_of(results):
+    """Effect, interval, seeds and reservation of the one claim that these results are about."""
+    (row,) = evaluation_claims(results).rows
+    return [cell.text for cell in row[3:]]
 
 
 def test_every_claim_about_evaluations_names_its_protocol():
@@ -28,24 +30,34 @@ def test_every_claim_about_evaluations_names_its_protocol():
     assert "0.85 against 0.55" in published_values()["needle"]
 
 
-def test_seeds_are_judged_and_one_pair_is_not():
+def test_models_are_paired_by_seed():
     seeds = [
         result(f"{kind}-seed{seed}", kind, 0.5 + 0.01 * seed * (kind == "diff") + shift)
         for kind, shift in (("softmax", 0.0), ("diff", 0.3), ("softmax_half", 0.1))
         for seed in range(4)
     ]
-    assert verdict(seeds) == "agrees"
-    assert verdict(seeds[:8]) == "uninformative: the record holds no control"
-    assert verdict([*seeds[::4]]).startswith("uninformative: not shown to do better")  # one seed
-    behind = [result("softmax-seed0", "softmax", 0.9), seeds[4]]
-    assert verdict(behind).startswith("inconclusive: 1 of the 3 seeds")
-    elsewhere = result("diff-seed0", "diff", 0.9, where={"task": "N=4, R=2"})
-    assert verdict([seeds[0], elsewhere]).startswith(
-        "not run: these models share no number of this claim"
-    )
-    pair = [result("a", "softmax", 0.5), result("b", "diff", 0.8)]
-    assert verdict(pair).startswith("inconclusive: one seed, as the models are not called")
-    assert verdict(pair[:1]).startswith("not run: it needs models with softmax and with DIFF V1")
+    assert row_of(seeds) == ["0.315", "0.294 to 0.336", "4 seeds", ""]
+    assert row_of(seeds[:8])[2:] == ["4 seeds", "the record holds no control"]
+    assert row_of(seeds[::4]) == [
+        "0.300", "—", "1 seed", "not shown to do better than controls: Softmax × ½"
+    ]  # fmt: skip
+
+
+ELSEWHERE = {"where": {"task": "N=4, R=2"}}
+
+
+@pytest.mark.parametrize(
+    ("results", "why"),
+    [
+        ([result("softmax-seed0", "softmax", 0.5), result("diff-seed0", "diff", 0.9, **ELSEWHERE)],
+         "these models share no number of this claim"),
+        ([result("a", "softmax", 0.5), result("b", "diff", 0.8)],
+         "models must be called softmax-seed0, diff-seed0, … to be compared by seed"),
+        ([result("a", "softmax", 0.5)], "it needs models with softmax and with DIFF V1 attention"),
+    ],
+)  # fmt: skip
+def test_a_claim_that_is_not_measured_says_why(results, why):
+    assert row_of(results) == ["—", "—", "—", why]
 
 
 def test_the_claim_about_rounded_logits_finds_its_metric():
@@ -63,8 +75,8 @@ def test_the_claim_about_rounded_logits_finds_its_metric():
         )
         for seed in range(3)
     ]  # fmt: skip
-    assert verdict(seeds[:9]) == verdict(seeds) == "agrees"
-    assert not verdict(seeds[9:]).startswith("agrees")
+    assert row_of(seeds[:9]) == row_of(seeds) == ["0.201", "0.199 to 0.203", "3 seeds", ""]
+    assert row_of(seeds[9:])[0] == "—"
 
 
 def test_protocols_without_a_claim_have_no_table():

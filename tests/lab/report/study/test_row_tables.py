@@ -1,11 +1,15 @@
 """Tables of what is tested and the chart of a study of ablations, from made-up records."""
 
+from dataclasses import replace
+from statistics import fmean
+
 import plotly.graph_objects as go
 import pytest
 
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.page.wording import type_name
 from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.study.summary import at_equal_time
 from diffattn.lab.report.study.tables import endpoints_table, other_tables, rows_table
 from lab.report.page_reader import build, figures, outline_of
 from record_files import change_record, read_record
@@ -81,15 +85,42 @@ def test_a_comparison_shows_its_tests(make_study):
     leads = [{"variant": "diff", "mean": -0.01, "low": -0.03, "high": 0.01}]
     change_record(study / "results.json", endpoints=endpoints, adjusted_leads=leads)
     table = endpoints_table(read_study(study))
-    assert cells(table, 0) == ["DIFF V1", "−0.100", "below 0.001", "84", "—", "−0.010"]
+    effects = ["DIFF V1", "−0.100", "below 0.001", "84", "—"]
+    assert [cells(table, 0)[:5], cells(table, 0)[-1]] == [effects, "−0.010"]
     assert table.rows[0][1].note == "−0.200 to −0.050"
     assert "adjusted by Holm over these 2;" in table.caption
     assert "| −0.100 (−0.200 to −0.050) | below 0.001 |" in markdown_results(study)
 
 
+def test_loss_at_equal_processor_time(make_study):
+    """V1 takes 1 / 0.7 times as long, so it stands at 0.7 of the line from its first loss."""
+    study = read_study(make_study(variants=VARIANTS, num_steps=25, num_layers=2))
+    losses = [[loss for _, loss in run.series("validation_loss")] for run in study.runs_of("diff")]
+    others = study.results["variants"]["softmax"]["at"]["best"]["validation_loss"]["values"]
+    values = [a + 0.7 * (b - a) - c for (a, b), c in zip(losses, others, strict=True)]
+    interval = at_equal_time(study, "diff")
+    assert (interval.mean, interval.n) == (pytest.approx(fmean(values)), 3)
+    assert interval.low < interval.mean < interval.high
+    without_costs = replace(study, runs=[replace(run, costs=None) for run in study.runs])
+    assert at_equal_time(without_costs, "diff") is None
+
+
 def test_the_other_tables_keep_the_controls_alone(folder):
+    """A model without attention never copies: it is compared all the same."""
     (table,) = other_tables(read_study(folder))
     assert cells(table, 0)[0] == "No attention"
+    assert cells(table, 0)[-1].startswith("higher by 0.6")
+
+
+def test_a_control_before_the_induction_phase_is_not_compared(make_study):
+    study = make_study(variants=("softmax", "softmax_half"), num_steps=25, num_layers=2)
+    variants = read_record(study / "results.json")["variants"]
+    variants["softmax_half"]["at"]["best"]["phase_steps"] = [None] * 3
+    change_record(study / "results.json", variants=variants)
+    (table,) = other_tables(read_study(study))
+    assert cells(table, 0)[-1] == (
+        "not compared: one has passed the induction phase and the other has not"
+    )
 
 
 def test_the_page_and_the_markdown_say_it(folder):

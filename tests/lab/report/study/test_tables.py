@@ -1,6 +1,7 @@
 """Tables and the words and numbers in them."""
 
 import math
+from statistics import fmean
 
 import pytest
 
@@ -152,6 +153,23 @@ def test_the_common_rate_has_a_table_of_its_own(make_study):
         assert row_of(results_table(study, rate), "diff")[2].text == f"{mean:.4f}"
     assert "at the Transformer's learning rate" in results_table(study, "common").caption
     assert results_table(read_study(make_study("one")), "common") is None
+
+
+def test_the_training_loss_stands_beside_that_of_validation(make_study):
+    """The mean of the last five rows of each log, paired by seed."""
+    study = read_study(make_study(variants=("softmax", "diff"), num_steps=50))
+    ends = {
+        name: [
+            fmean(loss for _, loss in run.series("train_loss")[-5:]) for run in study.runs_of(name)
+        ]
+        for name in study.variants
+    }
+    mean = fmean(a - b for a, b in zip(ends["diff"], ends["softmax"], strict=True))
+    table = results_table(study)
+    assert table.headers[-1] == "Training loss, minus Transformer"
+    assert row_of(table, "diff")[-1].text == wording.number(mean, signed=True)
+    alone = read_study(make_study("alone", variants=("diff",), num_steps=10))
+    assert row_of(results_table(alone), "diff")[-1].text == "—"
 
 
 def test_a_difference_is_known_both_ways(make_study):

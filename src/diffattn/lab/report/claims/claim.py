@@ -22,12 +22,11 @@ class Measured:
 
     effect: float
     low: float | None
+    """Of the interval, or of the range of all cases; ``None`` for one seed."""
     high: float | None
     n: int
     unit: str = "seeds"
     """The noun that ``n`` counts."""
-    is_range: bool = False
-    """``low`` and ``high`` are the extremes of all cases, not a confidence interval."""
     uninformative: str = ""
     """Why the effect says nothing about the claim; empty if it does."""
     note: str = ""

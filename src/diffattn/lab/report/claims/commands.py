@@ -1,4 +1,4 @@
-"""The commands that test claims, at three scales."""
+"""The commands that measure claims, at three scales."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -61,7 +61,6 @@ def time_ratio(
             high=high,
             n=len(values),
             unit="cases",
-            is_range=True,
             uninformative=why,
             note=", ".join(kinds),
         )

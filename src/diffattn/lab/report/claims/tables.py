@@ -49,7 +49,7 @@ def table_of_claims(
 
 
 def claims_table(root: Path) -> Table:
-    """Show every claim that has a number, for the page of a study.
+    """Show every claim that was measured, for the page of a study.
 
     Args:
         root: Folder with ``published/`` and ``benchmarks/``.
@@ -59,7 +59,7 @@ def claims_table(root: Path) -> Table:
     """
     every = measured_claims(read_claim_records(root))
     known = [row for row in every if row.measured is not None]
-    caption = f"{plural(len(known), 'claim')} of {len(every)} with a number here."
+    caption = f"{plural(len(known), 'claim')} of {len(every)} measured here."
     return table_of_claims(caption, known)
 
 

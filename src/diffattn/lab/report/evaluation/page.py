@@ -33,8 +33,8 @@ _MANY = 6
 """Models up to which the title names them."""
 _BETTER = {True: "higher", False: "lower", None: MISSING}
 _CLAIMS = (
-    "Verdicts by the rule of docs/findings/claims.md: over seeds of the models, with Holm's "
-    "adjustment over the claims of this table. These models are not of the papers' sizes."
+    "Effects over seeds of the models, with 95 % intervals; none is tested. These models are not "
+    "of the papers' sizes."
 )
 _COMPARED = (
     "The section of each protocol shows its charts and the differences between the models, over "

@@ -31,6 +31,6 @@ def claims_section(claims: Table | None) -> Section:
         content = [
             Text(claims.caption),
             Text(_CLAIMS, "remark"),
-            Fold("Every claim and its number", [claims]),
+            Fold("These claims and their numbers", [claims]),
         ]
     return Section("claims", "What do the papers claim?", content)

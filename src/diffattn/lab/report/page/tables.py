@@ -26,8 +26,6 @@ class Cell:
     kind: Literal["head", "words", "num", "long", "runs"] = "words"
     color: str = ""
     """Of the swatch before the text; empty for none."""
-    badge: str = ""
-    """A verdict; the text is framed in its colour."""
     href: str = ""
     """Target of the link that the text becomes; empty for none."""
     note: str = ""

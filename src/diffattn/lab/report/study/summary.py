@@ -183,7 +183,8 @@ def at_equal_time(study: TextStudy, name: str) -> Interval | None:
 
 def train_losses(study: TextStudy, name: str) -> list[float]:
     """Mean training loss of the last rows of the log, by seed; empty without them."""
-    runs, group = {run.name: run for run in study.runs}, variants_of(study)[name].best
+    runs, variant = {run.name: run for run in study.runs}, variants_of(study).get(name)
+    group = variant.best if variant else None
     logs = [runs[run].series("train_loss") for run in (group.runs if group else ()) if run in runs]
     return [fmean(loss for _, loss in log[-_LAST_ROWS:]) for log in logs if log]
 
