@@ -203,7 +203,5 @@ def test_what_makes_a_comparison_uninformative(changes, reason):
 def test_a_phase_that_nobody_passed_separates_nobody():
     message = study(late=tuple(LOSSES))["verdict"]
     assert message["informative"]
-    assert (
-        "one learning rate, none of them past the induction phase, loss" in message["sentence"]
-    )
+    assert "one learning rate, none of them past the induction phase, loss" in message["sentence"]
     assert "to copy" not in " ".join(message["details"])

@@ -25,7 +25,8 @@ def test_every_type_is_tested_by_loss_and_by_tokens():
 def test_tokens_to_the_transformers_loss():
     """Curves fall in a line from 7.0 at step 0; a worse model has too few tokens in all."""
     v1, _, shared = study()["endpoints"][3:]
-    shares = [(7 - end) / (7 - low) for low, end in zip(LOSSES["diff"], LOSSES["softmax"])]
+    pairs = zip(LOSSES["diff"], LOSSES["softmax"], strict=True)
+    shares = [(7 - end) / (7 - low) for low, end in pairs]
     assert v1["values"] == pytest.approx(shares)
     assert shared["values"] == [1.0, 1.0, 1.0]
     assert shared["p"] == 1.0
@@ -66,7 +67,9 @@ def test_a_lead_that_is_timing_alone_vanishes():
     for name, of_name in steps.items():
         runs = [f"{name}-seed{seed}" for seed in range(3)]
         starts |= dict(zip(runs, of_name, strict=True))
-        losses = [3 + step / 1_000 - lower[name] + e for step, e in zip(of_name, noise, strict=True)]
+        losses = [
+            3 + step / 1_000 - lower[name] + e for step, e in zip(of_name, noise, strict=True)
+        ]
         group = {"runs": runs, "validation_loss": {"values": losses}}
         variants[name] = {"at": {"best": group}}
     leads = {entry["variant"]: entry for entry in adjusted_leads(variants, starts)}

@@ -11,23 +11,24 @@ def test_a_verdict_in_words():
     assert message["reasons"] == []
     assert message["sentence"] == (
         "At 5.3 million parameters and 4,096,000 tokens, all at one learning rate, loss minus the "
-        "Transformer's in nats per token: DIFF V1 −0.103 (−0.118 to −0.089), DIFF V2 −0.000 (−0.025 "
-        "to +0.025), Shared DIFF +0.303 (+0.289 to +0.318); softmax minus 0.7 times the mean value "
-        "−0.100 (−0.125 to −0.075)."
+        "Transformer's in nats per token: DIFF V1 −0.103 (−0.118 to −0.089), DIFF V2 −0.000 "
+        "(−0.025 to +0.025), Shared DIFF +0.303 (+0.289 to +0.318); softmax minus 0.7 times the "
+        "mean value −0.100 (−0.125 to −0.075)."
     )
     v1, v2, shared, controls, tests = message["details"]
-    assert v1.startswith("DIFF V1: −0.103 (−0.118 to −0.089), p 0.004; the Transformer's loss with ")
+    assert v1.startswith("DIFF V1: −0.103 (−0.118 to −0.089), p 0.005; ")
     for words in (
+        "the Transformer's loss with 97 % (97 to 98) of the tokens, p 0.008; ",
         "on bigrams that the context repeats −0.052 (",
         "on tokens new to the context −0.155 (",
         "begins to copy at step 500, the Transformer at step 500",
-        "among runs that begin to copy at the same step −0.103 (",
+        "among runs that begin to copy at the same step −0.1033 (",
         "minus its controls: softmax times ½ −0.107 (",
         " and softmax minus 0.7 times the mean value −0.003 (",
     ):
         assert words in v1
     assert v2.startswith("DIFF V2: −0.000 (−0.025 to +0.025), p 1.000; the Transformer's loss ")
-    assert "the Transformer's loss with 100 % (100 to 100) of the tokens" in shared
+    assert "p 0.001; the Transformer's loss in no run, p 1.000; " in shared
     assert controls.startswith("Controls minus the Transformer: softmax times ½ +0.003 (")
     assert "over the 6 tests of types by loss and by tokens; 0.05 counts." in tests
 

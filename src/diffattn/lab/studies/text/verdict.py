@@ -110,7 +110,7 @@ def _not_above(results: ComparisonResults, control: str) -> Iterator[str]:
     least = floor["mean"] if floor["low"] is None else floor["low"]
     if least < MARGIN:
         yield (
-            f"softmax attention does not beat {control_name(control)} by {MARGIN} nats "
+            f"softmax attention does not beat {control_name(control)} by {MARGIN} nats: "
             f"{format_difference(floor, flip=True)}"
         )
     for name in type_names(results):

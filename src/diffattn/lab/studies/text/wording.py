@@ -157,6 +157,8 @@ def _measured(results: ComparisonResults, name: str) -> Iterator[str]:
         p = "" if entry["p_holm"] is None else f", p {p_value(entry['p_holm'])}"
         if measure == "loss":
             yield f"{_against(results, name, BASELINE)}{p}"
+        elif min(entry["values"]) >= 1:
+            yield f"the Transformer's loss in no run{p}"
         else:
             share = f"{100 * entry['mean']:.0f} %"
             if entry["low"] is not None and entry["high"] is not None:
