@@ -28,7 +28,7 @@ def test_a_verdict_in_words():
     ):
         assert words in v1
     assert v2.startswith("DIFF V2: −0.000 (−0.025 to +0.025), p 1.000; the Transformer's loss ")
-    assert "p 0.001; the Transformer's loss in no run, p 1.000; " in shared
+    assert "p below 0.001; the Transformer's loss in no run, p 1.000; " in shared
     assert controls.startswith("Controls minus the Transformer: softmax times ½ +0.003 (")
     assert "over the 6 tests of types by loss and by tokens; 0.05 counts." in tests
 

@@ -172,12 +172,9 @@ def at_equal_time(study: TextStudy, name: str) -> Interval | None:
     curves = [run.series(LOSS) for run in sides[0]]
     if not all(curves):
         return None
-    losses = [
-        float(
-            np.interp(min(1.0, seconds[1] / seconds[0]) * curve[-1][0], *zip(*curve, strict=True))
-        )
-        for curve in curves
-    ]
+    share = min(1.0, seconds[1] / seconds[0])
+    by_seed = [np.transpose(curve) for curve in curves]
+    losses = [float(np.interp(share * steps[-1], steps, values)) for steps, values in by_seed]
     return paired_difference(losses, groups[1].losses[: len(losses)])
 
 
