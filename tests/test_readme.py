@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from diffattn.files.io import read_json
 from diffattn.lab.report.benchmarks.tables import replace_tables
 
 ROOT = Path(__file__).parent.parent

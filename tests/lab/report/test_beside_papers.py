@@ -16,7 +16,7 @@ from diffattn.lab.records.evaluations import (
     register,
 )
 from diffattn.lab.report.beside_papers import build_papers_report
-from diffattn.lab.report.claims.catalog import CLAIMS, TESTS, measured_claims
+from diffattn.lab.report.claims.catalog import CLAIMS, MEASURES, measured_claims
 from diffattn.lab.report.claims.records import (
     EVALUATIONS,
     committed_folders,
@@ -43,7 +43,7 @@ def committed(tmp_path_factory):
 
 def test_every_stated_claim_has_a_measure_and_stands_in_one_section():
     named = Counter(claim.id for result in paper_results() for claim in result.claims)
-    assert named == Counter(TESTS.keys())
+    assert named == Counter(MEASURES.keys())
 
 
 def test_the_page_of_the_committed_records(committed):

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diffattn.lab.report.claims.claim import Claim, Measured
-from diffattn.lab.report.claims.from_benchmarks import TIME_TESTS
-from diffattn.lab.report.claims.from_evaluations import SCORE_TESTS
-from diffattn.lab.report.claims.from_gradients import GRADIENT_TESTS
-from diffattn.lab.report.claims.from_studies import STUDY_TESTS
-from diffattn.lab.report.claims.from_text import LOSS_TESTS
+from diffattn.lab.report.claims.from_benchmarks import TIME_MEASURES
+from diffattn.lab.report.claims.from_evaluations import SCORE_MEASURES
+from diffattn.lab.report.claims.from_gradients import GRADIENT_MEASURES
+from diffattn.lab.report.claims.from_studies import STUDY_MEASURES
+from diffattn.lab.report.claims.from_text import LOSS_MEASURES
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.paper import paper_results
 
-TESTS = LOSS_TESTS | STUDY_TESTS | SCORE_TESTS | GRADIENT_TESTS | TIME_TESTS
+MEASURES = LOSS_MEASURES | STUDY_MEASURES | SCORE_MEASURES | GRADIENT_MEASURES | TIME_MEASURES
 CLAIMS = tuple(
-    Claim(**stated._asdict(), **vars(TESTS[stated.id]))
+    Claim(**stated._asdict(), **vars(MEASURES[stated.id]))
     for result in paper_results()
     for stated in result.claims
 )

@@ -45,7 +45,7 @@ Measure = Callable[[ClaimRecords], Measured | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimTest:
+class ClaimMeasure:
     """How a claim is measured, and where its record lies."""
 
     commands: Commands
@@ -57,7 +57,7 @@ class ClaimTest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim(ClaimTest):
+class Claim(ClaimMeasure):
     """One claim of a paper, in the words of its entry in ``papers.json``."""
 
     id: str

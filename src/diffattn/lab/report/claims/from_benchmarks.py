@@ -6,7 +6,7 @@ from typing import Any
 
 from diffattn.lab.records.results import BenchCase
 from diffattn.lab.report.claims import commands
-from diffattn.lab.report.claims.claim import ClaimTest, Measure, Measured
+from diffattn.lab.report.claims.claim import ClaimMeasure, Measure, Measured
 from diffattn.lab.report.claims.records import BENCHMARKS, ClaimRecords
 
 _Ratio = tuple[float, float, float]
@@ -95,18 +95,18 @@ def _ratios(
             yield case, min(ratios)
 
 
-def _time_test(suite: str, options: str, measure: Measure) -> ClaimTest:
-    return ClaimTest(
+def _time_claim(suite: str, options: str, measure: Measure) -> ClaimMeasure:
+    return ClaimMeasure(
         commands=commands.bench(suite, *filter(None, [options])),
         record=BENCHMARKS,
         measure=measure,
     )
 
 
-TIME_TESTS = {
-    "training-cost": _time_test("models", "", time_ratio("diff", mode="forward_backward")),
-    "forward-cost": _time_test("models", "", time_ratio("diff", mode="forward")),
-    "shared-latency": _time_test(
+TIME_MEASURES = {
+    "training-cost": _time_claim("models", "", time_ratio("diff", mode="forward_backward")),
+    "forward-cost": _time_claim("models", "", time_ratio("diff", mode="forward")),
+    "shared-latency": _time_claim(
         "models",
         "",
         time_ratio(
@@ -117,7 +117,7 @@ TIME_TESTS = {
             also=("generation", "prefill"),
         ),
     ),
-    "v2-decode": _time_test(
+    "v2-decode": _time_claim(
         "decode",
         "--attention v2",
         time_ratio("", mode="decode", suite="decode", attention="v2"),

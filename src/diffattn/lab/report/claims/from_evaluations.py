@@ -10,7 +10,7 @@ from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
-    ClaimTest,
+    ClaimMeasure,
     Measure,
     Measured,
     as_ratio,
@@ -182,15 +182,15 @@ def _explain(scores: _Scores, kind: str, differences: Sequence[float], sign: int
     return name_controls(control for control, low in lows.items() if low is None or low <= 0)
 
 
-def _score_test(
+def _score_claim(
     protocol: str,
     metric: str,
     by: Commands,
     *,
     better: Literal["below", "above"] = "above",
     **options: Any,
-) -> ClaimTest:
-    return ClaimTest(
+) -> ClaimMeasure:
+    return ClaimMeasure(
         commands=by,
         record=EVALUATIONS,
         protocol=protocol.removesuffix("_judge"),
@@ -198,16 +198,16 @@ def _score_test(
     )
 
 
-def _hallucination_test(parts: tuple[str, ...], *small: str) -> ClaimTest:
+def _hallucination_claim(parts: tuple[str, ...], *small: str) -> ClaimMeasure:
     data = "hallucination.data=ARTICLES"
     by = commands.evaluation(
         "table4", "hallucination", small=(data, *small), whole=(data,), then=commands.JUDGE
     )
-    return _score_test("hallucination_judge", "accuracy", by, parts=parts)
+    return _score_claim("hallucination_judge", "accuracy", by, parts=parts)
 
 
-def _outlier_test(metric: str) -> ClaimTest:
-    return ClaimTest(
+def _outlier_claim(metric: str) -> ClaimMeasure:
+    return ClaimMeasure(
         commands=commands.evaluation(
             "table5",
             "outliers",
@@ -227,15 +227,15 @@ _TABLE3 = commands.evaluation(
     whole=("attention_segments.haystack=BOOKS",),
 )
 
-SCORE_TESTS = {
-    "lm-tasks": _score_test(
+SCORE_MEASURES = {
+    "lm-tasks": _score_claim(
         "lm_tasks",
         "average",
         commands.evaluation(
             "table8", "lm_tasks", small=("lm_tasks.data=LM_EVAL",), whole=("lm_tasks.data=LM_EVAL",)
         ),
     ),
-    "needles": _score_test(
+    "needles": _score_claim(
         "needle",
         "recall",
         commands.evaluation(
@@ -246,15 +246,15 @@ SCORE_TESTS = {
         ),
         printed=("task", "N=6, R=2"),
     ),
-    "answer-attention": _score_test("attention_segments", "answer", _TABLE3),
-    "noise-attention": _score_test(
+    "answer-attention": _score_claim("attention_segments", "answer", _TABLE3),
+    "noise-attention": _score_claim(
         "attention_segments",
         "noise",
         _TABLE3,
         better="below",
         where={"weights": "absolute", "normalised": "global"},
     ),
-    "many-shot": _score_test(
+    "many-shot": _score_claim(
         "many_shot",
         "accuracy",
         commands.evaluation(
@@ -264,7 +264,7 @@ SCORE_TESTS = {
             whole=("many_shot.data=ICL",),
         ),
     ),
-    "order": _score_test(
+    "order": _score_claim(
         "order_robustness",
         "margin_greedy_trie",
         commands.evaluation(
@@ -275,13 +275,13 @@ SCORE_TESTS = {
         ),
         better="below",
     ),
-    "hallucination-summaries": _hallucination_test(("xsum", "cnn_dm", "multi_news")),
-    "hallucination-answers": _hallucination_test(
+    "hallucination-summaries": _hallucination_claim(("xsum", "cnn_dm", "multi_news")),
+    "hallucination-answers": _hallucination_claim(
         ("qasper", "hotpotqa", "2wikimqa"), "hallucination.dataset=qasper"
     ),
-    "outliers": _outlier_test("largest attention logit"),
-    "outliers-hidden": _outlier_test("largest hidden state"),
-    "quantised-logits": _score_test(
+    "outliers": _outlier_claim("largest attention logit"),
+    "outliers-hidden": _outlier_claim("largest hidden state"),
+    "quantised-logits": _score_claim(
         "quantized_logits",
         "change of hellaswag acc_norm",
         commands.evaluation(

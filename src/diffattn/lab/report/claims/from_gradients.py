@@ -3,7 +3,7 @@
 import math
 
 from diffattn.lab.report.claims import commands
-from diffattn.lab.report.claims.claim import ClaimTest, Measure, Measured
+from diffattn.lab.report.claims.claim import ClaimMeasure, Measure, Measured
 from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 
 
@@ -34,18 +34,18 @@ def gradient_factor(judgement: str) -> Measure:
     return measure
 
 
-def _gradient_test(judgement: str) -> ClaimTest:
-    return ClaimTest(
+def _gradient_claim(judgement: str) -> ClaimMeasure:
+    return ClaimMeasure(
         commands=commands.GRADIENT_FLOW,
         record=PLACES["gradient-flow"],
         measure=gradient_factor(judgement),
     )
 
 
-GRADIENT_TESTS = {
+GRADIENT_MEASURES = {
     # At small width alone the factor is 13, because of the head norm: values are small there.
-    "gradients": _gradient_test("level-large-values"),
-    "gradients-constant": _gradient_test("drift-width"),
-    "updates": _gradient_test("updates"),
-    "head-norm-scale": _gradient_test("norm-gain-large-values"),
+    "gradients": _gradient_claim("level-large-values"),
+    "gradients-constant": _gradient_claim("drift-width"),
+    "updates": _gradient_claim("updates"),
+    "head-norm-scale": _gradient_claim("norm-gain-large-values"),
 }

@@ -8,7 +8,7 @@ from diffattn.lab.catalog.models import UNIFORM_SECOND
 from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
-    ClaimTest,
+    ClaimMeasure,
     Measure,
     Measured,
     measure_row,
@@ -186,33 +186,33 @@ def _explain_scaling(
     return "" if is_exceeded else name_controls([UNIFORM_SECOND])
 
 
-def _scaling_test(axis: _Axis, kind: str) -> ClaimTest:
-    return ClaimTest(
+def _scaling_claim(axis: _Axis, kind: str) -> ClaimMeasure:
+    return ClaimMeasure(
         commands=commands.SCALING,
         record=PLACES["scaling"],
         measure=scaling_ratio(axis, kind),
     )
 
 
-def _recall_test(measure: Measure) -> ClaimTest:
-    return ClaimTest(commands=commands.RECALL, record=PLACES["recall"], measure=measure)
+def _recall_claim(measure: Measure) -> ClaimMeasure:
+    return ClaimMeasure(commands=commands.RECALL, record=PLACES["recall"], measure=measure)
 
 
-def _spike_test(metric: str) -> ClaimTest:
-    return ClaimTest(
+def _spike_claim(metric: str) -> ClaimMeasure:
+    return ClaimMeasure(
         commands=commands.STABILITY,
         record=PLACES["stability"],
         measure=stability_difference(metric, "diff_v2", "diff"),
     )
 
 
-STUDY_TESTS = {
-    "size": _scaling_test("parameters", "diff"),
-    "tokens": _scaling_test("tokens", "diff"),
-    "shared-parameters": _scaling_test("parameters", "shared_diff"),
-    "shared-tokens": _scaling_test("tokens", "shared_diff"),
-    "recall-can": _recall_test(recall_share("noisy_recall", "diff")),
-    "recall-sooner": _recall_test(recall_steps("noisy_recall", "diff")),
-    "v2-gradient-spikes": _spike_test("gradient_spike_share"),
-    "v2-loss-spikes": _spike_test("loss_spike_share"),
+STUDY_MEASURES = {
+    "size": _scaling_claim("parameters", "diff"),
+    "tokens": _scaling_claim("tokens", "diff"),
+    "shared-parameters": _scaling_claim("parameters", "shared_diff"),
+    "shared-tokens": _scaling_claim("tokens", "shared_diff"),
+    "recall-can": _recall_claim(recall_share("noisy_recall", "diff")),
+    "recall-sooner": _recall_claim(recall_steps("noisy_recall", "diff")),
+    "v2-gradient-spikes": _spike_claim("gradient_spike_share"),
+    "v2-loss-spikes": _spike_claim("loss_spike_share"),
 }

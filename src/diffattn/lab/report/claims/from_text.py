@@ -9,7 +9,7 @@ from diffattn.lab.catalog.models import SIDE_EFFECTS, TYPES, own_side_effects
 from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
-    ClaimTest,
+    ClaimMeasure,
     Measure,
     Measured,
     measure_row,
@@ -148,35 +148,35 @@ def _leads(
     return row["high"] is not None and row["high"] < 0
 
 
-def _loss_test(
+def _loss_claim(
     variant: str,
     baseline: str,
     *,
     part: str | None = None,
     study: _Study = "text",
-) -> ClaimTest:
-    return ClaimTest(
+) -> ClaimMeasure:
+    return ClaimMeasure(
         commands=_COMMANDS[study],
         record=PLACES[study],
         measure=loss_difference(variant, baseline, part=part, study=study),
     )
 
 
-LOSS_TESTS = {
-    "loss": _loss_test("diff", "softmax"),
-    "long-context": _loss_test("diff", "softmax", part="quarter_4"),
-    "context-recall": _loss_test("diff", "softmax", part="repeated_bigram"),
-    "head-norm": _loss_test("diff_no_norm", "diff"),
-    "head-norm-alone": _loss_test("softmax_wide_norm", "softmax_wide", study="ablations"),
-    "lambda-init-0.8": _loss_test("diff_lambda_08", "diff", study="ablations"),
-    "lambda-init-0.5": _loss_test("diff_lambda_05", "diff", study="ablations"),
-    "shared-loss": _loss_test("shared_diff", "softmax"),
-    "shared-rank": _loss_test("shared_diff_r2", "shared_diff_r16", study="rank"),
-    "v2-loss": _loss_test("diff_v2", "softmax"),
+LOSS_MEASURES = {
+    "loss": _loss_claim("diff", "softmax"),
+    "long-context": _loss_claim("diff", "softmax", part="quarter_4"),
+    "context-recall": _loss_claim("diff", "softmax", part="repeated_bigram"),
+    "head-norm": _loss_claim("diff_no_norm", "diff"),
+    "head-norm-alone": _loss_claim("softmax_wide_norm", "softmax_wide", study="ablations"),
+    "lambda-init-0.8": _loss_claim("diff_lambda_08", "diff", study="ablations"),
+    "lambda-init-0.5": _loss_claim("diff_lambda_05", "diff", study="ablations"),
+    "shared-loss": _loss_claim("shared_diff", "softmax"),
+    "shared-rank": _loss_claim("shared_diff_r2", "shared_diff_r16", study="rank"),
+    "v2-loss": _loss_claim("diff_v2", "softmax"),
     "v2-norm": replace(
-        _loss_test("diff_v2_norm", "diff_v2"),
+        _loss_claim("diff_v2_norm", "diff_v2"),
         commands=commands.TEXT._replace(laptop=None),  # no ablations at that scale
     ),
-    "v2-lambda": _loss_test("diff_v2_no_lambda", "diff_v2", study="ablations"),
-    "v2-pairing": _loss_test("diff_v2_across", "diff_v2", study="ablations"),
+    "v2-lambda": _loss_claim("diff_v2_no_lambda", "diff_v2", study="ablations"),
+    "v2-pairing": _loss_claim("diff_v2_across", "diff_v2", study="ablations"),
 }
