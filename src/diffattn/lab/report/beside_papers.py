@@ -31,6 +31,7 @@ from diffattn.lab.report.paper import PaperResult, paper_results
 from diffattn.lab.report.paper_charts import published_charts, published_table
 from diffattn.lab.report.sections.gradient_flow import over_width, read_gradient_flow_study
 from diffattn.lab.report.sections.gradient_flow_tables import judgement_table
+from diffattn.lab.report.sections.practical import practical_answers, read_practical_study
 from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.report.sections.scaling import loss_chart, read_scaling_study
 from diffattn.lab.report.sections.stability import over_rates, read_stability_study
@@ -42,6 +43,7 @@ _READERS = {
     "ablations": read_study,
     "rank": read_study,
     "recall": read_recall_study,
+    "practical": read_practical_study,
     "stability": read_stability_study,
     "scaling": read_scaling_study,
     "gradient-flow": read_gradient_flow_study,
@@ -217,6 +219,9 @@ def _study_elements(studies: Mapping[str, Any]) -> dict[str, list[Element]]:
         elements["v2"].append(chart)
     if (flow := finished.get("gradient-flow")) is not None:
         elements["gradients"] += [over_width(flow), judgement_table(flow)]
+    if (practical := finished.get("practical")) is not None:
+        for section, answer in practical_answers(practical).items():
+            elements[section] += answer
     for kind, section in (("text", "size"), ("ablations", "ablations"), ("rank", "shared")):
         for shown in (endpoints_table, rows_table):
             if kind in finished and (compared := shown(finished[kind])) is not None:

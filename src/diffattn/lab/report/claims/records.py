@@ -22,6 +22,7 @@ PLACES = {
     "ablations": "published/ablations",
     "rank": "published/rank",
     "recall": "published/recall",
+    "practical": "published/practical",
     "stability": "published/stability",
     "scaling": "published/scaling",
     "gradient-flow": "published/gradient_flow",
@@ -40,6 +41,7 @@ class ClaimRecords:
     ablations: Mapping[str, Any] | None = None
     rank: Mapping[str, Any] | None = None
     recall: Mapping[str, Any] | None = None
+    practical: Mapping[str, Any] | None = None
     stability: Mapping[str, Any] | None = None
     scaling: Mapping[str, Any] | None = None
     gradient_flow: Mapping[str, Any] | None = None

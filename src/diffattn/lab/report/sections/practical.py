@@ -1,4 +1,4 @@
-"""The page of a practical study: a section per claim of the paper, with one figure or table."""
+"""The page of a practical study: a figure or table per claim of the paper."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +39,14 @@ _GROUPS = {
     "noise": "Noise",
     "bos": "BOS",
     "queries": "Questions",
+}
+_QUESTIONS = {
+    "needles": "Does it find more keys?",
+    "attention": "Does attention lie on the answer?",
+    "quantised": "Does it need fewer bits?",
+    "hallucination": "Does it answer what the context does not support?",
+    "many-shot": "Does it learn from more examples?",
+    "order": "Does the order of examples matter?",
 }
 _PAIRS, _LENGTHS = (1, 2, 4, 6), (1, 2, 4)
 _BITS, _SHOTS = (3, 4, 6, 8, 16), (0, 1, 2, 4, 8, 16, 23, 47)
@@ -81,7 +89,15 @@ def practical_document(study: Study) -> Document:
     verdict: list[Element] = unfinished("counted")
     if results is not None:
         verdict = [Bullets(sentences(results), role="verdict")]
-        sections = _sections(study)
+        sections = [
+            Section(
+                "differences", "What differs from softmax attention?", [difference_table(results)]
+            ),
+            *(
+                Section(key, _QUESTIONS[key], elements)
+                for key, elements in practical_answers(study).items()
+            ),
+        ]
     return study_document(
         study,
         "practical",
@@ -116,7 +132,8 @@ def sentences(results: dict[str, Any]) -> list[str]:
     return items
 
 
-def _sections(study: Study) -> list[Section]:
+def practical_answers(study: Study) -> dict[str, list[Element]]:
+    """Charts and tables of a finished study, by the result of the paper that they belong to."""
     pairs = [(f"{p} of {_times(x)}", f"found_{p}_x{x}") for x in _LENGTHS for p in _PAIRS]
     invented = [(f"{p} of {_times(x)}", f"unsupported_{p}_x{x}") for x in _LENGTHS for p in (4, 6)]
     groups = [(name, f"attention_size_{group}") for group, name in _GROUPS.items()]
@@ -143,28 +160,19 @@ def _sections(study: Study) -> list[Section]:
         "the last columns of the first map alone."
     )
     by_order = "16 examples in eight orders. A reader that counts labels has 0 in both columns."
-    answers: dict[str, tuple[str, list[Element]]] = {
-        "differences": ("What differs from softmax attention?", [difference_table(study.results)]),
-        "found": (
-            "Does it find more keys?",
-            [lengths, _table(study, "lookup", "Share of keys found: pairs of context.", pairs)],
-        ),
-        "attention": (
-            "Does attention lie on the answer?",
-            [_table(study, "lookup", size, [*groups, *first_map])],
-        ),
-        "bits": ("Does it need fewer bits?", [bits]),
-        "unsupported": (
-            "Does it answer what the context does not support?",
-            [_table(study, "lookup", "Share of absent keys answered: pairs of context.", invented)],
-        ),
-        "shots": ("Does it learn from more examples?", [shots]),
-        "order": (
-            "Does the order of examples matter?",
-            [_table(study, "many_shot", by_order, [*orders, ("After 23", "shots_23")])],
-        ),
+    return {
+        "needles": [
+            lengths,
+            _table(study, "lookup", "Share of keys found: pairs of context.", pairs),
+        ],
+        "attention": [_table(study, "lookup", size, [*groups, *first_map])],
+        "quantised": [bits],
+        "hallucination": [
+            _table(study, "lookup", "Share of absent keys answered: pairs of context.", invented)
+        ],
+        "many-shot": [shots],
+        "order": [_table(study, "many_shot", by_order, [*orders, ("After 23", "shots_23")])],
     }
-    return [Section(key, title, elements) for key, (title, elements) in answers.items()]
 
 
 def _times(factor: int) -> str:
@@ -234,9 +242,8 @@ def _chart(
     )
 
 
-def difference_table(results: dict[str, Any] | None) -> Table:
+def difference_table(results: dict[str, Any]) -> Table:
     """Tabulate the measures that count: each model less softmax attention."""
-    assert results is not None
     rows = []
     for task in results["tasks"].values():
         for x in task["differences"]:
