@@ -44,7 +44,8 @@ BOTH = [  # of both functions
     ({"k": zeros(B, S, HKV, 2, D, dtype=torch.bfloat16)},
      "k must have q's dtype torch.float32, got torch.bfloat16."),
     ({"k": zeros(B, S, HKV, 2, D, device="meta")}, "k must be on cpu like q, got meta."),
-    ({"lam": 0.5}, "lam must be a tensor, got 0.5."),
+    ({"lam": "0.5"}, "lam must be a number or a tensor, got '0.5'."),
+    ({"lam": float("nan")}, "lam must be a finite real number, got nan."),
     ({"lam": zeros(dtype=torch.float64)}, "lam must be float32, got torch.float64."),
     ({"lam": zeros(T)}, "lam must be broadcastable to [B, T, H] = [2, 3, 4], got [3]."),
     ({"lam": torch.tensor([0.1, float("nan"), 0.3, 0.4])}, "lam must not be NaN, got NaN."),
@@ -124,6 +125,6 @@ def test_infinite_lambda_is_the_callers_business():
 
 def test_errors_are_ours_and_value_errors():
     with pytest.raises(DiffAttnError):
-        diff_attention(**arguments(lam=0.5))
+        diff_attention(**arguments(lam="0.5"))
     with pytest.raises(ValueError, match="lam must be"):
-        diff_attention(**arguments(lam=0.5))
+        diff_attention(**arguments(lam="0.5"))

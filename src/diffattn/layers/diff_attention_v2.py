@@ -54,18 +54,20 @@ class DiffAttentionV2(AttentionLayer):
 
 
 def token_lambda_logits(projection: nn.Module, x: Tensor) -> Tensor:
-    """A projection of every token, computed in the dtype of its weight, which may be wider.
+    """A projection of every token, computed in the dtype of its weights, which may be wider.
 
     Hugging Face loads it in float32 where the rest is float16, and leaves it whole where the rest
     is quantised.
 
     Args:
-        projection: ``nn.Linear``, or what an adapter or a quantiser made of it.
+        projection: ``nn.Linear``, or any module in its place. Without floating weights, as of
+            quantised layers, it gets ``x`` as it is.
         x: ``[B, T, hidden_size]``.
 
     Returns:
         ``[B, T, H]``.
     """
-    weight: Any = projection.weight
-    dtype = weight.dtype
-    return projection(x.to(dtype) if dtype.is_floating_point else x)
+    weight = getattr(projection, "weight", None)  # of some quantised layers a method
+    if not isinstance(weight, Tensor):
+        weight = next((p for p in projection.parameters() if p.is_floating_point()), x)
+    return projection(x.to(weight.dtype) if weight.is_floating_point() else x)

@@ -1,6 +1,6 @@
 """Shared DIFF attention: one base projection for both maps, and a low-rank update for each."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -98,21 +98,38 @@ class SharedDiffAttention(DiffAttention):
             head_norm_eps=getattr(self.head_norm, "eps", 1e-5),
             qkv_bias=self.qkv_bias,
             qk_norm_eps=getattr(self.q_norm, "eps", None),
-        ).to(device=self.v_proj.weight.device)
+        ).to(device=self.q_up.device)
         state = {
             name: value.clone()
             for name, value in self.state_dict().items()
-            if not name.startswith(("q_", "k_")) or "norm" in name
+            if not name.startswith(("q_", "k_", "v_", "o_")) or "norm" in name
         }
-        for name, base, down, up in (
-            ("q_proj", self.q_proj, self.q_down_proj, self.q_up),
-            ("k_proj", self.k_proj, self.k_down_proj, self.k_up),
-        ):
-            state[f"{name}.weight"] = folded_weight(base.weight, down.weight, up)
+        for name, up in (("q", self.q_up), ("k", self.k_up)):
+            base, bias = _matrix(getattr(self, f"{name}_proj"), self.hidden_size, up)
+            down, _ = _matrix(getattr(self, f"{name}_down_proj"), self.hidden_size, up)
+            state[f"{name}_proj.weight"] = folded_weight(base, down, up)
             if self.qkv_bias:
-                state[f"{name}.bias"] = for_both_maps(base.bias, up.shape[0])
+                state[f"{name}_proj.bias"] = for_both_maps(cast(Tensor, bias), up.shape[0])
+        for name, width in (("v", self.hidden_size), ("o", self.num_heads * self.value_dim)):
+            state[f"{name}_proj.weight"], bias = _matrix(
+                getattr(self, f"{name}_proj"), width, self.q_up
+            )
+            if self.qkv_bias and name == "v":
+                state["v_proj.bias"] = bias
         folded.load_state_dict(state, assign=True)
         return folded.train(self.training)
+
+
+def _matrix(projection: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a projection: of any module what it makes of unit vectors and of zeros."""
+    if type(projection) is nn.Linear:
+        return (
+            projection.weight.clone(),
+            None if projection.bias is None else projection.bias.clone(),
+        )
+    unit = torch.eye(width, dtype=like.dtype, device=like.device)
+    bias = projection(torch.zeros_like(unit[0]))
+    return (projection(unit) - bias).mT.contiguous(), bias
 
 
 def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:

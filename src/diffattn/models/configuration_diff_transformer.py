@@ -13,12 +13,13 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from diffattn.errors import ConfigError, did_you_mean, shown
-from diffattn.models.config.numbers import as_float
+from diffattn.models.config.attention_types import attention_facts
 from diffattn.models.config.settings import OPTIONS, ModelSettings
 from diffattn.models.remote_code.saving import NamesItsCode
 from diffattn.models.twins import Twin
 from diffattn.models.twins import twin as matched_twin
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
+from diffattn.ops.inputs.numbers import as_float, plain
 
 _TENSOR_PARALLEL = {
     "layers.*.self_attn.q_proj": "colwise",
@@ -71,12 +72,12 @@ def heads_of_one_copy() -> Iterator[None]:
 
 
 def _checked_in_one_line(cls: type) -> type:
-    """Before the strict base class checks a type, whole numbers become floats where those are
-    meant; after it, its error of two lines becomes a ConfigError."""
+    """Before the strict base class checks a type, numpy's numbers become Python's, and whole ones
+    floats where those are meant; after it, its error of two lines becomes a ConfigError."""
     checked_setattr: Any = cls.__setattr__
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
-        value = as_float(value) if name in _FLOATS else value
+        value = as_float(plain(value)) if name in _FLOATS else plain(value)
         try:
             checked_setattr(self, name, value)
         except StrictDataclassFieldValidationError as error:
@@ -159,15 +160,25 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
         if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
+        self._check_derived_heads(given)
         # Checked here, and by the strict class again, which would wrap the error.
         ModelSettings.__post_init__(self)
         # No property: some versions of transformers add the tied embedding to it.
         self.base_model_tp_plan = self._tensor_parallel_plan()
         PreTrainedConfig.__post_init__(self, **kwargs)
-        for name, value in given.items():  # from to_dict or config.json
+
+    def _check_derived_heads(self, given: dict[str, Any]) -> None:
+        """Refuse head counts, from ``to_dict`` or by Hugging Face's names, that contradict ours."""
+        attention_facts(type(self).__name__, self.attention_type)
+        if self.num_kv_heads is None:
+            self.num_kv_heads = self.num_heads
+        for name, value in given.items():
             if value != getattr(self, name):
-                must = f"{name} must be {getattr(self, name)}, as follows from num_heads and"
-                raise self._error(f"{must} num_kv_heads", value)
+                raise self._error(
+                    f"{name} must be {getattr(self, name)}, as follows from num_heads = "
+                    f"{self.num_heads} and num_kv_heads = {self.num_kv_heads}, which set the heads",
+                    value,
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """All settings, with the two head counts that other libraries read there.

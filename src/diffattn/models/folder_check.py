@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from diffattn.errors import CheckpointError, short
 from diffattn.models.accounting import parameter_count
-from diffattn.models.config.numbers import LARGEST_COUNT
 from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
 from diffattn.models.weight_files import Find, Weights, weights_of
+from diffattn.ops.inputs.numbers import LARGEST_COUNT
 
 _SETTINGS = (
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",

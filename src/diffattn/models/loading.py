@@ -13,11 +13,11 @@ from transformers.utils import cached_file, logging
 from diffattn.errors import CheckpointError, ConfigError, first_line, shown
 from diffattn.files.manifest import MANIFEST, verify_manifest
 from diffattn.models.checkpoint_folder import checkpoint_folder
-from diffattn.models.config.numbers import is_whole
 from diffattn.models.folder_check import check_folder
 from diffattn.models.hub import name_or_cached
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.weight_files import files_in
+from diffattn.ops.inputs.numbers import is_whole
 
 
 def load_model(
@@ -80,6 +80,12 @@ def load_model(
     with quiet(), _as_checkpoint_error(f"{name_or_path}: must hold a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), **source)
     return model.eval(), tokenizer
+
+
+def known_tokens(network: Any) -> int:
+    """Rows of the embedding, which a quantiser may have packed or an adapter wrapped."""
+    embedding = network.get_input_embeddings()
+    return getattr(embedding, "num_embeddings", None) or len(embedding.weight)
 
 
 def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:

@@ -33,14 +33,20 @@ from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models.attention import cached_attention
 from diffattn.models.attention.continuous_batching import BatchesContinuously
 from diffattn.models.attention.kernels import AttentionMapRecorder
-from diffattn.models.attention.masks import kernel_mask, key_mask, padded_to_cache, positions
+from diffattn.models.attention.masks import (
+    kernel_mask,
+    key_mask,
+    padded_to_cache,
+    positions,
+)
 from diffattn.models.attention.paged_cache import paged_batch
 from diffattn.models.chunked_loss import IGNORED, next_token_losses
-from diffattn.models.config.input_checks import check_embeds, check_ids, check_positions
+from diffattn.models.config.input_checks import check_embeds, checked_ids, checked_positions
 from diffattn.models.config.known_names import check_known
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.remote_code.saving import SavesItsCode
+from diffattn.ops.inputs.numbers import plain
 
 
 @dataclass
@@ -169,10 +175,11 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
 
         Args:
             input_ids: int64 ``[B, T]``; or ``inputs_embeds`` ``[B, T, hidden_size]``.
-            attention_mask: ``[B, keys]``, non-zero where a token is real; or ``[B or 1, 1, T,
-                keys]``, True where a key is seen, or added to its score.
-            position_ids: int64 ``[B or 1, T]``, from 0. Without mask and cache, restarts mark
-                documents of packed rows (flash kernels: of one row, from one position). Default:
+            attention_mask: ``[B, keys]``, 0 at padding, else 1 or, without a cache, the number of
+                the document; or ``[B or 1, 1, T, keys]``, True where a key is seen, or added to
+                its score.
+            position_ids: int ``[B or 1, T]``, from 0. Without mask and cache, a document of a
+                packed row begins where they start again at 0 (flash kernels: of one row). Default:
                 counted from the cache's length.
             **kwargs: ``output_hidden_states``; ``output_attentions`` (per layer A1 − λA2
                 ``[B, H, T, S]``); ``output_attention_maps`` (A1 and A2, ``[B, H, 2, T, S]``);
@@ -187,11 +194,11 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             raise ConfigError(
                 f"DiffTransformer: input_ids or inputs_embeds must be given, got {got}."
             )
-        check_ids("input_ids", input_ids, below=self.config.vocab_size)
+        input_ids = checked_ids("input_ids", input_ids, below=self.config.vocab_size)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         check_embeds(inputs_embeds, self.config.hidden_size)
-        check_positions(position_ids, *inputs_embeds.shape[:2])
+        position_ids = checked_positions(position_ids, *inputs_embeds.shape[:2])
         mask, position_ids = self._mask_and_positions(
             attention_mask, position_ids, past_key_values, inputs_embeds, kwargs
         )
@@ -230,9 +237,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         if position_ids is None:
             position_ids = positions(inputs_embeds, cache, cu_seqlens)
         if self.config._attn_implementation != cached_attention.IMPLEMENTATION:
-            kwargs["position_ids"] = position_ids  # by which flash kernels tell documents apart
-            mask = kernel_mask(
-                self.config, attention_mask, position_ids, cache, inputs_embeds, kwargs
+            mask, kwargs["position_ids"] = kernel_mask(
+                self.config, attention_mask, position_ids, cache, inputs_embeds
             )
         elif kwargs.get("cache") is not None:
             mask = paged_batch(inputs_embeds.shape[1], kwargs)
@@ -293,6 +299,7 @@ class DiffTransformerForCausalLM(
             use_cache=use_cache,
             **kwargs,
         )
+        logits_to_keep = plain(logits_to_keep)
         if isinstance(logits_to_keep, int):
             if logits_to_keep < 0:
                 raise ShapeError(
@@ -304,8 +311,11 @@ class DiffTransformerForCausalLM(
         if labels is None:
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
-            for name, ids in (("labels", labels), ("shift_labels", kwargs.get("shift_labels"))):
-                check_ids(name, ids, below=self.vocab_size, ignored=True)
+            limits: Any = {"below": self.vocab_size, "ignored": True}
+            labels = checked_ids("labels", labels, **limits)
+            if "shift_labels" in kwargs:
+                shifted = checked_ids("shift_labels", kwargs["shift_labels"], **limits)
+                kwargs["shift_labels"] = shifted
             if self.loss_chunk_tokens is None:
                 logits = self.lm_head(hidden[:, logits_to_keep])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
@@ -332,7 +342,7 @@ class DiffTransformerForCausalLM(
         """The loss as ``loss_function`` defines it, and the loss of every token."""
         assert self.loss_chunk_tokens is not None
         losses = next_token_losses(
-            hidden, self.lm_head, labels, self.loss_chunk_tokens, shift_labels
+            hidden, self.lm_head, labels, plain(self.loss_chunk_tokens), shift_labels
         )
         if num_items_in_batch is None:
             targets = labels[:, 1:] if shift_labels is None else shift_labels

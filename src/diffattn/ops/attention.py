@@ -15,11 +15,10 @@ from diffattn.ops.backends import (
     reference,
 )
 from diffattn.ops.inputs import backends
-from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.inputs.validation import (
+    checked_lambda,
+    checked_mask,
     checked_scale,
-    validate_lambda,
-    validate_mask,
     validate_queries_keys,
     validate_rows,
     validate_values,
@@ -43,7 +42,7 @@ def diff_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    lam: Tensor,
+    lam: Tensor | float,
     *,
     scale: float | None = None,
     causal: bool = True,
@@ -65,7 +64,8 @@ def diff_attention(
         k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
             Query head i reads key/value head ``i // (H // Hkv)``, each map its own keys.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
-        lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
+        lam: λ, a number, or float32 and broadcastable to ``[B, T, H]`` (float64 too when ``q`` is
+            float64).
         scale: s, dimensionless, finite. Default ``D ** -0.5``.
         causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
@@ -87,11 +87,10 @@ def diff_attention(
         BackendError: The named backend cannot run these inputs here.
     """
     where = "diff_attention"
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     validate_queries_keys(where, q, k)
     validate_values(where, q, k, v)
-    validate_lambda(where, q, lam)
-    validate_mask(where, q, k, mask)
+    lam = checked_lambda(where, q, lam)
+    mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v, lam)
     name = backends.resolve(where, backend, inputs)
     if not (q.numel() and k.numel()):
@@ -104,7 +103,7 @@ def diff_attention(
 def diff_attention_maps(
     q: Tensor,
     k: Tensor,
-    lam: Tensor,
+    lam: Tensor | float,
     *,
     rows: Tensor | None = None,
     scale: float | None = None,
@@ -127,7 +126,7 @@ def diff_attention_maps(
     Args:
         q: ``[B, T, H, 2, D]``.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, dtype of ``q``.
-        lam: λ, float32, broadcastable to ``[B, T, H]``.
+        lam: λ, a number, or float32 and broadcastable to ``[B, T, H]``.
         rows: int64 ``[R]``, query positions in [0, T). Default: all.
         scale: As in :func:`diff_attention`, likewise the other options.
         causal: Bottom-right aligned.
@@ -144,9 +143,8 @@ def diff_attention_maps(
     """
     where = "diff_attention_maps"
     validate_queries_keys(where, q, k)
-    validate_lambda(where, q, lam)
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    validate_mask(where, q, k, mask)
+    lam = checked_lambda(where, q, lam)
+    mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     if rows is not None:
         validate_rows(where, rows, q)
     scale = checked_scale(where, scale, q)

@@ -1,6 +1,7 @@
 """A few queries per sequence against a paged cache: the public operator and its definition."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -10,10 +11,10 @@ from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.inputs.validation import (
+    checked_lambda,
+    checked_mask,
     checked_scale,
     validate_block_table,
-    validate_lambda,
-    validate_mask,
     validate_pages,
 )
 
@@ -22,7 +23,7 @@ def paged_decode(
     q: Tensor,
     k_pages: Tensor,
     v_pages: Tensor,
-    lam: Tensor,
+    lam: Tensor | float,
     *,
     block_table: Tensor,
     kv_lengths: Tensor,
@@ -47,7 +48,8 @@ def paged_decode(
         k_pages: ``[pages, page size, Hkv, 2, D]``, dtype of ``q``, or without the axis of maps if
             both share keys. The channels must be contiguous, other strides are free.
         v_pages: ``[pages, page size, Hkv, Dv]``, likewise.
-        lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
+        lam: λ, a number, or float32 and broadcastable to ``[B, T, H]`` (float64 too when ``q`` is
+            float64).
         block_table: int32 ``[B, table pages]``. Entries of keys from L on are not read. A page
             outside the pool is an error on CPU; elsewhere the nearest page of the pool is read.
         kv_lengths: int32 ``[B]``, L, at most table pages times page size; checked likewise.
@@ -67,10 +69,9 @@ def paged_decode(
     """
     where = "paged_decode"
     validate_pages(where, q, k_pages, v_pages)
-    validate_lambda(where, q, lam)
+    lam = checked_lambda(where, q, lam)
     validate_block_table(where, q, k_pages, block_table, kv_lengths)
-    mask = AttentionMask(causal, window, None, kv_lengths)
-    validate_mask(where, q, k_pages, AttentionMask(causal, window))
+    mask = replace(checked_mask(where, q, k_pages, causal, window), kv_lengths=kv_lengths)
     scale = checked_scale(where, scale, q)
     inputs = backends.describe(q, k_pages, v_pages, lam)
     name = backends.resolve(where, backend, inputs)

@@ -11,11 +11,11 @@ from diffattn.ops.backends.sdpa import attend
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
 from diffattn.ops.inputs.validation import (
+    checked_mask,
     checked_scale,
     validate_dtype,
     validate_heads,
     validate_like,
-    validate_mask,
     validate_rows,
     validate_tensor,
     validate_values,
@@ -63,9 +63,8 @@ def softmax_attention(
         BackendError: The named backend cannot run these inputs here.
     """
     where = "softmax_attention"
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     _validate(where, q, k, v)
-    validate_mask(where, q, k, mask)
+    mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v)
     name = backends.resolve(where, backend, inputs)
     if not (q.numel() and k.numel()):
@@ -110,8 +109,7 @@ def softmax_attention_maps(
     """
     where = "softmax_attention_maps"
     _validate(where, q, k, k)
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    validate_mask(where, q, k, mask)
+    mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     if rows is not None:
         validate_rows(where, rows, q)
     scale = checked_scale(where, scale, q)

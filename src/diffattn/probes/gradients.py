@@ -91,7 +91,7 @@ class GradientProbe:
                 u = [self._update(p) for p in matrices]
                 row[name] = {"gradient": _rms(g), "update": _rms(u)}
                 row[name]["slope"] = float(sum((a * b).sum() for a, b in zip(g, u, strict=True)))
-                if name in ("q", "k") and _has_two_maps(layer.self_attn, name):
+                if name in ("q", "k") and _has_two_maps(layer.self_attn, name, matrices):
                     maps = (
                         x[0].view(-1, 2, layer.self_attn.head_dim, x[0].shape[1]).unbind(1)
                         for x in (g, u)
@@ -109,18 +109,23 @@ class GradientProbe:
 
 
 def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
-    matrices = {name: [getattr(layer.self_attn, f"{name}_proj").weight] for name in MATRICES}
-    return matrices | {FEED_FORWARD: [p for p in layer.mlp.parameters() if p.ndim == 2]}
+    """What is trained of every projection, which may be any module, for example an adapter's."""
+    parts = {name: getattr(layer.self_attn, f"{name}_proj") for name in MATRICES}
+    return {
+        name: matrices
+        for name, part in (parts | {FEED_FORWARD: layer.mlp}).items()
+        if (matrices := [p for p in part.parameters() if p.ndim == 2 and p.requires_grad])
+    }
 
 
-def _has_two_maps(attention: Any, name: str) -> bool:
+def _has_two_maps(attention: Any, name: str, matrices: list[nn.Parameter]) -> bool:
     """Whether a projection's rows are those of two maps, ``[heads, 2, D]``."""
     maps, heads = {
         "q": (attention.query_maps, attention.num_heads),
         "k": (attention.key_maps, attention.num_kv_heads),
     }[name]
-    rows = getattr(attention, f"{name}_proj").weight.shape[0]
-    return maps == 2 and rows == 2 * heads * attention.head_dim
+    rows = 2 * heads * attention.head_dim
+    return maps == 2 and [len(p) for p in matrices] == [rows]
 
 
 def _rms(parts: list[Tensor]) -> float:

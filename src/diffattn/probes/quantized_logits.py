@@ -10,6 +10,7 @@ from transformers.masking_utils import eager_mask
 
 from diffattn.errors import ConfigError
 from diffattn.models.config.known_names import check_known
+from diffattn.ops.inputs.numbers import is_whole
 from diffattn.probes.attention_rows import (
     OTHER_ATTENTION,
     attention_implementation,
@@ -160,6 +161,6 @@ def _attend(
 
 
 def _require_known(bits: int, granularity: str) -> None:
-    if not isinstance(bits, int) or not 2 <= bits <= UNQUANTIZED_BITS:
+    if not is_whole(bits) or not 2 <= bits <= UNQUANTIZED_BITS:
         raise ConfigError(f"quantized logits: bits must be from 2 to 16, got {bits!r}.")
     check_known("quantized logits", "granularity", granularity, GRANULARITIES)

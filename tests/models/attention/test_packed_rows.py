@@ -214,25 +214,108 @@ def test_kernels_without_a_mask_take_one_packed_row(make_config, build, ids, lik
         model(ids, attention_mask=padding, position_ids=positions)
 
 
-@pytest.mark.parametrize(
-    ("positions", "got"), [([3, 4, 5, 0, 1, 2], "0 and 3"), ([0, 1, 2, 10, 11, 12], "0 and 10")]
-)
-def test_kernels_without_a_mask_take_documents_from_one_position(
-    make_config, build, ids, like_flash, monkeypatch, positions, got
+@pytest.mark.parametrize("positions", [[3, 4, 5, 0, 1, 2], [7, 8, 9, 0, 3, 4]])
+def test_kernels_without_a_mask_are_told_where_documents_begin(
+    make_config, build, ids, like_flash, assert_only_rounding, positions
 ):
-    """transformers begins a document where the least position stands, and there alone."""
+    """transformers looks for the least position, which is not where the first document begins."""
     model = build(make_config("diff"))
-    model.set_attn_implementation(like_flash)
     row, positions = ids[:1, :6], torch.tensor([positions])
-    with pytest.raises(ConfigError, match=f"each must begin there, got {got}"):
-        model(row, position_ids=positions)
-    borders = torch.tensor([0, 3, 6], dtype=torch.int32)
-    known_borders = {"cu_seq_lens_q": borders, "cu_seq_lens_k": borders}
-    with pytest.raises(ConfigError, match=f"each must begin there, got {got}"):
-        model(row, position_ids=positions, **known_borders)  # not enough for them
+
+    def separate(m):
+        with torch.no_grad():
+            parts = (slice(3), slice(3, None))
+            out = [m(row[:, x], position_ids=positions[:, x], attention_mask=torch.ones(1, 3))
+                   for x in parts]  # fmt: skip
+        return [torch.cat([x.logits for x in out], dim=1)]
+
+    model.set_attn_implementation(like_flash)
     with torch.no_grad():
-        model(row, position_ids=positions, **known_borders, max_length_q=3, max_length_k=3)
-        model(row, position_ids=torch.tensor([[7, 8, 9, 7, 8, 7]]))
-        # An engine's, which knows its sequences, wherever they stand.
-        monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, like_flash)
-        model(row, position_ids=positions)
+        packed = model(row, position_ids=positions).logits
+    model.set_attn_implementation("diffattn")
+    assert_only_rounding([packed], model, separate)
+
+
+UNBROKEN = {
+    "jump by one token left out": [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11],
+    "jump back": [0, 1, 2, 30, 31, 32, 3, 4, 5, 6, 7],
+    "in threes": [i // 3 for i in range(11)],
+    "an image of equal positions": [0, 1, 2, 2, 2, 2, 2, 3, 4, 5, 6],
+    "all equal": [0] * 11,
+    "from elsewhere": [7, 8, 9, 7, 8, 9, 7, 8, 9, 10, 11],
+}
+
+
+@pytest.mark.sampled(one_of=4)
+@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager", "like flash"])
+@pytest.mark.parametrize("positions", UNBROKEN.values(), ids=UNBROKEN)
+def test_positions_that_jump_or_repeat_are_one_document(
+    attention_type, make_config, build, ids, implementation, like_flash, name, positions
+):
+    model = build(make_config(attention_type))
+    positions = torch.tensor([positions])
+    with implementation(model, like_flash if name == "like flash" else name), torch.no_grad():
+        for rows in (ids[:1], ids):
+            plain = model(rows, position_ids=positions, use_cache=False).logits
+            masked = model(rows, position_ids=positions, attention_mask=torch.ones_like(rows))
+            assert torch.equal(plain, masked.logits)
+
+
+def test_compiled_code_takes_jumps_and_repetitions_for_one_document(make_config, build, ids):
+    model = build(make_config("diff", num_hidden_layers=1))
+    torch._dynamo.reset()
+    step = torch.compile(model.forward, fullgraph=True, backend="eager")
+    for positions in UNBROKEN.values():
+        positions = torch.tensor([positions]).expand(2, -1)
+        with torch.no_grad():
+            compiled = step(ids, position_ids=positions, use_cache=False).logits
+            plain = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits
+        torch.testing.assert_close(compiled, plain)
+
+
+NUMBERED = {
+    "neat packing": ([[1, 1, 1, 1, 2, 3, 3, 3, 3, 3, 0]], [0, 4, 5, 10]),
+    "padding before": ([[0, 0, 4, 4, 2, 2, 2, 2, 1, 1, 1]], [2, 4, 8, 11]),
+    "one token each": ([list(range(1, 12))], list(range(12))),
+}
+
+
+@pytest.mark.sampled(one_of=4)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
+@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
+@pytest.mark.parametrize(("mask", "borders"), NUMBERED.values(), ids=NUMBERED)
+def test_a_mask_may_number_documents(
+    model, ids, implementation, assert_only_rounding, name, mask, borders, dtype
+):
+    mask = torch.tensor([*mask, [1, 1] + [2] * 9], dtype=dtype)
+    with implementation(model, name), torch.no_grad():
+        packed = model(ids, attention_mask=mask).logits
+    real = packed[:1, borders[0] : borders[-1]], packed[1:]
+    first, second = by_documents(ids[:1], [borders]), by_documents(ids[1:], [[0, 2, 11]])
+    assert_only_rounding(real, model, lambda m: [*first(m), *second(m)])
+
+
+def test_masks_whose_numbers_mean_nothing_are_refused(make_config, build, ids, implementation):
+    model = build(make_config("diff_v2"))
+    cache = model(ids[:1, :4], use_cache=True).past_key_values
+    for name in ("diffattn", "sdpa"):
+        with implementation(model, name):
+            for numbers, got in (([[1, 1, 2, 2, 1]], "one piece, got the numbers"),
+                                 ([[-10000.0, 0, 0, 0, 0]], "got -10000 to 0"),
+                                 ([[0.5, 1, 1, 2, 2]], "got 0.5 to 2")):  # fmt: skip
+                with pytest.raises(ConfigError, match=got):
+                    model(ids[:1, :5], attention_mask=torch.tensor(numbers))
+            with pytest.raises(ConfigError, match="without a cache, got 1 to 2"):
+                model(ids[:1, 4:5], attention_mask=torch.tensor([[1, 1, 2, 2, 2]]),
+                      past_key_values=cache)  # fmt: skip
+
+
+def test_compiled_code_refuses_masks_that_number_documents(make_config, build, ids):
+    """It cannot look before it computes."""
+    model = build(make_config("diff", num_hidden_layers=1))
+    torch._dynamo.reset()
+    step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
+    mask = torch.ones_like(ids)
+    step(ids, attention_mask=mask, use_cache=False)
+    with pytest.raises(RuntimeError, match="in compiled code an attention_mask must be 0 or 1"):
+        step(ids, attention_mask=mask * 2, use_cache=False)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from transformers import AutoConfig
 
@@ -9,6 +10,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.config.settings import OPTIONS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.ops.inputs.numbers import plain
 from model_folders import edit_config
 
 # Heads of the one attention call under Hugging Face's kernels, in units of num_heads and
@@ -208,3 +210,33 @@ def test_hugging_face_keywords_still_work():
     assert str(config.dtype) == "torch.bfloat16"
     assert config._attn_implementation == "sdpa"
     assert config.rope_parameters["rope_theta"] == 500.0
+
+
+@pytest.mark.parametrize("hidden_size", [64, 384, 512])
+@pytest.mark.parametrize("names", [("num_attention_heads",), ("num_key_value_heads",),
+                                   ("num_attention_heads", "num_key_value_heads")])  # fmt: skip
+def test_hugging_faces_names_of_heads_are_told_ours(attention_type, hidden_size, names):
+    """Before the sizes that follow from heads which were not asked for."""
+    match = (
+        f"^DiffTransformerConfig: {names[0]} must be .* num_heads = 6 and num_kv_heads = 6, which"
+    )
+    with pytest.raises(ConfigError, match=match):
+        DiffTransformerConfig(
+            attention_type=attention_type, hidden_size=hidden_size, **dict.fromkeys(names, 8)
+        )
+
+
+def test_settings_may_be_numbers_of_numpy(tmp_path):
+    """They are saved as plain ones."""
+    numbers = {
+        "hidden_size": np.int64(64), "num_heads": np.uint8(4), "num_hidden_layers": np.int32(2),
+        "rms_norm_eps": np.float32(0.5), "head_norm": np.bool_(False), "pad_token_id": np.int16(3),
+        "lambda_init": np.array([0.25, 0.5]), "eos_token_id": [np.int64(2)],
+        "rope_parameters": {"rope_type": "default", "rope_theta": np.float32(500)},
+    }  # fmt: skip
+    config = DiffTransformerConfig(**numbers)
+    assert type(config.num_heads) is int
+    assert config.settings() == DiffTransformerConfig(**plain(numbers)).settings()
+    config.num_kv_heads = np.int64(2)
+    config.save_pretrained(tmp_path)
+    assert DiffTransformerConfig.from_pretrained(tmp_path).settings() == config.settings()

@@ -72,7 +72,7 @@ def _settings(
 ) -> dict[str, Any]:
     """Settings of ``generate`` of transformers, which has a processor of logits for each."""
     from diffattn.errors import ConfigError
-    from diffattn.models.config.numbers import LARGEST_COUNT
+    from diffattn.ops.inputs.numbers import LARGEST_COUNT
 
     least, most = _TEMPERATURES
     if temperature and not least <= temperature <= most:

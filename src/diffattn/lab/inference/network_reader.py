@@ -14,9 +14,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, PassLimits, batches
-from diffattn.models.config.numbers import LARGEST_COUNT
 from diffattn.models.config.rope_settings import steady_positions
-from diffattn.models.loading import end_tokens
+from diffattn.models.loading import end_tokens, known_tokens
+from diffattn.ops.inputs.numbers import LARGEST_COUNT
 from diffattn.probes.finite import require_finite_logits
 
 
@@ -282,7 +282,7 @@ class NetworkReader:
 
     @cached_property
     def _num_embeddings(self) -> int:
-        return len(self.network.get_input_embeddings().weight)
+        return known_tokens(self.network)
 
     def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
         """Refuse a broken model: every pass whose logits are read is checked here.

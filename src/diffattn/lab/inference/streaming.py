@@ -7,7 +7,7 @@ import torch
 from transformers import LogitsProcessorList, TextStreamer, set_seed
 
 from diffattn.errors import ConfigError
-from diffattn.models.loading import end_tokens, load_model, usable_device
+from diffattn.models.loading import end_tokens, known_tokens, load_model, usable_device
 from diffattn.probes.finite import require_finite_logits
 
 _NEW_TOKENS = 64
@@ -69,7 +69,7 @@ def _require_prompt(network: Any, inputs: Any, wanted: int | None) -> int:
     limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
     if length == 0:
         raise ConfigError("generate: --prompt must hold one token or more, got none.")
-    known, largest = len(network.get_input_embeddings().weight), int(inputs["input_ids"].max())
+    known, largest = known_tokens(network), int(inputs["input_ids"].max())
     if largest >= known:
         raise ConfigError(
             f"generate: tokens of --prompt must be below the model's {known}, got {largest}: the "

@@ -1,18 +1,16 @@
 """Hugging Face's masks and positions as options of our operator."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_causal_mask
+from transformers.masking_utils import create_causal_mask
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, short
 
-_BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-"""Arguments of flash kernels that they read in place of positions where all are given."""
+_NOT_COMPILED = "DiffTransformer: in compiled code an attention_mask must be 0 or 1."
 
 
 class KeyMask(NamedTuple):
@@ -43,15 +41,15 @@ def key_mask(
     """Translate Hugging Face's mask, cache and positions into options of the operator.
 
     Args:
-        attention_mask: ``[B, keys]``, non-zero where a token is real; ``[B or 1, 1, T, keys]``,
-            bool or to be added to the scores; or ``None``.
-        position_ids: ``[B or 1, T]`` of the caller; restarts mark documents of packed rows.
+        attention_mask: ``[B, keys]``, 0 at padding, else 1 or without a cache the number of the
+            document; ``[B or 1, 1, T, keys]``, bool or to be added to the scores; or ``None``.
+        position_ids: ``[B or 1, T]`` of the caller; where they start again at 0, a document begins.
         past_key_values: Cache before this pass, or ``None``.
         inputs_embeds: ``[B, T, hidden_size]``.
         cu_seqlens: int32 ``[num_docs + 1]`` of a packed row, or ``None``.
 
     Raises:
-        ConfigError: A mask of another shape or dtype, or ``cu_seqlens`` for several rows.
+        ConfigError: A mask of another shape, dtype or values, or ``cu_seqlens`` for several rows.
     """
     batch, num_queries = inputs_embeds.shape[:2]
     num_keys, kv_lengths = num_queries, None
@@ -68,7 +66,7 @@ def key_mask(
         )
     if attention_mask is None:
         if cu_seqlens is None and past_key_values is None and position_ids is not None:
-            cu_seqlens = _document_borders(position_ids, batch)
+            cu_seqlens = _borders(_starts(position_ids), batch)
         return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
     if attention_mask.ndim == 4:
         _check_score_mask(attention_mask, batch, num_queries, num_keys)
@@ -87,8 +85,17 @@ def key_mask(
     # Worth a look once a pass, where the mask lies: without padding flash kernels run, which take
     # no mask, and no layer copies keys and values. On a GPU the look waits for the device, as that
     # of transformers' own masks does; a mask on the host, or none, costs nothing.
-    if _may_look(attention_mask) and bool(attention_mask.all()):
-        return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
+    if _may_look(attention_mask):
+        least, most = _ends(attention_mask)
+        if least == most == 1:
+            return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
+        if not {least, most} <= {0, 1}:
+            starts = _numbered(attention_mask, past_key_values).to(inputs_embeds.device)
+            return KeyMask(
+                cu_seqlens=cu_seqlens if cu_seqlens is not None else _borders(starts, batch)
+            )
+    elif past_key_values is None and not torch.compiler.is_exporting():
+        torch._assert_async((attention_mask <= 1).all(), _NOT_COMPILED)
     padding = attention_mask.to(inputs_embeds.device, torch.bool)
     padding = nn.functional.pad(padding, (0, missing), value=True)  # kv_lengths hides the tail
     return KeyMask(padding, kv_lengths, cu_seqlens)
@@ -100,29 +107,44 @@ def kernel_mask(
     position_ids: Tensor,
     past_key_values: Cache | None,
     inputs_embeds: Tensor,
-    kwargs: Mapping[str, Any],
-) -> Any:
-    """The mask that Hugging Face makes for its kernel, which may be ``None`` or no tensor.
+) -> tuple[Any, Tensor]:
+    """The mask that Hugging Face makes for its kernel, and positions int64 ``[B or 1, T]``.
 
-    Flash kernels get none that tells documents apart. Unless they are given all borders, they read
-    restarts off ``position_ids`` instead, but transformers does so for one row alone and would mix
-    the documents of several; and a document begins for it wherever the least position stands.
-    Arguments are as for :func:`key_mask`; ``kwargs`` may hold the borders.
+    The mask may be ``None`` or no tensor. Flash kernels get none that tells documents apart. Unless
+    they are given all borders, they read them off positions instead, but transformers does so for
+    one row alone and would mix the documents of several. It takes every jump and repetition for a
+    border, so these positions are counted, from the cache's length or from the start of each
+    document; rotation has its own. Arguments are as for :func:`key_mask`.
 
     Raises:
-        ConfigError: Several packed rows for a kernel without a mask, or a row whose documents begin
-            at other than the least position. Compiled code cannot look.
+        ConfigError: A mask whose numbers mean nothing, which are looked at on the CPU; several
+            packed rows for a kernel without a mask. Compiled code cannot look.
     """
+    given, starts = attention_mask, _starts(position_ids)
+    free = given is not None and given.ndim == 2 and given.device.type == "cpu" and _may_look(given)
+    if free and not set(_ends(given)) <= {0, 1}:
+        starts, attention_mask = _numbered(given, past_key_values).to(position_ids.device), None
+    index = torch.arange(starts.shape[1], device=starts.device)[None]
+    if past_key_values is None:
+        index = index - index.where(starts, 0).cummax(-1).values
+    else:
+        index = index + past_key_values.get_seq_length()
     mask = create_causal_mask(
         config=config,
         inputs_embeds=inputs_embeds,
         attention_mask=attention_mask,
         past_key_values=past_key_values,
-        position_ids=position_ids,
+        position_ids=index,
     )
-    if mask is None and attention_mask is None and past_key_values is None:
-        _check_restarts(config._attn_implementation, position_ids, inputs_embeds.shape[0], kwargs)
-    return mask
+    rows = inputs_embeds.shape[0]
+    alone = mask is None and attention_mask is None and past_key_values is None and rows > 1
+    if alone and _may_look(index) and bool((index.diff() != 1).any()):
+        raise ConfigError(
+            f"DiffTransformer: attn_implementation {config._attn_implementation!r} keeps packed "
+            f"documents apart in one row alone, so it needs B = 1, got B = {rows}. Lay the rows "
+            "end to end, or use 'diffattn'."
+        )
+    return mask, index
 
 
 def padded_to_cache(attention_mask: Tensor | None, cache: Cache | None) -> Tensor | None:
@@ -168,44 +190,52 @@ def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int)
         )
 
 
-def _check_restarts(
-    implementation: str, position_ids: Tensor, batch: int, kwargs: Mapping[str, Any]
-) -> None:
-    """Refuse documents that a kernel without a mask would not keep apart."""
-    if not _may_look(position_ids) or not bool((restarts := _restarts(position_ids)).any()):
-        return
-    if batch > 1:
+def _ends(attention_mask: Tensor) -> tuple[float, float]:
+    """The least and the largest number of a mask, of an empty one those of no padding."""
+    if attention_mask.numel() == 0:
+        return 1, 1
+    least, most = torch.stack(attention_mask.aminmax()).tolist()
+    return least, most
+
+
+def _numbered(attention_mask: Tensor, past_key_values: Cache | None) -> Tensor:
+    """bool ``[B, T]``: where a document begins that a mask numbers. Padding, 0, counts as one."""
+    whole = (attention_mask >= 0).all() and (attention_mask % 1 == 0).all()
+    if past_key_values is not None or not whole:
+        least, most = _ends(attention_mask)
         raise ConfigError(
-            f"DiffTransformer: attn_implementation {implementation!r} keeps packed documents apart "
-            f"in one row alone, so it needs B = 1, got B = {batch}. Lay the rows end to end, or "
-            "use 'diffattn'."
+            "DiffTransformer: an attention_mask of two axes must be 0 and 1, or number documents "
+            f"from 1 without a cache, got {least:g} to {most:g}."
         )
-    # Engines with a cache of their own know their sequences: by borders, or without such masks.
-    knows_borders = all(kwargs.get(name) is not None for name in _BORDERS)
-    if knows_borders or implementation not in ALL_MASK_ATTENTION_FUNCTIONS:
-        return
-    starts = position_ids[0, nn.functional.pad(restarts[0], (1, 0), value=True)]
-    least, most = (int(x) for x in starts.aminmax())
-    if least != most:
-        raise ConfigError(
-            f"DiffTransformer: attn_implementation {implementation!r} tells packed documents apart "
-            f"by the least of all position_ids, so each must begin there, got {least} and {most}. "
-            "Count each from 0, or use 'diffattn'."
-        )
+    starts = nn.functional.pad(attention_mask.diff() != 0, (1, 0), value=True)
+    for row, begins in zip(attention_mask, starts, strict=True):
+        numbers = row[begins & (row != 0)]
+        if len(numbers.unique()) < len(numbers):
+            raise ConfigError(
+                "DiffTransformer: an attention_mask that numbers documents must hold each in one "
+                f"piece, got the numbers {short(numbers.tolist())}."
+            )
+    return starts
 
 
-def _restarts(position_ids: Tensor) -> Tensor:
-    """bool ``[B, T - 1]``: where a token does not follow the one before it."""
-    return position_ids[:, 1:] - position_ids[:, :-1] != 1
+def _starts(position_ids: Tensor) -> Tensor:
+    """bool ``[B or 1, T]``: where a document begins, at the first token or at a position of 0.
+
+    A 0 after a 0 begins the next one where all positions of a row count up or start again. Among
+    others, which jump or repeat, it is a repetition.
+    """
+    before, after = position_ids[:, :-1], position_ids[:, 1:]
+    again, follows = after == 0, after - before == 1
+    counts = (again | follows).all(-1, keepdim=True) & follows.any(-1, keepdim=True)
+    return nn.functional.pad(again & ((before != 0) | counts), (1, 0), value=True)
 
 
-def _document_borders(position_ids: Tensor, batch: int) -> Tensor | None:
-    """Borders of the documents of all rows, or ``None`` if no position is seen to restart."""
-    starts = _restarts(position_ids)
+def _borders(starts: Tensor, batch: int) -> Tensor | None:
+    """Borders of the documents of all rows, or ``None`` if each row is seen to be one."""
     may_look = _may_look(starts)  # waits for the device once a pass
-    if may_look and not starts.any():
+    if may_look and not starts[:, 1:].any():
         return None
-    starts = nn.functional.pad(starts, (1, 1), value=True)[:, :-1].expand(batch, -1).flatten()
+    starts = starts.expand(batch, -1).flatten()
     if may_look:
         borders = starts.nonzero().flatten()
     else:  # a border per token: those that start nothing are empty documents at the end

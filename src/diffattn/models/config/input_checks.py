@@ -7,19 +7,24 @@ from diffattn.errors import ShapeError
 from diffattn.models.chunked_loss import IGNORED
 
 
-def check_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = False) -> None:
-    """Refuse ids that are not int ``[B, T]`` or no rows of the embedding; ``None`` passes.
+def checked_ids(
+    name: str, ids: Tensor | None, *, below: int, ignored: bool = False
+) -> Tensor | None:
+    """Ids in int64, in which torch takes them everywhere; ``None`` stays.
 
-    With ``ignored``, :data:`~diffattn.models.chunked_loss.IGNORED` is allowed.
+    They are rows of the embedding or, with ``ignored``,
+    :data:`~diffattn.models.chunked_loss.IGNORED`.
 
     Raises:
         ShapeError: Another shape or dtype; on the CPU also an id out of range.
     """
     if ids is None:
-        return
+        return None
     if ids.ndim != 2 or not _is_integer(ids):
         _refuse(name, "an integer tensor [B, T]", ids)
+    ids = ids.long()
     _check_range(name, ids, below, IGNORED if ignored else None)
+    return ids
 
 
 def check_embeds(embeds: Tensor, hidden_size: int) -> None:
@@ -28,21 +33,23 @@ def check_embeds(embeds: Tensor, hidden_size: int) -> None:
         _refuse("inputs_embeds", f"[B, T, {hidden_size}]", embeds)
 
 
-def check_positions(positions: Tensor | None, batch: int, num_tokens: int) -> None:
-    """Refuse positions that are not int ``[batch or 1, num_tokens]``, or negative (CPU alone).
+def checked_positions(positions: Tensor | None, batch: int, num_tokens: int) -> Tensor | None:
+    """Positions in int64, ``[batch or 1, num_tokens]`` and not negative (CPU alone).
 
     Positions beyond the trained context extrapolate.
     """
     if positions is None:
-        return
+        return None
     fits = positions.ndim == 2 and positions.shape[1] == num_tokens
     if not fits or positions.shape[0] not in (1, batch) or not _is_integer(positions):
         _refuse("position_ids", f"an integer tensor [{batch} or 1, {num_tokens}]", positions)
+    positions = positions.long()
     _check_range("position_ids", positions, None)
+    return positions
 
 
 def _is_integer(x: Tensor) -> bool:
-    return x.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
 def _check_range(name: str, x: Tensor, below: int | None, besides: int | None = None) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.models.config.known_names import check_known
-from diffattn.models.config.numbers import is_number, is_whole
+from diffattn.ops.inputs.numbers import is_number, is_whole
 
 # Type to the fields it must have and those it may have besides ``rope_type`` and ``rope_theta``.
 _TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

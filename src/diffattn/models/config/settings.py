@@ -11,9 +11,9 @@ from diffattn.models.config.attention_types import (
     types_with,
 )
 from diffattn.models.config.known_names import check_known
-from diffattn.models.config.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
 from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.ops.inputs import backends
+from diffattn.ops.inputs.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
 
 if TYPE_CHECKING:  # ``None`` only until ``__post_init__`` has filled it in
     Derived = int

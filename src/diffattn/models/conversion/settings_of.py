@@ -8,12 +8,12 @@ from typing import Any
 from transformers import AutoConfig
 
 from diffattn.errors import CheckpointError, ConfigError, short
-from diffattn.models.config.numbers import is_number
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.conversion.layouts import LAMBDAS, number_of_layers
 from diffattn.models.conversion.source import Source
 from diffattn.models.folder_check import check_folder
 from diffattn.models.weight_files import files_in
+from diffattn.ops.inputs.numbers import is_number
 
 SHARED_FIELDS = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),

@@ -248,7 +248,8 @@ class DiffTransformerAttention(nn.Module):
             lam = self.lambda_bias(self.lambda_init)
             return -lam.abs() if self.kind == "diff_added" else lam
         if source == "token":
-            logits = at_least_float32(self.lambda_proj(x.to(self.lambda_proj.weight.dtype)))
+            weight = next((p for p in self.lambda_proj.parameters() if p.is_floating_point()), x)
+            logits = at_least_float32(self.lambda_proj(x.to(weight.dtype)))
             lam = logits if self.kind == "diff_v2_raw_lambda" else logits.sigmoid()
             return -lam if self.kind.startswith("diff_v2_added") else lam
         return torch.tensor(source, device=x.device)

@@ -10,9 +10,9 @@ from torch import Tensor
 from diffattn.errors import BackendError, ShapeError, shown
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 from diffattn.ops.inputs.validation import (
+    checked_lambda,
     checked_scale,
     refuse_transforms,
-    validate_lambda,
     validate_queries_keys,
     validate_values,
 )
@@ -48,7 +48,7 @@ def flex_diff_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    lam: Tensor,
+    lam: Tensor | float,
     *,
     mask_mod: MaskMod | None = None,
     block_mask: "BlockMask | None" = None,
@@ -69,7 +69,8 @@ def flex_diff_attention(
         q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64 (compiled code: not float64).
         k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``; Dv may differ from D.
-        lam: λ, float32, broadcastable to ``[B, T, H]`` (float64 too when ``q`` is float64).
+        lam: λ, a number, or float32 and broadcastable to ``[B, T, H]`` (float64 too when ``q`` is
+            float64).
         mask_mod: ``(batch, head, query, key) -> bool``, True where the query sees the key; all
             four are int32 scalars, ``head`` in [0, H). A :class:`BlockMask` of every batch row
             and head is made of it. Default: every query sees every key.
@@ -91,7 +92,7 @@ def flex_diff_attention(
     where = "flex_diff_attention"
     validate_queries_keys(where, q, k)
     validate_values(where, q, k, v)
-    validate_lambda(where, q, lam)
+    lam = checked_lambda(where, q, lam)
     scale = checked_scale(where, scale, q)
     _validate_masks(where, q, k, mask_mod, block_mask)
     if score_mod is not None and not callable(score_mod):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ConfigError, ShapeError, shown
+from diffattn.ops.inputs.numbers import is_whole, plain
 from diffattn.ops.inputs.validation import (
     checked_number,
     validate_dtype,
@@ -33,8 +34,8 @@ def lambda_init(layer_idx: int) -> float:
     Raises:
         ConfigError: ``layer_idx`` is no integer, negative or absurdly large.
     """
-    whole = isinstance(layer_idx, int) and not isinstance(layer_idx, bool)
-    if not whole or not 0 <= layer_idx <= _MAX_LAYER:
+    layer_idx = plain(layer_idx)
+    if not is_whole(layer_idx) or not 0 <= layer_idx <= _MAX_LAYER:
         raise ConfigError(
             f"lambda_init: layer_idx must be an integer from 0 to {_MAX_LAYER}, "
             f"got {shown(layer_idx)}."

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ShapeError, shown
+from diffattn.ops.inputs.numbers import is_whole, plain
 from diffattn.ops.inputs.validation import (
     checked_number,
     validate_dtype,
@@ -43,8 +44,8 @@ def rotary_embedding(
             f"{where}: positions must be integers [T] or [B, T], "
             f"got {positions.dtype} {list(positions.shape)}."
         )
-    whole = isinstance(head_dim, int) and not isinstance(head_dim, bool)
-    if not whole or head_dim % 2 or not 2 <= head_dim <= _MAX_WIDTH:
+    head_dim = plain(head_dim)
+    if not is_whole(head_dim) or head_dim % 2 or not 2 <= head_dim <= _MAX_WIDTH:
         raise ShapeError(
             f"{where}: head_dim must be an even integer from 2 to {_MAX_WIDTH}, "
             f"got {shown(head_dim)}."

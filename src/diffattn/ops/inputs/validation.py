@@ -11,6 +11,7 @@ from torch import Tensor
 
 from diffattn.errors import BackendError, ShapeError, shown
 from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.inputs.numbers import is_number, is_whole, plain
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MAX = sys.float_info.max
@@ -56,8 +57,19 @@ def validate_values(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
     validate_like(where, "v", v, q)
 
 
-def validate_lambda(where: str, q: Tensor, lam: Tensor) -> None:
-    """Raise ShapeError unless λ is float32, finite where that is cheap to see, and broadcasts."""
+def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
+    """λ as a tensor.
+
+    Raises:
+        ShapeError: It is no finite number, nor a tensor that is float32, broadcasts, and is not NaN
+            where that is cheap to see.
+    """
+    if not isinstance(lam, Tensor):
+        if not isinstance(plain(lam), Real):
+            raise ShapeError(f"{where}: lam must be a number or a tensor, got {shown(lam)}.")
+        number = checked_number(where, "lam", lam)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return torch.full((), number, dtype=wide, device=q.device)
     validate_tensor(where, "lam", lam)
     if lam.dtype != torch.float32 and not (lam.dtype == q.dtype == torch.float64):
         raise ShapeError(f"{where}: lam must be float32, got {lam.dtype}.")
@@ -72,6 +84,7 @@ def validate_lambda(where: str, q: Tensor, lam: Tensor) -> None:
         )
     if _look(lam, _has_nan):
         raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
+    return lam
 
 
 def validate_heads(where: str, num_heads: int, num_kv_heads: int) -> None:
@@ -110,12 +123,11 @@ def checked_number(
     Raises:
         ShapeError: It is no real number, or not between ``least`` and ``most``; NaN is not.
     """
-    number = math.nan
-    if isinstance(value, Real) and not isinstance(value, bool):
-        try:
-            number = value if isinstance(value, float) else float(value)
-        except OverflowError:  # an integer beyond every float
-            number = math.inf
+    number = plain(value)
+    try:
+        number = float(number) if is_number(number) else math.nan
+    except OverflowError:  # an integer beyond every float
+        number = math.inf
     if not least <= number <= most:
         bounds = "" if (least, most) == (-MAX, MAX) else f" from {least:g} to {most:g}"
         raise ShapeError(
@@ -132,15 +144,26 @@ def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
         raise ShapeError(f"{where}: {name} must be on {q.device} like q, got {x.device}.")
 
 
-def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None:
-    """Raise ShapeError unless the masking options fit ``q`` and ``k``."""
-    causal, window, key_padding_mask, kv_lengths, cu_seqlens = mask.flat()
+def checked_mask(
+    where: str,
+    q: Tensor,
+    k: Tensor,
+    causal: bool,
+    window: int | None,
+    key_padding_mask: Tensor | None = None,
+    kv_lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> AttentionMask:
+    """The masking options of a call.
+
+    Raises:
+        ShapeError: They do not fit ``q`` and ``k``.
+    """
+    causal = plain(causal)
     if not isinstance(causal, bool):
         raise ShapeError(f"{where}: causal must be True or False, got {shown(causal)}.")
-    batch, num_queries = q.shape[:2]
-    num_keys = k.shape[1]
-    whole = isinstance(window, int) and not isinstance(window, bool)
-    if window is not None and (not whole or window < 1):
+    window = plain(window)
+    if window is not None and (not is_whole(window) or window < 1):
         raise ShapeError(
             f"{where}: window must be an integer of 1 or more tokens, got {shown(window)}."
         )
@@ -148,6 +171,8 @@ def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None
         raise ShapeError(
             f"{where}: window must be at most {_MAX_WINDOW} tokens, got {shown(window)}."
         )
+    batch, num_queries = q.shape[:2]
+    num_keys = k.shape[1]
     if key_padding_mask is not None:
         _expect(where, "key_padding_mask", key_padding_mask, torch.bool, (batch, num_keys), q)
     if kv_lengths is not None:
@@ -170,6 +195,7 @@ def validate_mask(where: str, q: Tensor, k: Tensor, mask: AttentionMask) -> None
                 f"{where}: cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}."
             )
     _validate_mask_values(where, num_keys, kv_lengths, cu_seqlens)
+    return AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
 
 
 def _validate_mask_values(

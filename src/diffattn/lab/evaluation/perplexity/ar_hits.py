@@ -24,7 +24,7 @@ from diffattn.lab.evaluation.protocol import (
 )
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_ratio
-from diffattn.models.config.numbers import in_float32
+from diffattn.ops.inputs.numbers import in_float32
 
 
 class Slices:

@@ -1,6 +1,7 @@
-"""Numbers that a model can be built of and compute with."""
+"""Numbers that a caller passes: which count as whole, and as finite. Needs no torch."""
 
 import math
+from numbers import Integral, Real
 from typing import Any
 
 LARGEST_COUNT = 2**31 - 1
@@ -8,14 +9,24 @@ LARGEST_COUNT = 2**31 - 1
 _SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # float32's normal numbers
 
 
+def plain(value: Any) -> Any:
+    """A number or an array of numpy as Python's, also within a list, tuple or dict."""
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if type(value) is dict:
+        return {name: plain(item) for name, item in value.items()}
+    return value.tolist() if type(value).__module__ == "numpy" else value
+
+
 def is_whole(value: object) -> bool:
     """Whether a value is a whole number: ``True`` is none, though Python counts it as 1."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
     """Whether a value is a finite number, whole or not."""
-    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    return real and (isinstance(value, Integral) or math.isfinite(value))
 
 
 def as_float(value: Any) -> Any:

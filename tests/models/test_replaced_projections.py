@@ -1,0 +1,103 @@
+"""A projection may be any module of the same call: quantised, adapted or wrapped."""
+
+import pytest
+import torch
+from torch import nn
+
+from diffattn.models.config.attention_types import ATTENTION_TYPES, CONTROL_TYPES
+from diffattn.probes.gradients import GradientProbe
+
+
+class Wrapped(nn.Module):
+    """What another package puts in the place of a projection: no ``weight``, no ``bias``."""
+
+    def __init__(self, projection):
+        super().__init__()
+        self.inner = projection
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Packed(nn.Module):
+    """A projection without parameters, whose ``weight`` is a method, as torch's quantised ones."""
+
+    def __init__(self, projection):
+        super().__init__()
+        self.call = (projection,)
+
+    def weight(self):
+        return self.call[0].weight
+
+    def forward(self, x):
+        return self.call[0](x)
+
+
+def replace_projections(model, kind):
+    for block in model.model.layers:
+        for part in (block.self_attn, block.mlp):
+            for name, module in list(part.named_children()):
+                if isinstance(module, nn.Linear):
+                    setattr(part, name, kind(module))
+    model.lm_head = kind(model.lm_head)
+    return model
+
+
+@pytest.mark.parametrize("kind", [Wrapped, Packed])
+@pytest.mark.parametrize("attention_type", [*ATTENTION_TYPES, *CONTROL_TYPES])
+def test_replaced_projections_compute_the_same(make_config, build, ids, attention_type, kind):
+    model = build(make_config(attention_type, tie_word_embeddings=False))
+    with torch.no_grad():
+        expected = model(ids).logits
+        assert torch.equal(replace_projections(model, kind)(ids).logits, expected)
+
+
+@pytest.mark.parametrize("attention_type", ["diff_v2", "diff_token_lambda", "diff_v2_gate"])
+def test_a_wrapped_projection_of_lambda_keeps_its_wider_dtype(
+    make_config, build, ids, attention_type
+):
+    model = build(make_config(attention_type)).bfloat16()
+    for block in model.model.layers:
+        block.self_attn.lambda_proj = Wrapped(block.self_attn.lambda_proj.float())
+    assert model(ids).logits.isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz:DeprecationWarning", "ignore:.*:UserWarning")
+def test_dynamic_quantisation_of_every_type(make_config, build, ids, attention_type):
+    model = build(make_config(attention_type))
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    with torch.no_grad():
+        expected, logits = model(ids).logits, quantised(ids).logits
+    assert (logits - expected).square().mean() < 0.05 * expected.square().mean()
+
+
+def test_gradients_of_what_adapters_train_are_measured(make_config, build, ids):
+    """The base of an adapter is frozen, and is no matrix of the step."""
+
+    class Adapted(Wrapped):
+        def __init__(self, projection):
+            super().__init__(projection.requires_grad_(False))
+            self.down = nn.Parameter(torch.randn(2, projection.in_features))
+            self.up = nn.Parameter(torch.randn(projection.out_features, 2))
+
+        def forward(self, x):
+            return self.inner(x) + x @ self.down.mT @ self.up.mT
+
+    model = build(make_config("diff"))
+    for block in model.model.layers:
+        for name in "qk":
+            projection = getattr(block.self_attn, f"{name}_proj")
+            setattr(block.self_attn, f"{name}_proj", Adapted(projection))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    probe = GradientProbe(model)
+    probe.begin()
+    model(ids, labels=ids).loss.backward()
+    probe.before_step(optimizer, 1.0)
+    optimizer.step()
+    for block, row in zip(model.model.layers, probe.after_step(), strict=True):
+        squares = [
+            p.grad.square() for p in (block.self_attn.q_proj.down, block.self_attn.q_proj.up)
+        ]
+        expected = torch.cat([x.flatten() for x in squares]).mean().sqrt()
+        assert row["q"]["gradient"] == pytest.approx(float(expected), rel=1e-5)
+        assert "q1" not in row

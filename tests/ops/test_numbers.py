@@ -1,0 +1,93 @@
+"""Numbers of numpy are taken wherever Python's are, and give the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from diffattn.errors import ShapeError
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.backends.flex import flex_diff_attention
+from diffattn.ops.inputs import backends
+from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs.lambda_param import diff_lambda, lambda_init
+from diffattn.ops.inputs.numbers import plain
+from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
+
+CASE = OpCase(name="", num_queries=5, num_keys=7)
+BACKENDS = [b.name for b in backends.table("diff_attention") if b.accepts_widths(8, 16)]
+OPTIONS = {"window": np.uint8(3), "scale": np.float16(0.25), "causal": np.bool_(True)}
+PLAIN = {"window": 3, "scale": 0.25, "causal": True}
+
+
+@pytest.fixture
+def tensors():
+    inputs = make_diff_attention_inputs(CASE)
+    return [x.detach() for x in (inputs.q, inputs.k, inputs.v, inputs.lam)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_operators(tensors, backend):
+    expected = diff_attention(*tensors, **PLAIN, backend=backend)
+    assert torch.equal(diff_attention(*tensors, **OPTIONS, backend=backend), expected)
+
+
+def test_softmax_attention_and_maps(tensors):
+    q, k, v, lam = tensors
+    one = q[:, :, :, 0], k[:, :, :, 0]
+    for function, arguments in (
+        (softmax_attention, (*one, v)),
+        (softmax_attention_maps, one),
+        (diff_attention_maps, (q, k, lam)),
+    ):
+        actual, expected = function(*arguments, **OPTIONS), function(*arguments, **PLAIN)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def test_other_numbers():
+    x = torch.randn(1, 3, 2, 4)
+    vectors = [torch.randn(4) for _ in range(4)]
+    for function, arguments in (
+        (lambda_init, (np.int16(3),)),
+        (diff_lambda, (*vectors, np.float64(0.5))),
+        (lambda eps, factor: head_norm(x, eps=eps, factor=factor), (np.float32(0.5), np.int8(2))),
+        (lambda d, theta: rotary_embedding(torch.arange(3), d, theta=theta),
+         (np.uint16(4), np.array(100.0))),
+    ):  # fmt: skip
+        expected = function(*map(plain, arguments))
+        torch.testing.assert_close(function(*arguments), expected, rtol=0, atol=0)
+
+
+def test_wrong_numbers_of_numpy_are_refused_as_python_s(tensors):
+    for wrong in (np.int64(0), np.float64(2.0), np.bool_(True), np.array([2])):
+        with pytest.raises(ShapeError, match="window must be an integer of 1 or more"):
+            diff_attention(*tensors, window=wrong)
+    for wrong in (1, np.int64(1), "yes"):
+        with pytest.raises(ShapeError, match="causal must be True or False"):
+            diff_attention(*tensors, causal=wrong)
+    with pytest.raises(ShapeError, match="scale must be a finite real number"):
+        diff_attention(*tensors, scale=np.float32("inf"))
+
+
+@pytest.mark.parametrize("number", [0.375, 1, np.float32(0.375), np.int64(-2)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_lambda_may_be_a_number(tensors, number, dtype):
+    q, k, v = (x.to(dtype) for x in tensors[:3])
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    lam = torch.tensor(float(number), dtype=wide)
+    for backend in ("auto", "reference", "composed", "decode"):
+        expected = diff_attention(q, k, v, lam, backend=backend)
+        assert torch.equal(diff_attention(q, k, v, number, backend=backend), expected)
+    for function in (diff_attention_maps, flex_diff_attention):
+        arguments = (q, k) if function is diff_attention_maps else (q, k, v)
+        actual, expected = function(*arguments, number), function(*arguments, lam)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def test_numbers_are_taken_in_compiled_code(tensors):
+    torch._dynamo.reset()
+    compiled = torch.compile(diff_attention, fullgraph=True, backend="eager")
+    q, k, v, _ = tensors
+    expected = diff_attention(q, k, v, 0.25, window=2)
+    torch.testing.assert_close(compiled(q, k, v, 0.25, window=2), expected)
