@@ -250,7 +250,7 @@ BROKEN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "λ that is NaN": lambda a: {"lam": torch.full_like(a["lam"], torch.nan)},
     "λ in bfloat16": lambda a: {"lam": a["lam"].bfloat16()},
     "λ of four axes": lambda a: {"lam": a["lam"][(None,) * (4 - a["lam"].ndim)]},
-    "λ that is a number": lambda a: {"lam": 0.3},
+    "λ that is text": lambda a: {"lam": "0.3"},
     "q that is a list": lambda a: {"q": a["q"].tolist()},
     "k that is missing": lambda a: {"k": None},
     "v that is sparse": lambda a: {"v": a["v"].detach().to_sparse()},

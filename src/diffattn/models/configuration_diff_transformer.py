@@ -160,18 +160,19 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
         if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
-        self._check_derived_heads(given)
+        attention_facts(type(self).__name__, self.attention_type)
+        if self.num_kv_heads is None:
+            self.num_kv_heads = self.num_heads
+            self._check_derived_heads(given)  # asked for in place of ours: sizes follow from those
         # Checked here, and by the strict class again, which would wrap the error.
         ModelSettings.__post_init__(self)
+        self._check_derived_heads(given)
         # No property: some versions of transformers add the tied embedding to it.
         self.base_model_tp_plan = self._tensor_parallel_plan()
         PreTrainedConfig.__post_init__(self, **kwargs)
 
     def _check_derived_heads(self, given: dict[str, Any]) -> None:
         """Refuse head counts, from ``to_dict`` or by Hugging Face's names, that contradict ours."""
-        attention_facts(type(self).__name__, self.attention_type)
-        if self.num_kv_heads is None:
-            self.num_kv_heads = self.num_heads
         for name, value in given.items():
             if value != getattr(self, name):
                 raise self._error(
