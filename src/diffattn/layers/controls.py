@@ -343,7 +343,9 @@ class MapNormAttention(SharedDiffAttention):
         squares = signed.square().sum(-1, keepdim=True)
         return (1.0 - self.lambda_init) * signed * (squares + self.map_norm_eps).rsqrt()
 
-    def operator(self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, **options: Any) -> Tensor:
+    def operator(
+        self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | float, **options: Any
+    ) -> Tensor:
         """``[B, T, H, 2D]``; ``options`` are masks of :func:`diff_attention_maps`."""
         _, _, signed = diff_attention_maps(q, k, lam, **options)
         v = repeat_heads(v, q.shape[2]).transpose(1, 2)

@@ -320,6 +320,7 @@ class DiffTransformerForCausalLM(
                 logits = self.lm_head(hidden[:, logits_to_keep])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
             else:
+                assert labels is not None
                 loss, token_losses = self._loss_in_chunks(hidden, labels, **kwargs)
         return DiffTransformerCausalLMOutput(
             loss=loss,

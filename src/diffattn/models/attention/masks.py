@@ -121,8 +121,8 @@ def kernel_mask(
             packed rows for a kernel without a mask. Compiled code cannot look.
     """
     given, starts = attention_mask, _starts(position_ids)
-    free = given is not None and given.ndim == 2 and given.device.type == "cpu" and _may_look(given)
-    if free and not set(_ends(given)) <= {0, 1}:
+    on_cpu = given is not None and given.ndim == 2 and given.device.type == "cpu"
+    if given is not None and on_cpu and _may_look(given) and not set(_ends(given)) <= {0, 1}:
         starts, attention_mask = _numbered(given, past_key_values).to(position_ids.device), None
     index = torch.arange(starts.shape[1], device=starts.device)[None]
     if past_key_values is None:

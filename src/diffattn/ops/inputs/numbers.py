@@ -25,8 +25,9 @@ def is_whole(value: object) -> bool:
 
 def is_number(value: object) -> bool:
     """Whether a value is a finite number, whole or not."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    return real and (isinstance(value, Integral) or math.isfinite(value))
+    if isinstance(value, Integral):
+        return not isinstance(value, bool)
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def as_float(value: Any) -> Any:
