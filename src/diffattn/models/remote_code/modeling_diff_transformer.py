@@ -242,8 +242,6 @@ class DiffTransformerAttention(nn.Module):
     def lambdas(self, x: Tensor) -> Any:
         """λ that broadcasts to ``[B, T, H]``, float32 or wider; ``None`` for one map."""
         source = self.config.attention["lam"]
-        if source is None:
-            return None
         if source == "vectors":
             lam = self.lambda_bias(self.lambda_init)
             return -lam.abs() if self.kind == "diff_added" else lam
@@ -252,7 +250,7 @@ class DiffTransformerAttention(nn.Module):
             logits = at_least_float32(self.lambda_proj(x.to(weight.dtype)))
             lam = logits if self.kind == "diff_v2_raw_lambda" else logits.sigmoid()
             return -lam if self.kind.startswith("diff_v2_added") else lam
-        return torch.tensor(source, device=x.device)
+        return None if source is None else torch.tensor(source, device=x.device)
 
     def by_kernel(
         self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, mask: Any, **kwargs: Any
