@@ -311,16 +311,15 @@ class DiffTransformerForCausalLM(
         if labels is None:
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
-            limits: Any = {"below": self.vocab_size, "ignored": True}
-            labels = checked_ids("labels", labels, **limits)
-            if "shift_labels" in kwargs:
-                shifted = checked_ids("shift_labels", kwargs["shift_labels"], **limits)
-                kwargs["shift_labels"] = shifted
+            labels, shifted = (
+                checked_ids(name, ids, below=self.vocab_size, ignored=True)
+                for name, ids in (("labels", labels), ("shift_labels", kwargs.get("shift_labels")))
+            )
+            kwargs |= {} if shifted is None else {"shift_labels": shifted}
             if self.loss_chunk_tokens is None:
                 logits = self.lm_head(hidden[:, logits_to_keep])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
             else:
-                assert labels is not None
                 loss, token_losses = self._loss_in_chunks(hidden, labels, **kwargs)
         return DiffTransformerCausalLMOutput(
             loss=loss,

@@ -64,8 +64,7 @@ def diff_attention(
         k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
             Query head i reads key/value head ``i // (H // Hkv)``, each map its own keys.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
-        lam: λ, a number, or float32 and broadcastable to ``[B, T, H]`` (float64 too when ``q`` is
-            float64).
+        lam: λ, a number or float32, broadcastable to ``[B, T, H]`` (float64 too for such ``q``).
         scale: s, dimensionless, finite. Default ``D ** -0.5``.
         causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
@@ -126,7 +125,7 @@ def diff_attention_maps(
     Args:
         q: ``[B, T, H, 2, D]``.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, dtype of ``q``.
-        lam: λ, a number, or float32 and broadcastable to ``[B, T, H]``.
+        lam: λ, a number or float32, broadcastable to ``[B, T, H]``.
         rows: int64 ``[R]``, query positions in [0, T). Default: all.
         scale: As in :func:`diff_attention`, likewise the other options.
         causal: Bottom-right aligned.

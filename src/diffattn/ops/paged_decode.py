@@ -48,8 +48,7 @@ def paged_decode(
         k_pages: ``[pages, page size, Hkv, 2, D]``, dtype of ``q``, or without the axis of maps if
             both share keys. The channels must be contiguous, other strides are free.
         v_pages: ``[pages, page size, Hkv, Dv]``, likewise.
-        lam: λ, a number, or float32 and broadcastable to ``[B, T, H]`` (float64 too when ``q`` is
-            float64).
+        lam: λ, a number or float32, broadcastable to ``[B, T, H]`` (float64 too for such ``q``).
         block_table: int32 ``[B, table pages]``. Entries of keys from L on are not read. A page
             outside the pool is an error on CPU; elsewhere the nearest page of the pool is read.
         kv_lengths: int32 ``[B]``, L, at most table pages times page size; checked likewise.

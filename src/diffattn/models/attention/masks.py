@@ -82,23 +82,28 @@ def key_mask(
             f"DiffTransformer: attention_mask must cover all {num_keys} keys, cached and new, "
             f"got {attention_mask.shape[1]}."
         )
+    padding, starts = _read(attention_mask, past_key_values)
+    if starts is not None and cu_seqlens is None:
+        cu_seqlens = _borders(starts.to(inputs_embeds.device), batch)
+    if padding is not None:  # kv_lengths hides the tail
+        padding = nn.functional.pad(padding.to(inputs_embeds.device), (0, missing), value=True)
+    return KeyMask(padding, kv_lengths, cu_seqlens)
+
+
+def _read(mask: Tensor, past_key_values: Cache | None) -> tuple[Tensor | None, Tensor | None]:
+    """Which keys of a mask ``[B, keys]`` are real, bool, unless it is seen that all are; and where
+    documents begin, if it numbers them."""
+    if not _may_look(mask):
+        if past_key_values is None and not torch.compiler.is_exporting():
+            torch._assert_async((mask <= 1).all(), _NOT_COMPILED)
+        return mask.bool(), None
     # Worth a look once a pass, where the mask lies: without padding flash kernels run, which take
     # no mask, and no layer copies keys and values. On a GPU the look waits for the device, as that
     # of transformers' own masks does; a mask on the host, or none, costs nothing.
-    if _may_look(attention_mask):
-        least, most = _ends(attention_mask)
-        if least == most == 1:
-            return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
-        if not {least, most} <= {0, 1}:
-            starts = _numbered(attention_mask, past_key_values).to(inputs_embeds.device)
-            return KeyMask(
-                cu_seqlens=cu_seqlens if cu_seqlens is not None else _borders(starts, batch)
-            )
-    elif past_key_values is None and not torch.compiler.is_exporting():
-        torch._assert_async((attention_mask <= 1).all(), _NOT_COMPILED)
-    padding = attention_mask.to(inputs_embeds.device, torch.bool)
-    padding = nn.functional.pad(padding, (0, missing), value=True)  # kv_lengths hides the tail
-    return KeyMask(padding, kv_lengths, cu_seqlens)
+    least, most = _ends(mask)
+    if not {least, most} <= {0, 1}:
+        return None, _numbered(mask, past_key_values)
+    return (None if least == 1 else mask.bool()), None
 
 
 def kernel_mask(

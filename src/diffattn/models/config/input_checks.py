@@ -1,5 +1,7 @@
 """Checks of the inputs of a forward pass: always shapes, values only where reading them is free."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,9 +9,7 @@ from diffattn.errors import ShapeError
 from diffattn.models.chunked_loss import IGNORED
 
 
-def checked_ids(
-    name: str, ids: Tensor | None, *, below: int, ignored: bool = False
-) -> Tensor | None:
+def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = False) -> Any:
     """Ids in int64, in which torch takes them everywhere; ``None`` stays.
 
     They are rows of the embedding or, with ``ignored``,

@@ -69,8 +69,7 @@ def flex_diff_attention(
         q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64 (compiled code: not float64).
         k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``; Dv may differ from D.
-        lam: λ, a number, or float32 and broadcastable to ``[B, T, H]`` (float64 too when ``q`` is
-            float64).
+        lam: λ, a number or float32, broadcastable to ``[B, T, H]`` (float64 too for such ``q``).
         mask_mod: ``(batch, head, query, key) -> bool``, True where the query sees the key; all
             four are int32 scalars, ``head`` in [0, H). A :class:`BlockMask` of every batch row
             and head is made of it. Default: every query sees every key.
