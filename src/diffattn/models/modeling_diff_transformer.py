@@ -299,8 +299,7 @@ class DiffTransformerForCausalLM(
             use_cache=use_cache,
             **kwargs,
         )
-        logits_to_keep = plain(logits_to_keep)
-        if isinstance(logits_to_keep, int):
+        if isinstance(logits_to_keep := plain(logits_to_keep), int):
             if logits_to_keep < 0:
                 raise ShapeError(
                     f"DiffTransformer: logits_to_keep must be 0 or more, got {logits_to_keep}."
@@ -311,11 +310,10 @@ class DiffTransformerForCausalLM(
         if labels is None:
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
-            labels, shifted = (
-                checked_ids(name, ids, below=self.vocab_size, ignored=True)
-                for name, ids in (("labels", labels), ("shift_labels", kwargs.get("shift_labels")))
-            )
-            kwargs |= {} if shifted is None else {"shift_labels": shifted}
+            labels = checked_ids("labels", labels, below=self.vocab_size, ignored=True)
+            if (ids := kwargs.get("shift_labels")) is not None:
+                ids = checked_ids("shift_labels", ids, below=self.vocab_size, ignored=True)
+                kwargs["shift_labels"] = ids
             if self.loss_chunk_tokens is None:
                 logits = self.lm_head(hidden[:, logits_to_keep])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
