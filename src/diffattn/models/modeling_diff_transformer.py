@@ -41,7 +41,12 @@ from diffattn.models.attention.masks import (
 )
 from diffattn.models.attention.paged_cache import paged_batch
 from diffattn.models.chunked_loss import IGNORED, next_token_losses
-from diffattn.models.config.input_checks import check_embeds, checked_ids, checked_positions
+from diffattn.models.config.input_checks import (
+    check_embeds,
+    checked_ids,
+    checked_labels,
+    checked_positions,
+)
 from diffattn.models.config.known_names import check_known
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
@@ -310,10 +315,7 @@ class DiffTransformerForCausalLM(
         if labels is None:
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
-            labels = checked_ids("labels", labels, below=self.vocab_size, ignored=True)
-            if (ids := kwargs.get("shift_labels")) is not None:
-                ids = checked_ids("shift_labels", ids, below=self.vocab_size, ignored=True)
-                kwargs["shift_labels"] = ids
+            labels, kwargs = checked_labels(labels, kwargs, below=self.vocab_size)
             if self.loss_chunk_tokens is None:
                 logits = self.lm_head(hidden[:, logits_to_keep])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)

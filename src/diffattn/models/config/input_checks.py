@@ -27,6 +27,17 @@ def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = Fa
     return ids
 
 
+def checked_labels(
+    labels: Tensor, others: dict[str, Any], *, below: int
+) -> tuple[Tensor, dict[str, Any]]:
+    """Labels in int64, and other arguments of the loss, with ``shift_labels`` in int64, too."""
+    labels, shifted = (
+        checked_ids(name, ids, below=below, ignored=True)
+        for name, ids in (("labels", labels), ("shift_labels", others.get("shift_labels")))
+    )
+    return labels, others | ({} if shifted is None else {"shift_labels": shifted})
+
+
 def check_embeds(embeds: Tensor, hidden_size: int) -> None:
     """Refuse embeddings that are not ``[B, T, hidden_size]``."""
     if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
