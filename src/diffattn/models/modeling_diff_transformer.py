@@ -180,9 +180,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
 
         Args:
             input_ids: int64 ``[B, T]``; or ``inputs_embeds`` ``[B, T, hidden_size]``.
-            attention_mask: ``[B, keys]``, 0 at padding, else 1 or, without a cache, the number of
-                the document; or ``[B or 1, 1, T, keys]``, True where a key is seen, or added to
-                its score.
+            attention_mask: ``[B, keys]``, 0 at padding, else 1, or the document's number (without a
+                cache); or ``[B or 1, 1, T, keys]``, True where a key is seen, or added to scores.
             position_ids: int ``[B or 1, T]``, from 0. Without mask and cache, a document of a
                 packed row begins where they start again at 0 (flash kernels: of one row). Default:
                 counted from the cache's length.
