@@ -10,7 +10,12 @@ import torch
 from diffattn.lab.data.recall_tasks import LookupConfig, ManyShotConfig
 from diffattn.lab.data.synthetic import Shots, generate, many_shots
 from diffattn.lab.training import practical_measures as measures
-from diffattn.lab.training.practical_measures import answers, order_answers, vote_accuracy
+from diffattn.lab.training.practical_measures import (
+    answers,
+    best_accuracy,
+    order_answers,
+    vote_accuracy,
+)
 
 LOOKUP = LookupConfig(context_len=14, num_queries=5)
 SHOTS = ManyShotConfig(num_shots=20)
@@ -113,6 +118,20 @@ def test_the_vote_by_hand():
         answers=np.array([[a, a, a, b, a]]),
     )
     assert [float(x) for x in vote_accuracy(task, shots)] == [0.5, 1, 0.5, 0.5, 1]
+
+
+def test_the_best_reader_is_sure_without_noise_and_beats_the_vote_with_it():
+    """Of two classes and two labels one example names both, but for a quarter that is wrong."""
+    small = {"num_classes": 2, "known_classes": 2, "num_labels": 2}
+    sure = best_accuracy(ManyShotConfig(wrong=0.0, **small), 80)
+    assert [sure[f"shots_{n}"] for n in (0, 1, 47)] == pytest.approx([0.5, 1, 1])
+    one = best_accuracy(ManyShotConfig(wrong=0.25, **small), 80)
+    assert [one[f"shots_{n}"] for n in (0, 1, 2)] == pytest.approx([0.5, 0.75, 0.75], abs=0.08)
+    shots = many_shots(ManyShotConfig(noisy=1.0), 400, seed=6)
+    votes = [float(x) for x in vote_accuracy(SHOTS, shots)]
+    best = best_accuracy(ManyShotConfig(), 80)
+    assert all(best[f"shots_{n}"] > votes[n] - 0.05 for n in (0, 1, 2, 4, 8, 16, 23))
+    assert best["shots_8"] > votes[8] + 0.02
 
 
 def test_labels_are_new_in_every_sequence_and_wrong_as_often_as_asked():

@@ -122,7 +122,7 @@ class PracticalMember(TypedDict):
     measures: dict[str, Mean]
     """Empty if a run diverged."""
     learned: int
-    """Runs beyond the middle between a guess and the best possible accuracy."""
+    """Runs beyond the middle between a guess and a perfect answer, or a vote."""
 
 
 class PracticalDifference(MeanInterval):
@@ -138,6 +138,8 @@ class PracticalTask(TypedDict):
     """One task."""
 
     guesses: dict[str, float]
+    best: dict[str, float]
+    """The best possible value of a measure, where it is not 0 or 1."""
     members: dict[str, PracticalMember]
     differences: list[PracticalDifference]
 

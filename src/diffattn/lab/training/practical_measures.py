@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
+from itertools import combinations, permutations
 
 import numpy as np
 import torch
@@ -45,9 +47,9 @@ def practical_measures(
         ``bits_B``, as ``found`` at the training size with attention logits of B bits, one scale
         per layer; ``attention_KIND_GROUP``, of :func:`attention_shares`. Of many-shot
         classification: ``shots_N``, accuracy after N examples in noisy sequences;
-        ``vote_N``, that of the most frequent label shown for the class; ``order_range``, the best
+        ``vote_N``, that of the label shown most often for the class; ``order_range``, the best
         accuracy less the worst over orders of the same examples; ``order_changes``, the share of
-        answers that differ between two orders. Both are 0 for a reader that counts.
+        answers that differ between two orders. Both are best at 0.
     """
     was_training = model.training
     model.eval()
@@ -118,8 +120,8 @@ def _many_shot(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> dict[
 def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
     """Accuracy of the label that the examples so far show most often for an item's class.
 
-    Nothing is better for a class with an example: a wrong label is any other of the sequence with
-    equal probability. Ties are drawn. For a class without an example any label is guessed.
+    Ties are drawn. For a class without an example any label is guessed. A reader that also knows
+    that no two classes share a label does better: see :func:`best_accuracy`.
 
     Returns:
         By number of examples.
@@ -138,6 +140,46 @@ def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
                 rights[place] += Fraction(1, task.num_labels)
             counts.setdefault(group, Counter())[label] += 1
     return [total / len(shots.items) for total in rights]
+
+
+@cache
+def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> dict[str, float]:
+    """Expected accuracy of a reader that weighs every labelling of the classes by Bayes' rule.
+
+    It knows how sequences are drawn and that labels are wrong at the rate of the task. Nothing is
+    better on average.
+
+    Args:
+        task: As models were trained on.
+        num_sequences: Sequences that the mean is over.
+
+    Returns:
+        By the names of the measures, ``shots_N``.
+    """
+    noisy = replace(task, noisy=1.0, num_shots=max(SHOTS) + 1)
+    shots = many_shots(noisy, num_sequences, seed=HELD_OUT_SEED, index=_MEASURES)
+    labels = range(task.first_label, task.vocab_size)
+    labellings = [
+        [
+            dict(zip(classes, names, strict=True)).get(group, 0)
+            for group in range(task.known_classes)
+        ]
+        for classes in combinations(range(task.known_classes), task.num_classes)
+        for names in permutations(labels, task.num_classes)
+    ]
+    label_of = np.array(labellings)  # [labellings, classes], 0 where a class takes no part
+    holds = np.stack([(label_of == label).any(1) for label in labels])
+    weights = np.full((len(shots.items), len(label_of)), 1 / len(label_of))
+    best = []
+    for items, shown in zip(shots.items.T, shots.shown.T, strict=True):
+        named = label_of[:, (items - 1) // task.items_per_class].T  # [B, labellings]
+        weights *= named > 0
+        weights /= weights.sum(1, keepdims=True)
+        posterior = [(weights * (named == label)).sum(1) for label in labels]
+        best.append(float(np.max(posterior, axis=0).mean()))
+        wrong = holds[shown - task.first_label] * task.wrong / (task.num_classes - 1)
+        weights *= np.where(named == shown[:, None], 1 - task.wrong, wrong)
+    return {f"shots_{count}": best[count] for count in SHOTS}
 
 
 def order_answers(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> tuple[Tensor, Tensor]:

@@ -13,10 +13,13 @@ to softmax attention, paired by seed; Holm's adjustment counts all of them as on
 
 Everything else is an estimate with its interval. A control that gains as much as a type says that
 the second map is not the reason. Known beforehand: always "not there" finds nothing and invents
-nothing, a guess among the pairs finds 1 of 4, a guess among the labels of a sequence 1 of 4, a
-reader that counts labels reaches ``vote_23``, and a perfect one finds every key and invents
-nothing. Models without attention are the floor. A model has learned a task if ``found_4_x1`` or
-``shots_23`` lies beyond the middle between that guess and the best possible.
+nothing, a guess among the pairs finds 1 of 4, a guess among the labels of a sequence 1 of 4, the
+label shown most often for a class is right in ``vote_23``, and a perfect reader finds every key and
+invents nothing. Models without attention are the floor. A model has learned a task if
+``found_4_x1`` or ``shots_23`` lies beyond the middle between a guess and 1 or that vote.
+
+Added when two runs had shown that models can do better than the vote: the best possible accuracy,
+:func:`diffattn.lab.training.practical_measures.best_accuracy`.
 """
 
 from collections.abc import Callable

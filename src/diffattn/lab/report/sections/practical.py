@@ -153,7 +153,6 @@ def practical_answers(study: Study) -> dict[str, list[Element]]:
         study,
         ("many_shot", "Accuracy over examples; one label in five is wrong", "examples"),
         [(count, f"shots_{count}") for count in _SHOTS],
-        [(count, f"vote_{count}") for count in _SHOTS],
     )
     size = (
         "Share of the last layer's attention by absolute weight, mean over heads and questions; in "
@@ -212,7 +211,6 @@ def _chart(
     study: Study,
     titles: tuple[str, str, str],
     points: Sequence[tuple[int, str]],
-    reference: Sequence[tuple[int, str]] = (),
 ) -> Chart:
     """One line per model with intervals; ``titles`` are task, caption and the x axis."""
     task, caption, x_title = titles
@@ -224,10 +222,11 @@ def _chart(
         ends = [(y["mean"], y["low"], y["high"]) for y in (values[key] for _, key in points)]
         trace["error_y"] = interval_bars(ends) | {"thickness": 1, "width": 4}
         traces.append(trace)
-    if reference and BASELINE in measures:
-        curve = [(x, measures[BASELINE][key]["mean"]) for x, key in reference]
-        vote = line(curve, "the most frequent label", "reference", dotted=True, color="#222222")
-        traces.append(vote | {"showlegend": True})
+    assert study.results is not None
+    best = study.results["tasks"][task]["best"]
+    if curve := [(x, best[key]) for x, key in points if key in best]:
+        reference = line(curve, "the best possible", "", dotted=True, color="#222222")
+        traces.append(reference | {"showlegend": True})
     ticks = [x for x, _ in points]
     axis = {"tickvals": ticks, "ticktext": list(map(str, ticks))}
     axis |= {} if 0 in ticks else {"type": "log"}

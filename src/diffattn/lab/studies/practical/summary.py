@@ -4,7 +4,7 @@ from typing import Any
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, type_name
 from diffattn.lab.catalog.recipes.practical import LEARNED, PRIMARY
-from diffattn.lab.data.recall_tasks import guessing_ceilings
+from diffattn.lab.data.recall_tasks import ManyShotConfig, guessing_ceilings
 from diffattn.lab.records.study_results import PracticalDifference, PracticalResults
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.stats.multiple import holm
@@ -13,6 +13,7 @@ from diffattn.lab.studies.limits import heads_below, spread
 from diffattn.lab.studies.means import mean_of_seeds, recorded_interval
 from diffattn.lab.studies.practical.config import PracticalStudyConfig
 from diffattn.lab.studies.study import Results
+from diffattn.lab.training.practical_measures import best_accuracy
 
 PROTOCOL = 1
 """Version of tasks, measures and statistics."""
@@ -43,11 +44,13 @@ def practical_results(config: PracticalStudyConfig, results: Results) -> Practic
     for task_config in config.tasks:
         task = tasks[task_config.task_name]
         task["guesses"] = guessing_ceilings(task_config.task)
+        settings = task_config.task
+        task["best"] = best_accuracy(settings) if isinstance(settings, ManyShotConfig) else {}
         measure, guess = LEARNED[task_config.task_name]
         for entry in task["members"].values():
-            best = entry["measures"].get("vote_23", {"mean": 1.0})["mean"]
+            good = entry["measures"].get("vote_23", {"mean": 1.0})["mean"]
             values = entry["measures"].get(measure, {"values": []})["values"]
-            entry["learned"] = sum(value > (task["guesses"][guess] + best) / 2 for value in values)
+            entry["learned"] = sum(value > (task["guesses"][guess] + good) / 2 for value in values)
     _compare(config, tasks)
     return {
         "schema": 1,
