@@ -22,7 +22,7 @@ def test_a_verdict_in_words():
         "on bigrams that the context repeats −0.052 (",
         "on tokens new to the context −0.155 (",
         "begins to copy at step 500, the Transformer at step 500",
-        "among runs that begin to copy at the same step −0.1033 (",
+        "among runs that begin to copy at the same step −0.103 (",
         "minus its controls: softmax times ½ −0.107 (",
         " and softmax minus 0.7 times the mean value −0.003 (",
     ):

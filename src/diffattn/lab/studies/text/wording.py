@@ -163,7 +163,9 @@ def _measured(results: ComparisonResults, name: str) -> Iterator[str]:
             share = f"{100 * entry['mean']:.0f} %"
             if entry["low"] is not None and entry["high"] is not None:
                 share += f" ({100 * entry['low']:.0f} to {100 * entry['high']:.0f})"
-            yield f"the Transformer's loss with {share} of the tokens{p}"
+            reached = sum(value < 1 for value in entry["values"])
+            runs = "" if reached == entry["n"] else f", in {reached} of {entry['n']} runs"
+            yield f"the Transformer's loss with {share} of the tokens{runs}{p}"
     for part, words in _PARTS.items():
         if of_part := difference(results, name, BASELINE, metric=part):
             yield f"{words} {format_difference(of_part)}"
@@ -172,11 +174,8 @@ def _measured(results: ComparisonResults, name: str) -> Iterator[str]:
         yield f"begins to copy {passed[0] or 'in no run'}, the Transformer {passed[1] or 'in none'}"
     for lead in results.get("adjusted_leads", ()):
         if lead["variant"] == name:
-            ends = f"{number(lead['low'], signed=True)} to {number(lead['high'], signed=True)}"
-            yield (
-                "among runs that begin to copy at the same step "
-                f"{number(lead['mean'], signed=True)} ({ends})"
-            )
+            mean, low, high = (number(lead[k], 3, signed=True) for k in ("mean", "low", "high"))
+            yield f"among runs that begin to copy at the same step {mean} ({low} to {high})"
 
 
 def _at_common_rate(results: ComparisonResults, name: str) -> Iterator[str]:
