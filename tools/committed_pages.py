@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.files.io import write_json
-from diffattn.lab.catalog.models import BASELINE, GATE, UNIFORM
+from diffattn.lab.catalog.models import BASELINE, GATE
 from diffattn.lab.report.page.committed import RECALL, TEXT
 from diffattn.lab.report.page.runs import Study
-from diffattn.lab.report.sections.recall import read_recall_study
-from diffattn.lab.report.sections.recall_answers import V1, median_step, members_of
+from diffattn.lab.report.sections.recall import read_recall_study, type_sentence
+from diffattn.lab.report.sections.recall_tables import median_step, members_of, task_results
 from diffattn.lab.report.study.files import TextStudy, read_study
 from diffattn.lab.report.study.summary import (
     COMPARED,
@@ -62,24 +62,17 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
 
 
 def recall_summary(study: Study, task: str) -> dict[str, Any]:
-    """Contents of :data:`diffattn.lab.report.page.committed.RECALL`.
-
-    ``shared`` says whether the control with a uniform second map may have V1's lead, too.
-    """
-    steps = {name: median_step(member) for name, member in members_of(study, task).items()}
-    assert study.results is not None
-    sooner = study.results["tasks"][task]["sooner"]
-    shared = any(
-        (pair["first"], pair["later"]) == (V1, BASELINE) and UNIFORM in pair["explained_by"]
-        for pair in sooner["pairs"]
-    )
+    """Contents of :data:`diffattn.lab.report.page.committed.RECALL`."""
+    keys = ("variant", "baseline", "mean", "low", "high")
     return {
         "config_hash": study.info["config_hash"],
         "task": task,
         "seeds": len(study.info["seeds"]),
-        "steps": steps,
-        "shared": shared,
-        "sooner": sooner["sentence"],
+        "steps": {name: median_step(member) for name, member in members_of(study, task).items()},
+        "differences": [
+            {key: row[key] for key in keys} for row in task_results(study, task)["differences"]
+        ],
+        "sentence": type_sentence(study, task),
     }
 
 

@@ -67,8 +67,7 @@ def copied(study, tmp_path):
     return shutil.copytree(study, tmp_path / "copy")
 
 
-STATISTICS = {"low", "high", "p_holm"}
-STATISTICS |= {"fisher_exact", "log_rank", "fisher_exact_holm", "log_rank_holm"}
+STATISTICS = {"low", "high", "p", "p_holm"}
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,6 @@ class RecallTry(TypedDict):
     test_accuracy: float
 
 
-class SolvedShare(MeanInterval):
-    """A share of solved runs."""
-
-    method: str
-
-
 class RecallMember(TypedDict):
     """The trials of one type or control."""
 
@@ -37,8 +31,9 @@ class RecallMember(TypedDict):
     runs: list[str]
     trials: int
     solved: int
-    solved_share: SolvedShare
     solved_steps: list[int | None]
+    median_step: float | None
+    """``None`` where half of the runs or more did not learn it."""
     steps: list[int]
     test_accuracy: list[float]
     test_by_query: list[float]
@@ -48,17 +43,14 @@ class RecallMember(TypedDict):
     test_by_depth: NotRequired[dict[str, float]]
 
 
-class RecallTest(TypedDict):
-    """Both tests of two members."""
+class RecallDifference(SeedMean):
+    """The steps until a task is learned minus those of another model; the mean is the median."""
 
-    types: list[str]
-    fisher_exact: Probability
-    more: str | None
-    log_rank: Probability
-    log_rank_exact: bool
-    sooner: str | None
-    fisher_exact_holm: Probability
-    log_rank_holm: Probability
+    variant: str
+    baseline: str
+    p: NotRequired[Probability]
+    """Of the log-rank test of a type."""
+    p_holm: NotRequired[Probability]
 
 
 class Leak(TypedDict):
@@ -69,28 +61,6 @@ class Leak(TypedDict):
     leaks: bool | None
 
 
-class RecallPair(TypedDict, total=False):
-    """A significant difference between two types, and the controls that may explain it."""
-
-    more: str
-    less: str
-    first: str
-    later: str
-    p_holm: Probability
-    shared_by: list[str]
-    explained_by: list[str]
-    takes_both: bool
-
-
-class RecallClaim(TypedDict):
-    """Whether types differ, in how often or in how soon they solve a task."""
-
-    verdict: Literal["all", "differs", "inconclusive", "uninformative"]
-    pairs: list[RecallPair]
-    sentence: str
-    reasons: list[str]
-
-
 class RecallTaskResult(TypedDict):
     """One task."""
 
@@ -98,11 +68,10 @@ class RecallTaskResult(TypedDict):
     ceilings: dict[str, float]
     types: dict[str, RecallMember]
     controls: dict[str, RecallMember]
-    tests: list[RecallTest]
-    control_tests: list[RecallTest]
+    differences: list[RecallDifference]
     leak: Leak
-    can: RecallClaim
-    sooner: RecallClaim
+    uninformative: str
+    """Why the task says nothing about types; empty if it does."""
 
 
 class RecallResults(Results):
@@ -345,7 +314,7 @@ class ScalingResults(Results):
 
 RESULTS: dict[str, tuple[Any, int]] = {
     **dict.fromkeys(("text", "ablations", "rank"), (TextResults, 3)),
-    "recall": (RecallResults, 1),
+    "recall": (RecallResults, 2),
     "practical": (PracticalResults, 1),
     "stability": (StabilityResults, 1),
     "gradient-flow": (GradientFlowResults, 1),

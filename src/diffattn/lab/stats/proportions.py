@@ -1,4 +1,4 @@
-"""Proportions and means of shares: intervals, range by sampling alone, the exact test of two."""
+"""Proportions and means of shares: intervals, range by sampling alone."""
 
 import math
 from collections.abc import Sequence
@@ -145,23 +145,3 @@ def expected_range(p: float, n: int, draws: int) -> float:
     # The error of 20,000 simulated sets is about 0.004 / sqrt(n).
     counts = np.random.default_rng(0).binomial(n, p, size=(20_000, draws))
     return float(np.ptp(counts, axis=1).mean()) / n
-
-
-def fisher_exact(successes: int, trials: int, other_successes: int, other_trials: int) -> float:
-    r"""Two-sided p-value of Fisher's exact test that two shares have one probability.
-
-    The sum of the hypergeometric probabilities of all tables with these margins that are at most
-    as probable as the one observed.
-
-    Source: R. A. Fisher, J. R. Stat. Soc. 85 (1922), 87-94.
-
-    Args:
-        successes: Of the one group.
-        trials: Of the one group, 1 or more.
-        other_successes: Of the other group.
-        other_trials: Of the other group, 1 or more.
-    """
-    from scipy import stats
-
-    table = [[successes, trials - successes], [other_successes, other_trials - other_successes]]
-    return float(stats.fisher_exact(table).pvalue)

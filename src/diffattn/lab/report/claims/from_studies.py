@@ -17,95 +17,23 @@ from diffattn.lab.report.claims.claim import (
 from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import listing, plural
-from diffattn.lab.stats.intervals import median_interval
 
 _Axis = Literal["parameters", "tokens"]
-_DISAGREE = "the median by seed and the log-rank test do not name the same model as sooner"
 _OLDER_RECORD = "counted before it was asked at which rates both models use their context"
 
 
-def recall_share(task: str, kind: str) -> Measure:
-    """Measure the share of seeds that learn a task minus the baseline's."""
-
-    def measure(records: ClaimRecords) -> Measured | None:
-        entry, test = _read_test(records, task, kind)
-        if entry is None or test is None:
-            return None
-        a, b = (entry["types"][name] for name in (kind, BASELINE))
-        p, q = a["solved_share"], b["solved_share"]
-        effect = p["mean"] - q["mean"]
-        # Newcombe's interval of a difference, from Wilson's of both shares.
-        return Measured(
-            effect=effect,
-            low=effect - math.hypot(p["mean"] - p["low"], q["high"] - q["mean"]),
-            high=effect + math.hypot(p["high"] - p["mean"], q["mean"] - q["low"]),
-            n=min(a["trials"], b["trials"]),
-            uninformative=_explain_recall(entry, "can", kind, leads=effect > 0),
-        )
-
-    return measure
-
-
 def recall_steps(task: str, kind: str) -> Measure:
-    """Measure steps until a task is learned minus the baseline's: median by seed, log-rank test.
-
-    A run that did not learn it comes after every other: the difference is all steps of the task.
-    The direction is that of the test. If the median has the other one, neither model is sooner.
-    """
+    """Measure steps until a task is learned minus the baseline's: the median by seed."""
 
     def measure(records: ClaimRecords) -> Measured | None:
-        entry, test = _read_test(records, task, kind)
-        if entry is None or test is None:
-            return None
-        sides = (entry["types"][name]["solved_steps"] for name in (kind, BASELINE))
-        values = [_steps_later(a, b, entry["num_steps"]) for a, b in zip(*sides, strict=True)]
-        interval = median_interval(values)
-        sooner = test["sooner"]
-        why = _explain_recall(entry, "sooner", kind, leads=sooner == kind)
-        if sooner and (interval.mean >= 0 if sooner == kind else interval.mean <= 0):
-            why = why or _DISAGREE
-        return Measured(
-            effect=interval.mean,
-            low=interval.low,
-            high=interval.high,
-            n=len(values),
-            uninformative=why,
-            digits=0,
-        )
+        tasks = {} if records.recall is None else records.recall["tasks"]
+        entry = tasks.get(task, {"differences": ()})
+        for row in entry["differences"]:
+            if (row["variant"], row["baseline"]) == (kind, BASELINE):
+                return measure_row(row, uninformative=entry["uninformative"], digits=0)
+        return None
 
     return measure
-
-
-def _steps_later(step: int | None, other: int | None, last: int) -> float:
-    if step is None or other is None:
-        return float(last * ((step is None) - (other is None)))
-    return float(step - other)
-
-
-def _read_test(
-    records: ClaimRecords, task: str, kind: str
-) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """The task, and the test of a kind of model against the baseline; ``None`` if missing."""
-    entry = None if records.recall is None else records.recall["tasks"].get(task)
-    tests = () if entry is None else entry["tests"]
-    return entry, next((test for test in tests if set(test["types"]) == {kind, BASELINE}), None)
-
-
-def _explain_recall(
-    entry: Mapping[str, Any], question: Literal["can", "sooner"], kind: str, *, leads: bool
-) -> str:
-    """Why the record is uninformative: it says so, or a control explains the lead."""
-    if question not in entry:
-        return NO_CONTROL
-    answer = entry[question]
-    if answer["verdict"] == "uninformative":
-        return str(answer["sentence"])
-    for pair in answer.get("pairs", ()):
-        explained = pair.get("explained_by")
-        sides = (pair.get("first", pair.get("more")), pair.get("later", pair.get("less")))
-        if leads and explained and sides == (kind, BASELINE):
-            return name_controls(explained)
-    return ""
 
 
 def stability_difference(metric: str, kind: str, baseline: str) -> Measure:
@@ -194,10 +122,6 @@ def _scaling_claim(axis: _Axis, kind: str) -> ClaimMeasure:
     )
 
 
-def _recall_claim(measure: Measure) -> ClaimMeasure:
-    return ClaimMeasure(commands=commands.RECALL, record=PLACES["recall"], measure=measure)
-
-
 def _spike_claim(metric: str) -> ClaimMeasure:
     return ClaimMeasure(
         commands=commands.STABILITY,
@@ -211,8 +135,11 @@ STUDY_MEASURES = {
     "tokens": _scaling_claim("tokens", "diff"),
     "shared-parameters": _scaling_claim("parameters", "shared_diff"),
     "shared-tokens": _scaling_claim("tokens", "shared_diff"),
-    "recall-can": _recall_claim(recall_share("noisy_recall", "diff")),
-    "recall-sooner": _recall_claim(recall_steps("noisy_recall", "diff")),
+    "recall-sooner": ClaimMeasure(
+        commands=commands.RECALL,
+        record=PLACES["recall"],
+        measure=recall_steps("noisy_recall", "diff"),
+    ),
     "v2-gradient-spikes": _spike_claim("gradient_spike_share"),
     "v2-loss-spikes": _spike_claim("loss_spike_share"),
 }

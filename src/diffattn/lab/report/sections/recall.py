@@ -1,13 +1,11 @@
-"""The page of a recall study: learning curves, solved shares, controls and guessing ceilings."""
+"""The page of a recall study: who learns it sooner, where attention goes, and what it costs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.report.page.charts import Chart, layout, line, names_of
 from diffattn.lab.report.page.committed import claims_section
 from diffattn.lab.report.page.elements import (
     Bullets,
@@ -25,27 +23,29 @@ from diffattn.lab.report.page.run_tables import cost_sentence, cost_table, model
 from diffattn.lab.report.page.runs import (
     BASELINE,
     Study,
-    StudyRun,
     read_versioned,
     runs_by_name,
     study_of_runs,
 )
-from diffattn.lab.report.page.study_page import (
-    TIMES,
-    read_info,
-    read_results,
-    unfinished,
-)
+from diffattn.lab.report.page.study_page import TIMES, read_info, read_results, unfinished
 from diffattn.lab.report.page.tables import Table
-from diffattn.lab.report.page.wording import listing, number, plural, type_name
-from diffattn.lab.report.sections import recall_answers as answers
+from diffattn.lab.report.page.wording import listing, number, p_value, plural, type_name
+from diffattn.lab.report.sections import recall_charts as charts
 from diffattn.lab.report.sections import recall_tables as tables
+from diffattn.lab.report.sections.recall_tables import (
+    UNIFORM,
+    V1,
+    committed_beside,
+    find_difference,
+    format_difference,
+    median_step,
+    members_of,
+    task_results,
+)
 
-VERSION = 5
+VERSION = 6
 """Version of the protocol ``recall_study`` whose records are shown. A control that names itself as
 the model whose rate it uses has a sweep and all seeds: every control that attends."""
-_CONTROL_COLORS = ("#999999", "#e69f00", "#cc79a7", "#56b4e9", "#0072b2", "#d55e00")
-_CEILING_COLORS = ("#999999", "#cc79a7", "#e69f00")
 
 
 def read_recall_study(folder: Path) -> Study:
@@ -98,8 +98,8 @@ def _sweep_runs(
     names: dict[str, None] = {}
     planned = info["learning_rates"] if len(info["learning_rates"]) > 1 else []
     for task in info["tasks"]:
+        entry = results["tasks"][task] if results else {"types": {}, "controls": {}}
         for model in tables.swept_models(info):
-            entry = results["tasks"][task] if results else {"types": {}, "controls": {}}
             counted = {**entry["types"], **entry["controls"]}.get(model, {}).get("sweep", ())
             names |= dict.fromkeys(
                 f"{task}-{model}-lr{rate:g}-seed{seed}"
@@ -127,22 +127,21 @@ def recall_document(
         origins: Where their numbers come from.
         title: Of the page. Default: the study's.
     """
-    info, tasks, results = study.info, study.info["tasks"], study.results
-    first = next(iter(tasks))
-    chart = answers.learning_chart(study, first, "chart-learning")
+    info, names, results = study.info, list(study.info["tasks"]), study.results
+    chart = charts.learning_chart(study, names[0], "chart-learning")
     answer: list[Element] = [] if chart is None else [chart]
-    lead = unfinished("counted")
+    lead = sooner = unfinished("counted")
+    maps: list[Element] = []
     if results is not None:
-        lead = [Text(answers.answer_sentence(study, first), "verdict")]
-        answer.append(answers.answer_table(study, first))
-    lead += [Pair(answer, "answer"), Bullets(study.gaps, "What is missing", "gap")]
-    sooner: list[Element] = []
-    for task in tasks:
-        elements = _results(study, task)
-        sooner += elements if len(tasks) == 1 else [Part(tables.task_name(task), elements)]
+        lead = [Text(answer_sentence(study, names[0]), "verdict")]
+        answer.append(tables.answer_table(study, names[0]))
+        parts = {task: _results(study, task) for task in names}
+        sooner = [Part(tables.task_name(task), elements) for task, elements in parts.items()]
+        sooner = sooner if len(names) > 1 else parts[names[0]]
+        maps = _maps(study, names[0])
     sections = [
         Section("results", "Does it retrieve sooner?", sooner),
-        Section("maps", "What does the second map do?", _maps(study, first)),
+        Section("maps", "What does the second map do?", maps),
         Section("loss", "Is the loss lower?", loss),
         Section("costs", "What does it cost?", _costs(study)),
         claims_section(claims),
@@ -150,10 +149,38 @@ def recall_document(
     ]
     return Document(
         title=title or f"Differential attention: recall “{info.get('scale')}”",
-        lead=lead,
+        lead=[*lead, Pair(answer, "answer"), Bullets(study.gaps, "What is missing", "gap")],
         sections=[section for section in sections if section.content],
-        summary=tables.summary_table(study) if results else None,
+        summary=tables.results_table(study, names) if results else None,
     )
+
+
+def _results(study: Study, task: str) -> list[Element]:
+    info = study.info
+    runs, of_types = trial_names(info, task), trial_names(info, task, study.types)
+    of_controls = [name for name in runs if name not in of_types]
+    ceilings = tables.ceilings_in_words(task_results(study, task)["ceilings"])
+    members: list[Element] = [tables.results_table(study, [task])]
+    if of_controls:
+        members.append(charts.accuracy_chart(study, task, of_controls, f"chart-controls-{task}"))
+    details: list[Element] = [
+        Text(_comparison(info)),
+        Text(statement(study)),
+        Text(
+            f"Accuracy that needs no recall: {ceilings}. The last would need the answers given so "
+            "far, which these sequences do not show: it bounds every way of guessing."
+        ),
+        tables.settings_table(study),
+        charts.accuracy_chart(study, task, of_types, f"chart-{task}"),
+        tables.trials_table(study, task),
+    ]
+    if (swept := tables.sweep_table(study, task)) is not None:
+        details += [swept, charts.accuracy_chart(study, task, info["swept"], f"chart-sweep-{task}")]
+    return [
+        Bullets(sentences(study, task)),
+        Fold("Every model and control", members),
+        Fold("How we know", details),
+    ]
 
 
 def _comparison(info: dict[str, Any]) -> str:
@@ -175,52 +202,116 @@ def _comparison(info: dict[str, Any]) -> str:
     )
 
 
-def _results(study: Study, task: str) -> list[Element]:
-    if study.results is None:
-        return unfinished("counted")
-    entry = study.results["tasks"][task]
-    details: list[Element] = [
-        tables.solved_table(study, task),
-        Text(_comparison(study.info)),
-        Text(statement(study)),
-        Text(
-            f"Accuracy that needs no recall: {tables.ceilings_in_words(entry['ceilings'])}. The "
-            "last would need the answers given so far, which these sequences do not show: it "
-            "bounds every way of guessing."
-        ),
-        tables.settings_table(study),
-        accuracy_chart(study, task, trial_names(study.info, task, study.types), f"chart-{task}"),
-        tables.by_query_table(study, task),
-        tables.trials_table(study, task),
-        *_sweep(study, task),
-    ]
-    controls: list[Element] = []
-    if entry["controls"]:
-        controls = [
-            tables.controls_table(study, task),
-            control_chart(study, task, f"chart-controls-{task}"),
-            tables.control_tests_table(study, task),
-        ]
+def answer_sentence(study: Study, task: str) -> str:
+    """Steps of V1, of the Transformer and of V1 whose second map sees nothing, in two sentences."""
+    entry, members, beside = _records(study, task)
+    if V1 not in members or BASELINE not in members:
+        return ""
+    if entry["uninformative"]:
+        return f"Uninformative: {entry['uninformative']}"
+    seeds = len(members[V1]["runs"])
+    spread = f"medians of {seeds} seeds; " if seeds > 1 else "one seed; "
+    words = (
+        "DIFF V1 learns to find a value among noise in "
+        f"{median_step(members[V1])} training steps, the Transformer in "
+        f"{median_step(members[BASELINE])} ({spread}difference by seed "
+        f"{format_difference(find_difference(entry, V1))})."
+    )
+    if beside:
+        lead, control = find_difference(beside, V1), find_difference(beside, UNIFORM, V1)
+        words += (
+            f" The longer study of {beside['seeds']} seeds has {beside['steps'][V1]} and "
+            f"{beside['steps'][BASELINE]} (by seed {format_difference(lead)}), and "
+            f"{beside['steps'][UNIFORM]} for a V1 whose second map is uniform, and so sees nothing "
+            f"(to V1 {format_difference(control)})."
+        )
+    elif UNIFORM in members:
+        words += (
+            " A V1 whose second map is uniform, and so sees nothing, needs "
+            f"{median_step(members[UNIFORM])} (to V1 by seed "
+            f"{format_difference(find_difference(entry, UNIFORM, V1))})."
+        )
+    return words
+
+
+def _records(
+    study: Study, task: str
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
+    """Results of a task, those of its models, and the committed study beside it."""
+    return task_results(study, task), members_of(study, task), committed_beside(study, task)
+
+
+def sentences(study: Study, task: str) -> list[str]:
+    """What was measured: types with their tests, controls, leaks, and warnings."""
+    entry, members, beside = _records(study, task)
+    if entry["uninformative"]:
+        items = [f"Uninformative: {entry['uninformative']}"]
+    else:
+        items = [f"{type_sentence(study, task)} {_explain_numbers(study)}"]
+        rows = [row for row in entry["differences"] if row["baseline"] == V1]
+        controls = "; ".join(
+            f"{type_name(row['variant'])} {median_step(members[row['variant']])} "
+            f"({format_difference(row)})"
+            for row in sorted(rows, key=lambda row: row["mean"])
+        )
+        items += [f"Controls, with the difference to DIFF V1: {controls}."] if rows else []
+    if beside:
+        items.append(f"In the longer study of {beside['seeds']} seeds: {beside['sentence']}")
     return [
-        Bullets(
-            [
-                entry["can"]["sentence"],
-                *answers.sooner_sentences(study, task),
-                tables.leak_in_words(entry["leak"]),
-            ]
+        *items,
+        _leak_in_words(entry["leak"]),
+        *(
+            f"The chosen learning rate of {type_name(name)} lies at the edge of its sweep."
+            for name, member in members.items()
+            if member.get("inside") is False
         ),
-        Fold("Controls and tests", [tables.tests_table(study, task), *controls]),
-        Fold("How we know", details),
     ]
+
+
+def type_sentence(study: Study, task: str) -> str:
+    """Median steps of all types, with their differences to the Transformer and their tests."""
+    entry, members, _ = _records(study, task)
+    types = listing(
+        f"{type_name(row['variant'])} {median_step(members[row['variant']])} "
+        f"({format_difference(row)}; p {p_value(row['p_holm'])})"
+        for row in entry["differences"]
+        if "p" in row
+    )
+    base = median_step(members[BASELINE])
+    return f"Median step at which it is learned: the Transformer {base}, {types}."
+
+
+def _explain_numbers(study: Study) -> str:
+    rows = [
+        row
+        for task in study.info["tasks"]
+        for row in task_results(study, task)["differences"]
+        if "p" in row
+    ]
+    interval = "" if rows[0]["low"] is None else f", its {100 * rows[0]['level']:.0f} % interval"
+    return (
+        f"In brackets: the median difference to the Transformer by seed{interval} and p of the "
+        f"log-rank test after Holm over {plural(len(rows), 'test')}."
+    )
+
+
+def _leak_in_words(leak: dict[str, Any]) -> str:
+    """Whether models that see no other token stay at a guess."""
+    if leak["highest"] is None:
+        return "No model without attention was trained: whether the task leaks is not known."
+    verdict = "The task leaks" if leak["leaks"] else "The task does not leak"
+    return (
+        f"{verdict}: a model that sees no other token answers {number(leak['highest'], 3)}; by "
+        f"guessing up to {number(leak['limit'], 3)} would be chance."
+    )
 
 
 def _maps(study: Study, task: str) -> list[Element]:
     """Shares of attention, and the maps of one example; nothing without records of them."""
-    if study.results is None or answers.share_chart(study, task, "") is None:
+    chart = charts.share_chart(study, task, "chart-shares")
+    if chart is None:
         return []
-    chart = answers.share_chart(study, task, "chart-shares")
-    assert chart is not None, "it was made a line above"
-    first = [name for name in (BASELINE, answers.V1) if name in study.types]
+    first = [name for name in (BASELINE, V1) if name in study.types]
     rest = [name for name in study.types if name not in first]
     maps, others = (
         attention_maps(
@@ -228,10 +319,33 @@ def _maps(study: Study, task: str) -> list[Element]:
         )
         for names, prefix in ((first, "map-"), (rest, "map-other-"))
     )
-    table = answers.share_table(study, task)
-    sentence = answers.weights_sentence(study, task)
-    lead: list[Element] = [Text(sentence)] if sentence else []
-    return [*lead, chart, *maps, Fold("Every map and group of keys", [table, *others])]
+    sentence = _weights_sentence(study, task)
+    table = tables.share_table(study, task)
+    return [
+        *([Text(sentence)] if sentence else ()),
+        chart,
+        *maps,
+        Fold("Every map and group of keys", [table, *others]),
+    ]
+
+
+def _weights_sentence(study: Study, task: str) -> str:
+    """Net weight on noise and on the answer of the same models, in words; empty without."""
+    members = members_of(study, task)
+    names = {BASELINE: "the Transformer", V1: "V1", UNIFORM: "V1 with a uniform second map"}
+    if any("attention" not in members.get(name, {}) for name in names):
+        return ""
+    noise, answer = (
+        [number(members[name]["attention"]["net"][group]["mean"], 2) for name in names]
+        for group in ("noise", "answer")
+    )
+    pairs = zip(noise, names.values(), strict=True)
+    on_noise = listing(f"{value} with {name}" for value, name in pairs)
+    return (
+        f"After training the weights on noise add up to {on_noise}; those on the answer to "
+        f"{listing(answer)}. A negative sum means that the second map takes more from noise than "
+        "the first one gives it."
+    )
 
 
 def _costs(study: Study) -> list[Element]:
@@ -239,27 +353,19 @@ def _costs(study: Study) -> list[Element]:
     costs: list[Element] = []
     sizes: list[Element] = []
     for task in study.info["tasks"]:
-        trials = trial_names(study.info, task, study.types)
-        if sentence := cost_sentence(_only(study, trials)):
-            costs.append(Text(sentence))
-        costs.append(_with_task(task, cost_table(_only(study, trials))))
+        trials = _only(study, trial_names(study.info, task, study.types))
         # One run per type: the sizes of its models are those of all.
-        one_seed = {**study.info, "seeds": study.info["seeds"][:1]}
-        first_runs = trial_names(one_seed, task, study.types)
-        sizes.append(_with_task(task, models_table(_only(study, first_runs))))
+        first = {**study.info, "seeds": study.info["seeds"][:1]}
+        costs += [Text(sentence)] if (sentence := cost_sentence(trials)) else []
+        costs.append(_with_task(task, cost_table(trials)))
+        sizes.append(
+            _with_task(task, models_table(_only(study, trial_names(first, task, study.types))))
+        )
     return [
         *costs,
         Fold("Sizes of the models", sizes),
         Text(f"A run ends when the task is learned. {TIMES}", "remark"),
     ]
-
-
-def _sweep(study: Study, task: str) -> list[Element]:
-    swept = tables.sweep_table(study, task)
-    if swept is None:
-        return []
-    names = [name for name in study.info["swept"] if name.startswith(f"{task}-")]
-    return [swept, accuracy_chart(study, task, names, f"chart-sweep-{task}")]
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
@@ -270,81 +376,3 @@ def _only(study: Study, names: Sequence[str]) -> Study:
 def _with_task(task: str, values: Table) -> Table:
     """Name the task in a caption."""
     return replace(values, caption=f"{tables.task_name(task)}. {values.caption}")
-
-
-def accuracy_chart(study: Study, task: str, names: list[str], element_id: str) -> Chart | Text:
-    """Draw validation accuracy over training, one line per run, with the guessing ceilings.
-
-    Args:
-        study: Study whose runs are drawn.
-        task: Name of the task, a key of ``study.json``.
-        names: The runs to draw.
-        element_id: Id of the element, unique in the page.
-
-    Returns:
-        The chart, or a sentence if no run recorded an accuracy.
-    """
-    groups = {
-        name: [run for run in _only(study, names).runs if run.name.startswith(f"{task}-{name}-")]
-        for name in tables.swept_models(study.info)
-    }
-    return _chart(study, task, groups, element_id, "accuracy over training steps, one line per run")
-
-
-def control_chart(study: Study, task: str, element_id: str) -> Chart | Text:
-    """Draw the same for the controls."""
-    groups = {
-        name: list(_only(study, trial_names(study.info, task, [name])).runs)
-        for name in study.info["controls"]
-    }
-    label = "accuracy of the controls over training steps, one line per run"
-    return _chart(study, task, groups, element_id, label)
-
-
-def _chart(
-    study: Study, task: str, groups: dict[str, list[StudyRun]], element_id: str, label: str
-) -> Chart | Text:
-    traces: list[dict[str, Any]] = []
-    names = []
-    colors = dict(zip(study.info["controls"], cycle(_CONTROL_COLORS), strict=False))
-    for name, runs in groups.items():
-        in_legend = False
-        for run in runs:
-            curve = run.series("accuracy")
-            if not curve:
-                continue
-            names.append(run.name)
-            trace = line(curve, name, run.name, color=colors.get(name))
-            trace |= {"mode": "lines", "showlegend": not in_legend}
-            trace["line"]["width"] = 1.8
-            traces.append(trace)
-            in_legend = True
-    if not names:
-        return Text("No run recorded an accuracy.", "gap")
-    last = max(trace["x"][-1] for trace in traces)
-    title = tables.task_name(task)
-    return Chart(
-        element_id=element_id,
-        traces=[*traces, *_ceilings(study, task, last)],
-        look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
-        caption=f"{title}: accuracy on the validation set, one line per run. A line that "
-        "ends early was solved there. Dotted: accuracy of guessing.",
-        runs=names_of(names),
-        height=420,
-        label=f"{title}: {label}",
-    )
-
-
-def _ceilings(study: Study, task: str, last: float) -> list[dict[str, Any]]:
-    """Draw a dotted line per ceiling; equal ceilings share a line."""
-    by_value: dict[float, list[str]] = {}
-    ceilings = study.results["tasks"][task]["ceilings"] if study.results else {}
-    for name, value in ceilings.items():
-        by_value.setdefault(value, []).append(tables.CEILING_NAMES.get(name, name))
-    traces = []
-    for color, (value, names) in zip(_CEILING_COLORS, by_value.items(), strict=False):
-        # Short: a long entry of a legend is cut off on a phone. The page lists what each one is.
-        group, label = f"guess: {number(value, 3)}", ", or ".join(names)
-        trace = line([(0, value), (last, value)], group, label, dotted=True, color=color)
-        traces.append({**trace, "showlegend": True})
-    return traces

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 from diffattn.lab.catalog.models import NEVER_ATTEND
+from diffattn.lab.report.page.committed import committed_recall
 from diffattn.lab.report.page.runs import BASELINE, Study
 from diffattn.lab.report.page.tables import (
+    Cell,
     Table,
     head_cell,
     number_cell,
@@ -22,14 +24,19 @@ from diffattn.lab.report.page.wording import (
     listing,
     number,
     p_value,
-    plural,
     span,
-    type_name,
 )
 
+V1, UNIFORM = "diff", "diff_uniform"
+MAPS = {
+    "net": "Net weight",
+    "map_1": "First map",
+    "map_2": "Second map",
+    "size": "Size of weights",
+}
+"""Keys of the recorded attention, and their names."""
+KEY_GROUPS = {"answer": "the answer", "noise": "noise"}
 TASK_NAMES = {"noisy_recall": "Noisy recall", "multi_needle": "Multi-needle", "mqar": "MQAR"}
-_BY_TEST = ("fisher_exact", "log_rank")
-_TESTS = ("fisher_exact", "fisher_exact_holm", "log_rank", "log_rank_holm")
 CEILING_NAMES = {
     "values": "any value",
     "pairs": "a value of the context",
@@ -48,6 +55,229 @@ def swept_models(info: dict[str, Any]) -> list[str]:
 def task_name(task: str) -> str:
     """Human name of a task; an unknown task keeps its id."""
     return TASK_NAMES.get(task, task)
+
+
+def task_results(study: Study, task: str) -> dict[str, Any]:
+    """Recorded results of a task."""
+    assert study.results is not None
+    return dict(study.results["tasks"][task])
+
+
+def members_of(study: Study, task: str) -> dict[str, dict[str, Any]]:
+    """Recorded results of every type and control of a task."""
+    entry = task_results(study, task)
+    return {**entry["types"], **entry["controls"]}
+
+
+def median_step(member: dict[str, Any]) -> str:
+    """Median step at which a model learned a task; where it did not, over its steps."""
+    return _step(member["median_step"], member)
+
+
+def _step(step: float | None, member: dict[str, Any]) -> str:
+    return f"over {count(max(member['steps']))}" if step is None else f"{step:,g}"
+
+
+def _range(member: dict[str, Any]) -> str:
+    steps = sorted(member["solved_steps"], key=lambda step: math.inf if step is None else step)
+    low, high = _step(steps[0], member), _step(steps[-1], member)
+    return "" if low == high else f"{low} to {high}"
+
+
+def find_difference(
+    entry: dict[str, Any], variant: str, baseline: str = BASELINE
+) -> dict[str, Any] | None:
+    """A recorded difference in steps; ``None`` if the two were not compared."""
+    for row in entry["differences"]:
+        if (row["variant"], row["baseline"]) == (variant, baseline):
+            return dict(row)
+    return None
+
+
+def format_difference(row: dict[str, Any] | None) -> str:
+    """Median and interval, e.g. ``"−137.5, −150 to −100"``; empty without."""
+    return "" if row is None else ", ".join(filter(None, [_signed(row["mean"]), _ends(row)]))
+
+
+def _signed(steps: float) -> str:
+    return f"{steps:+,g}".replace("-", "−") if steps else "0"
+
+
+def _ends(row: dict[str, Any]) -> str:
+    """Both ends of an interval; empty if there is none, as of few seeds."""
+    low, high = row["low"], row["high"]
+    return "" if low is None else f"{_signed(low)} to {_signed(high)}"
+
+
+def _difference_cell(row: dict[str, Any] | None) -> Cell:
+    return (
+        number_cell(MISSING) if row is None else number_cell(_signed(row["mean"]), note=_ends(row))
+    )
+
+
+def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
+    """The committed study of the same task; ``None`` beside itself or beside another task."""
+    committed = committed_recall()
+    is_same = study.info.get("config_hash") == committed["config_hash"]
+    return None if is_same or task != committed["task"] else committed
+
+
+def answer_table(study: Study, task: str) -> Table:
+    """Steps, accuracy and attention of the types and of the control that decides, one row each."""
+    entry, every = task_results(study, task), members_of(study, task)
+    members = {name: every[name] for name in (*study.types, UNIFORM) if name in every}
+    with_attention = any("attention" in member for member in members.values())
+    beside = committed_beside(study, task)
+    rows = []
+    for name, member in members.items():
+        row = [
+            type_cell(name),
+            number_cell(median_step(member), member["runs"], note=_range(member)),
+        ]
+        if beside is None:
+            row.append(_difference_cell(find_difference(entry, name)))
+        row.append(number_cell(number(fmean(member["test_accuracy"]), 3), member["runs"]))
+        if with_attention:
+            row += [share_cell(member, "net", group) for group in KEY_GROUPS]
+        if beside is not None:
+            note = format_difference(find_difference(beside, name))
+            row.append(number_cell(beside["steps"].get(name, MISSING), note=note))
+        rows.append(row)
+    headers = ["Model", "Steps", *([] if beside else ["Minus Transformer"]), "Accuracy"]
+    caption = "Median step at which it is learned, with its range over seeds; test accuracy."
+    if with_attention:
+        headers += ["Net on answer", "Net on noise"]
+        caption += " Net: sum of the last layer's weights A or A₁ − λA₂; 0 on noise is best."
+    if beside is not None:
+        headers.append(f"Steps, {beside['seeds']} seeds")
+        caption += " Last: published/recall, with the difference to the Transformer."
+    return table(f"{caption} Intervals: 95 %.", headers, rows)
+
+
+def share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
+    """A mean sum of weights, with its interval."""
+    share = member.get("attention", {}).get(key, {}).get(group)
+    if share is None:
+        return number_cell(MISSING)
+    note = span(share["low"], share["high"], 2, none="")
+    return number_cell(number(share["mean"], 2), member["runs"], note=note)
+
+
+def share_table(study: Study, task: str) -> Table:
+    """Weights of every map on every group of keys, of the models that attend."""
+    members = {
+        name: member
+        for name, member in members_of(study, task).items()
+        if "attention" in member and name not in NEVER_ATTEND
+    }
+    groups = next(iter(members.values()))["attention"]["map_1"]
+    rows = [
+        [type_cell(name), number_cell(title), *(share_cell(member, key, g) for g in groups)]
+        for name, member in members.items()
+        for key, title in MAPS.items()
+        if key in member["attention"]
+    ]
+    caption = (
+        "Weights of the last layer at the queries, mean over heads and the test set. Net weight: "
+        "sum of A₁ − λA₂, where noise of either sign cancels. Size: share of its absolute values, "
+        "which noise keeps. Below each mean its interval over seeds."
+    )
+    return table(caption, ["Model", "Map", *(f"On {group}" for group in groups)], rows)
+
+
+def results_table(study: Study, tasks: Sequence[str]) -> Table:
+    """Steps of every type and control, with their differences and tests; one row each."""
+    rows = []
+    for task in tasks:
+        entry = task_results(study, task)
+        for name, member in members_of(study, task).items():
+            runs, lead = member["runs"], find_difference(entry, name)
+            accuracy = member["test_accuracy"]
+            row = [
+                type_cell(name),
+                number_cell(f"{member['learning_rate']:g}", runs),
+                number_cell(f"{member['solved']} of {member['trials']}", runs),
+                number_cell(median_step(member), runs, note=_range(member)),
+                _difference_cell(lead),
+                number_cell(p_value((lead or {}).get("p_holm"))),
+                _difference_cell(find_difference(entry, name, V1)),
+                number_cell(span(min(accuracy), max(accuracy), 3), runs),
+            ]
+            rows.append(row if len(tasks) == 1 else [word_cell(task_name(task)), *row])
+    goal = study.info["tasks"][tasks[0]].get("solved_accuracy", MISSING)
+    caption = (
+        f"{listing(map(task_name, tasks))}. Learned: validation accuracy {goal} at two evaluations "
+        "in a row. Differences in steps: median by seed and its interval; a run that never learned "
+        "it counts as all steps later. p: log-rank test of a type, adjusted by Holm."
+    )
+    headers = [] if len(tasks) == 1 else ["Task"]
+    headers += ["Model", "Learning rate", "Learned by", "Median step", "Minus Transformer"]
+    return table(caption, [*headers, "p", "Minus DIFF V1", "Test accuracy"], rows)
+
+
+def trials_table(study: Study, task: str) -> Table:
+    """Steps and test accuracy of every trial of a task."""
+    rows = []
+    for name, member in members_of(study, task).items():
+        steps = zip(member["runs"], member["solved_steps"], member["steps"], strict=True)
+        accuracy = zip(member["runs"], member["test_accuracy"], strict=True)
+        rows.append(
+            [
+                type_cell(name),
+                per_run((run, _solved_at(solved, spent)) for run, solved, spent in steps),
+                per_run((run, number(value, 3)) for run, value in accuracy),
+            ]
+        )
+    headers = ["Model", "Learned at step", "Test accuracy"]
+    return table("Every trial, controls with them.", headers, rows)
+
+
+def sweep_table(study: Study, task: str) -> Table | None:
+    """Tabulate the result of every learning rate; ``None`` where a single rate was used."""
+    swept = {name: of for name, of in members_of(study, task).items() if of.get("sweep")}
+    if not swept:
+        return None
+    rates = sorted({run["learning_rate"] for of in swept.values() for run in of["sweep"]})
+    rows = []
+    for name, member in swept.items():
+        tries = [
+            per_run(
+                (
+                    run["run"],
+                    f"{_solved_at(run['solved_step'], run['steps'])}, validation loss "
+                    f"{number(run['validation_loss'], 3)}",
+                )
+                for run in member["sweep"]
+                if run["learning_rate"] == rate
+            )
+            for rate in rates
+        ]
+        inside = word_cell("yes" if member["inside"] else "no")
+        rows.append([type_cell(name), *tries, number_cell(f"{member['learning_rate']:g}"), inside])
+    headers = ["Model", *(f"rate {rate:g}" for rate in rates), "Chosen", "Inside the sweep"]
+    caption = (
+        "Learning-rate sweep on seeds of its own. Chosen: most runs solved, then fewest steps, "
+        "then smallest validation loss. A sweep whose best rate was at its edge was extended."
+    )
+    return table(caption, headers, rows)
+
+
+def settings_table(study: Study) -> Table:
+    """What each task asks and how long it is trained."""
+    rows = []
+    for task, settings in study.info["tasks"].items():
+        train, model = settings["train"], settings["model"]
+        values = (
+            task_in_words(settings),
+            f"{count(train.get('num_steps'))} steps of "
+            f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
+            f"{count(model.get('num_hidden_layers'))} layers, "
+            f"{count(model.get('hidden_size'))} channels, initial deviation "
+            f"{model.get('initializer_range', MISSING)}, embeddings times "
+            f"{model.get('embedding_multiplier', MISSING)}",
+        )
+        rows.append([head_cell(task_name(task)), *map(word_cell, values)])
+    return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)
 
 
 def task_in_words(settings: dict[str, Any]) -> str:
@@ -73,295 +303,5 @@ def ceilings_in_words(ceilings: dict[str, float]) -> str:
     )
 
 
-def solved_table(study: Study, task: str) -> Table:
-    """Solved shares with their intervals, and the spread of steps and of test accuracy."""
-    rows = []
-    for name, summary in _entry(study, task)["types"].items():
-        values = [*_solved(summary), _range(summary["test_accuracy"])]
-        rows.append([type_cell(name), *(number_cell(value, summary["runs"]) for value in values)])
-    headers = [
-        "Model",
-        "Learning rate",
-        "Solved",
-        "95 % interval of the share",
-        "Median step (range)",
-        "Test accuracy",
-    ]
-    goal = study.info["tasks"][task].get("solved_accuracy", MISSING)
-    caption = f"{task_name(task)}. Solved: validation accuracy {goal} at two evaluations in a row."
-    return table(caption, headers, rows)
-
-
-def trials_table(study: Study, task: str) -> Table:
-    """Steps and test accuracy of every trial of a task."""
-    rows = []
-    entry = _entry(study, task)
-    for name, summary in {**entry["types"], **entry["controls"]}.items():
-        steps = zip(summary["runs"], summary["solved_steps"], summary["steps"], strict=True)
-        accuracy = zip(summary["runs"], summary["test_accuracy"], strict=True)
-        rows.append(
-            [
-                type_cell(name),
-                per_run((run, _step(solved, spent)) for run, solved, spent in steps),
-                per_run((run, number(value, 3)) for run, value in accuracy),
-            ]
-        )
-    return table(
-        "Every trial, controls with them.", ["Model", "Solved at step", "Test accuracy"], rows
-    )
-
-
-def tests_table(study: Study, task: str) -> Table:
-    """p-values between every two types: of the solved shares, and of the steps taken."""
-    tests = _entry(study, task)["tests"]
-    return _tests(
-        tests,
-        "Two-sided p-values between types; adjusted by Holm over all pairs of types, test by test."
-        f"{_log_rank_in_words(tests)}",
-    )
-
-
-def control_tests_table(study: Study, task: str) -> Table:
-    """The same between controls and types."""
-    tests = _entry(study, task)["control_tests"]
-    return _tests(
-        tests,
-        "The same between controls and types, adjusted as a family of their own."
-        f"{_log_rank_in_words(tests)}",
-    )
-
-
-def _log_rank_in_words(tests: Sequence[dict[str, Any]]) -> str:
-    """Where its p-values come from, with a space before it; nothing where that is not recorded."""
-    kinds = {test.get("log_rank_exact") for test in tests}
-    how = ""
-    if kinds == {True}:
-        how = "all ways to split the runs are counted"
-    elif kinds == {False}:
-        how = "by the chi-square distribution, as there are too many ways to split the runs"
-    elif kinds == {True, False}:
-        how = "all ways to split the runs are counted, or where there are too many by the "
-        how += "chi-square distribution"
-    return f" Log-rank p-values: {how}." if how else ""
-
-
-def _tests(tests: list[dict[str, Any]], caption: str) -> Table:
-    rows = [
-        [
-            head_cell(" and ".join(map(type_name, test["types"]))),
-            *(number_cell(p_value(test[key])) for key in _TESTS),
-        ]
-        for test in tests
-    ]
-    headers = [
-        "Members",
-        "Solved share (Fisher's exact)",
-        "adjusted",
-        "Solved sooner (log-rank)",
-        "adjusted",
-    ]
-    return table(caption, headers, rows)
-
-
-def controls_table(study: Study, task: str) -> Table:
-    """What every control changes and what it came to."""
-    rows = []
-    swept = swept_models(study.info)
-    for name, summary in _entry(study, task)["controls"].items():
-        values = [*_solved(summary), _range(summary["test_accuracy"])]
-        rows.append(
-            [
-                type_cell(name),
-                word_cell("its own" if name in swept else type_name(summary["like"])),
-                number_cell(count(summary["parameter_difference"], signed=True), summary["runs"]),
-                *(number_cell(value, summary["runs"]) for value in values),
-            ]
-        )
-    headers = [
-        "Control",
-        "Rate of",
-        "Parameter difference",
-        "Learning rate",
-        "Solved",
-        "95 % interval of the share",
-        "Median step (range)",
-        "Test accuracy",
-    ]
-    return table(f"Controls: one thing changed{_seeds_in_words(study)}", headers, rows)
-
-
-def _seeds_in_words(study: Study) -> str:
-    """Seeds and rates of the controls, after what they are."""
-    info = study.info
-    shared = [name for name in info["controls"] if name not in swept_models(info)]
-    few = f"{plural(len(info['seeds'][: info['control_seeds']]), 'seed')} each, at the learning "
-    few += "rate of what they are compared with."
-    if len(shared) == len(info["controls"]):
-        return f", {few}"
-    at = "a rate chosen as for types" if len(info["learning_rates"]) > 1 else "the rate of all"
-    all_seeds = f", {plural(len(info['seeds']), 'seed')} each, at {at}"
-    return f"{all_seeds}; {listing(map(type_name, shared))}: {few}" if shared else f"{all_seeds}."
-
-
-def leak_in_words(leak: dict[str, Any]) -> str:
-    """Whether models that see no other token stay at a guess."""
-    if leak["highest"] is None:
-        return "No model without attention was trained: whether the task leaks is not known."
-    verdict = "The task leaks" if leak["leaks"] else "The task does not leak"
-    return (
-        f"{verdict}: a model that sees no other token answers {number(leak['highest'], 3)}; by "
-        f"guessing up to {number(leak['limit'], 3)} would be chance."
-    )
-
-
-def by_query_table(study: Study, task: str) -> Table:
-    """Test accuracy of each query in the order asked, and by depth where there are depths."""
-    types = _entry(study, task)["types"]
-    depths = list(dict.fromkeys(d for s in types.values() for d in s.get("test_by_depth", {})))
-    queries = max((len(summary["test_by_query"]) for summary in types.values()), default=0)
-    rows = []
-    for name, summary in types.items():
-        asked, by_depth = summary["test_by_query"], summary.get("test_by_depth", {})
-        values = [*asked, *[None] * (queries - len(asked)), *map(by_depth.get, depths)]
-        rows.append(
-            [type_cell(name), *(number_cell(number(v, 3), summary["runs"]) for v in values)]
-        )
-    headers = [f"query {i + 1}" for i in range(queries)]
-    headers += [f"depth {_depth(depth)}" for depth in depths]
-    caption = "Test accuracy by query position, mean over trials."
-    if depths:
-        caption += " By depth: of the first query."
-    return table(caption, ["Model", *headers], rows)
-
-
-def sweep_table(study: Study, task: str) -> Table | None:
-    """Tabulate the result of every learning rate; ``None`` where a single rate was used."""
-    entry = _entry(study, task)
-    swept = {
-        name: summary
-        for name, summary in {**entry["types"], **entry["controls"]}.items()
-        if "sweep" in summary
-    }
-    tried = {run["learning_rate"] for summary in swept.values() for run in summary["sweep"]}
-    if not tried:
-        return None
-    rates = sorted(tried)
-    rows = []
-    for name, summary in swept.items():
-        row = [type_cell(name)]
-        for rate in rates:
-            runs = [run for run in summary["sweep"] if run["learning_rate"] == rate]
-            row.append(
-                per_run(
-                    (
-                        run["run"],
-                        f"{_step(run['solved_step'], run['steps'])}, validation loss "
-                        f"{number(run['validation_loss'], 3)}",
-                    )
-                    for run in runs
-                )
-            )
-        row.append(number_cell(f"{summary['learning_rate']:g}"))
-        row.append(word_cell("yes" if summary["inside"] else "no"))
-        rows.append(row)
-    headers = ["Model", *(f"rate {rate:g}" for rate in rates), "Chosen", "Inside the sweep"]
-    caption = (
-        "Learning-rate sweep on seeds of its own. Chosen: most runs solved, then fewest steps, "
-        "then smallest validation loss. A sweep whose best rate was at its edge was extended."
-    )
-    return table(caption, headers, rows)
-
-
-def summary_table(study: Study) -> Table:
-    """Tabulate the results of every task and model."""
-    rows = []
-    for task in study.info["tasks"]:
-        entry = _entry(study, task)
-        p_values: dict[str, str] = {}
-        for test in (*entry["tests"], *entry["control_tests"]):
-            if BASELINE in test["types"]:
-                adjusted = ", ".join(p_value(test[f"{name}_holm"]) for name in _BY_TEST)
-                p_values |= dict.fromkeys(test["types"], adjusted)
-        p_values.pop(BASELINE, None)
-        for name, summary in {**entry["types"], **entry["controls"]}.items():
-            guess = number(entry["ceilings"].get("values" if name in NEVER_ATTEND else "pairs"), 3)
-            values = [
-                *_solved(summary),
-                p_values.get(name, MISSING),
-                _range(summary["test_accuracy"]),
-                guess,
-            ]
-            rows.append([word_cell(task_name(task)), type_cell(name), *map(number_cell, values)])
-    headers = [
-        "Task",
-        "Model",
-        "Learning rate",
-        "Solved",
-        "95 % interval",
-        "Median step (range)",
-        "Holm's p to softmax: share, steps",
-        "Test accuracy",
-        "Guess",
-    ]
-    return table("Recall, by task and model.", headers, rows)
-
-
-def _spread(solved: Sequence[int | None], most: int) -> str:
-    """Median and range of the steps; a run that was not solved is slower than any other."""
-    steps = sorted(math.inf if step is None else step for step in solved)
-
-    def words(step: float) -> str:
-        return f"{step:,g}" if math.isfinite(step) else f"over {count(most)}"
-
-    middle, low, high = words(median(steps)), words(steps[0]), words(steps[-1])
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def _range(values: Sequence[float]) -> str:
-    return span(min(values), max(values), 3)
-
-
-def settings_table(study: Study) -> Table:
-    """What each task asks and how long it is trained."""
-    rows = []
-    for task, settings in study.info["tasks"].items():
-        train, model = settings["train"], settings["model"]
-        values = (
-            task_in_words(settings),
-            f"{count(train.get('num_steps'))} steps of "
-            f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
-            f"{count(model.get('num_hidden_layers'))} layers, "
-            f"{count(model.get('hidden_size'))} channels, initial deviation "
-            f"{model.get('initializer_range', MISSING)}, embeddings times "
-            f"{model.get('embedding_multiplier', MISSING)}",
-        )
-        rows.append([head_cell(task_name(task)), *map(word_cell, values)])
-    return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)
-
-
-def _entry(study: Study, task: str) -> dict[str, Any]:
-    assert study.results is not None
-    return dict(study.results["tasks"][task])
-
-
-def _solved(summary: dict[str, Any]) -> list[str]:
-    """Learning rate, solved trials, interval of their share, and steps."""
-    share = summary["solved_share"]
-    return [
-        f"{summary['learning_rate']:g}",
-        f"{summary['solved']} of {summary['trials']}",
-        span(share["low"], share["high"], 2),
-        _spread(summary["solved_steps"], max(summary["steps"])),
-    ]
-
-
-def _depth(key: str) -> str:
-    """A depth of the context as a share of it; another name as it is."""
-    try:
-        return f"{100 * float(key):.0f} %"
-    except ValueError:
-        return key
-
-
-def _step(solved: int | None, spent: int) -> str:
+def _solved_at(solved: int | None, spent: int) -> str:
     return f"not in {count(spent)}" if solved is None else count(solved)

@@ -19,8 +19,8 @@ Rates = Mapping[Group, float]
 """The learning rate chosen for every task and member that is swept."""
 Score = tuple[float, float, float]
 """Unsolved runs, steps in total, and summed validation loss."""
-PROTOCOL = 5
-"""Version of the protocol: V1's lead is held against V1 whose second map is added or uniform."""
+PROTOCOL = 6
+"""Version of the protocol: types are tested for when they learn a task, all else is estimated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

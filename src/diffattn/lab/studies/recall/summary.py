@@ -1,20 +1,23 @@
 """From finished runs to the results of a recall study, and its limits in words."""
 
+import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from diffattn.files.io import write_json
 from diffattn.lab.data.recall_tasks import guessing_ceilings
 from diffattn.lab.records.study_results import RecallResults
 from diffattn.lab.report.page.wording import plural
-from diffattn.lab.report.sections.recall_tables import task_name
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.proportions import wilson_interval
 from diffattn.lab.studies.limits import heads_below
 from diffattn.lab.studies.recall.config import PROTOCOL, Choice, RecallStudyConfig
+from diffattn.lab.studies.recall.endpoints import (
+    explain_uninformative,
+    find_leak,
+    step_differences,
+)
 from diffattn.lab.studies.recall.maps import recall_maps
-from diffattn.lab.studies.recall.verdicts import claims, leak, pair_tests
 from diffattn.lab.studies.study import Member, Results, Runs
 
 
@@ -27,34 +30,27 @@ def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResult
 
 
 def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults:
-    """Solved shares, steps and accuracies per task and member, tests between them, and verdicts.
+    """Steps and accuracies per task and member, and differences with their tests.
 
     Args:
         config: The study.
         results: Name of every run to its ``results.json``.
     """
     tasks = _measured_tasks(config, results)
-    tests = pair_tests(
-        {
-            name: (entry["types"], entry["controls"], entry["num_steps"])
-            for name, entry in tasks.items()
-        }
-    )
-    for name, task in tasks.items():
-        task |= tests[name]
+    for name, differences in step_differences(tasks).items():
+        task = tasks[name]
         first_run = next(iter(task["types"].values()))["runs"][0]
         sequences = results[first_run]["test_sequences"]
-        task["leak"] = leak(task["controls"], task["ceilings"], sequences)
-        members = task["types"] | task["controls"]
-        at_edge = [member for member, entry in members.items() if entry.get("inside") is False]
-        task |= claims(task["types"], tests[name], task["leak"], at_edge)
+        task["differences"] = differences
+        task["leak"] = find_leak(task["controls"], task["ceilings"], sequences)
+        task["uninformative"] = explain_uninformative(task["types"], task["leak"])
     return {
-        "schema": 1,
+        "schema": 2,
         "kind": "recall",
         "protocol": {"name": "recall_study", "version": PROTOCOL},
         "scale": config.scale,
         "tasks": tasks,
-        "statement": statement(config, tasks),
+        "statement": statement(config),
         "complete": True,
     }
 
@@ -103,16 +99,16 @@ def _sweep(
 def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
     """Solved runs and accuracies of the trials of a type or a control."""
     trials = [results[member.config.name] for member in members]
-    solved = sum(run["solved"] for run in trials)
-    share = wilson_interval(solved, len(trials))
+    steps = [run["solved_step"] for run in trials]
+    middle = median(math.inf if step is None else step for step in steps)
     by_query = zip(*(run["test_by_query"] for run in trials), strict=True)
     summary: dict[str, Any] = {
         "parameter_difference": members[0].facts["parameter_difference"],
         "runs": [run["run"] for run in trials],
         "trials": len(trials),
-        "solved": solved,
-        "solved_share": share.recorded() | {"method": share.method},
-        "solved_steps": [run["solved_step"] for run in trials],
+        "solved": sum(run["solved"] for run in trials),
+        "solved_steps": steps,
+        "median_step": middle if math.isfinite(middle) else None,
         "steps": [run["steps"] for run in trials],
         "test_accuracy": [run["test_accuracy"] for run in trials],
         "test_by_query": [fmean(column) for column in by_query],
@@ -140,13 +136,8 @@ def _attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str,
     return means
 
 
-def statement(config: RecallStudyConfig, tasks: Mapping[str, Any]) -> str:
-    """State the claims of every task, and the limits of the study."""
-    findings = " ".join(
-        f"{task_name(task)}. Can it be learned? {entry['can']['sentence']} Is it learned sooner? "
-        f"{entry['sooner']['sentence']}"
-        for task, entry in tasks.items()
-    )
+def statement(config: RecallStudyConfig) -> str:
+    """State the limits of the study."""
     size = heads_below(
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
@@ -169,10 +160,10 @@ def statement(config: RecallStudyConfig, tasks: Mapping[str, Any]) -> str:
         rates = "All types share one learning rate, so it need not be the best of any"
     control_seeds = plural(len(config.seeds[: config.control_seeds]), "seed")
     return (
-        f"{findings} {size}Learning to recall is a sudden change, so what counts is how many of "
-        f"{plural(len(config.seeds), 'seed')} get there within the steps given, and when; {others} "
-        f"have {control_seeds} each. A run that did not may have with more steps. Only large "
-        f"differences between so few can be told from chance. {rates}; {others} use the rate "
-        "of what they are compared with. Models and sequences are small: they show what is learned "
-        "sooner here, not what the papers' models can do."
+        f"{size}Learning to recall is a sudden change, so what counts is when each of "
+        f"{plural(len(config.seeds), 'seed')} gets there; {others} have {control_seeds} each. A "
+        "run that did not may have with more steps. Only large differences between so few can be "
+        f"told from chance. {rates}; {others} use the rate of what they are compared with. Models "
+        "and sequences are small: they show what is learned sooner here, not what the papers' "
+        "models can do."
     )

@@ -1,0 +1,188 @@
+"""Charts of a recall study: accuracy over training, and where attention goes."""
+
+from collections.abc import Collection, Sequence
+from itertools import cycle
+from statistics import fmean
+from typing import Any
+
+from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
+from diffattn.lab.report.page.elements import Text
+from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun
+from diffattn.lab.report.page.wording import number, type_color, type_name
+from diffattn.lab.report.sections.recall_tables import (
+    CEILING_NAMES,
+    KEY_GROUPS,
+    MAPS,
+    UNIFORM,
+    V1,
+    members_of,
+    task_name,
+)
+
+_CONTROL_COLORS = ("#999999", "#e69f00", "#cc79a7", "#56b4e9", "#0072b2", "#d55e00")
+_CEILING_COLORS = ("#999999", "#cc79a7", "#e69f00")
+_AXIS = {"range": [0, 1.03]}
+
+
+def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
+    """Accuracy over steps: the mean over seeds with the band from the lowest to the highest."""
+    traces: list[dict[str, Any]] = []
+    used: list[str] = []
+    for name in (*study.types, UNIFORM):
+        trials = {f"{task}-{name}-seed{seed}" for seed in study.info["seeds"]}
+        runs = [run for run in study.runs if run.name in trials and run.series("accuracy")]
+        used += [run.name for run in runs]
+        traces += _band(name, runs) if runs else []
+    if not used:
+        return None
+    guess = _ceilings_of(study, task).get("pairs")
+    plateau = "" if guess is None else f" A guess among the values shown gives {number(guess, 2)}."
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("training step", "share of queries answered", yaxis=_AXIS),
+        caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds."
+        f"{plateau}",
+        runs=names_of(used),
+        height=430,
+        label="Accuracy over training steps, one line per model",
+    )
+
+
+def _band(name: str, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
+    """The mean of a model's runs, over the band of all of them where there are several."""
+    curves = [dict(run.series("accuracy")) for run in runs]
+    steps = sorted({step for curve in curves for step in curve})
+    # A run that is solved stops: its last accuracy stands for the rest.
+    filled = [
+        [round(curve[max(s for s in curve if s <= at)], 4) for curve in curves] for at in steps
+    ]
+    traces: list[dict[str, Any]] = []
+    color = type_color(name)
+    if len(runs) > 1:
+        band: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "lines",
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+        }
+        band |= {"legendgroup": name, "showlegend": False, "x": steps}
+        fill: dict[str, Any] = {"fill": "tonexty", "fillcolor": f"{color}33"}
+        traces = [
+            band | {"y": [min(values) for values in filled]},
+            band | fill | {"y": [max(values) for values in filled]},
+        ]
+    mean = list(zip(steps, map(fmean, filled), strict=True))
+    return [
+        *traces,
+        line(mean, name, f"mean of {len(runs)} seeds", color=color) | {"mode": "lines"},
+    ]
+
+
+def accuracy_chart(
+    study: Study, task: str, names: Collection[str], element_id: str
+) -> Chart | Text:
+    """Draw validation accuracy over training, one line per run, with the guessing ceilings.
+
+    Args:
+        study: Study whose runs are drawn.
+        task: Name of the task, a key of ``study.json``.
+        names: The runs to draw.
+        element_id: Id of the element, unique in the page.
+
+    Returns:
+        The chart, or a sentence if no run recorded an accuracy.
+    """
+    colors = dict(zip(study.info["controls"], cycle(_CONTROL_COLORS), strict=False))
+    traces: dict[str, dict[str, Any]] = {}
+    for name in (*study.types, *study.info["controls"]):
+        in_legend = False
+        for run in study.runs:
+            curve = run.series("accuracy")
+            if run.name not in names or not run.name.startswith(f"{task}-{name}-") or not curve:
+                continue
+            trace = line(curve, name, run.name, color=colors.get(name))
+            trace |= {"mode": "lines", "showlegend": not in_legend}
+            trace["line"]["width"] = 1.8
+            traces[run.name] = trace
+            in_legend = True
+    if not traces:
+        return Text("No run recorded an accuracy.", "gap")
+    last = max(trace["x"][-1] for trace in traces.values())
+    title = task_name(task)
+    return Chart(
+        element_id=element_id,
+        traces=[*traces.values(), *_ceilings(study, task, last)],
+        look=layout("training step", "share of queries answered", yaxis=_AXIS),
+        caption=f"{title}: accuracy on the validation set, one line per run. A line that "
+        "ends early was solved there. Dotted: accuracy of guessing.",
+        runs=names_of(traces),
+        height=420,
+        label=f"{title}: accuracy over training steps, one line per run",
+    )
+
+
+def _ceilings_of(study: Study, task: str) -> dict[str, float]:
+    return dict(study.results["tasks"][task]["ceilings"]) if study.results else {}
+
+
+def _ceilings(study: Study, task: str, last: float) -> list[dict[str, Any]]:
+    """Draw a dotted line per ceiling; equal ceilings share a line."""
+    by_value: dict[float, list[str]] = {}
+    for name, value in _ceilings_of(study, task).items():
+        by_value.setdefault(value, []).append(CEILING_NAMES.get(name, name))
+    traces = []
+    for color, (value, names) in zip(_CEILING_COLORS, by_value.items(), strict=False):
+        # Short: a long entry of a legend is cut off on a phone. The page lists what each one is.
+        group, label = f"guess: {number(value, 3)}", ", or ".join(names)
+        trace = line([(0, value), (last, value)], group, label, dotted=True, color=color)
+        traces.append({**trace, "showlegend": True})
+    return traces
+
+
+def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
+    """Weights on the answer and on noise: the Transformer's, V1's and the control's."""
+    members = members_of(study, task)
+    bars = [
+        (f"{type_name(name)}: {MAPS[key].lower()}", name, members[name], key)
+        for name, key in (
+            (BASELINE, "net"),
+            (V1, "map_1"),
+            (V1, "map_2"),
+            (V1, "net"),
+            (UNIFORM, "map_2"),
+            (UNIFORM, "net"),
+        )
+        if "attention" in members.get(name, {})
+    ]
+    if not bars:
+        return None
+    colors = {"answer": "#009e73", "noise": "#999999"}
+    traces = []
+    for group, words in KEY_GROUPS.items():
+        shares = [member["attention"][key][group] for _, _, member, key in bars]
+        bounds = [(share["mean"], share["low"], share["high"]) for share in shares]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": [label for label, *_ in bars],
+                "x": [round(share["mean"], 4) for share in shares],
+                "error_x": interval_bars(bounds) | {"thickness": 1, "width": 4},
+                "name": f"on {words}",
+                "marker": {"color": colors[group]},
+                "hovertemplate": ["%{y}", f"%{{x:.3f}} on {words}"],
+            }
+        )
+    runs = [run for _, _, member, _ in bars for run in member["runs"]]
+    axis = {"autorange": "reversed"}
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("sum of weights", "", yaxis=axis, barmode="group"),
+        caption="Weights on the answer and on noise: mean over seeds and its interval. The uniform "
+        "map of the control shows the weight that noise gets by chance.",
+        runs=names_of(dict.fromkeys(runs)),
+        height=430,
+        label="Sum of weights on the answer and on noise; the table gives the numbers",
+    )
