@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 from diffattn.lab.records.run import RunRecord
+from diffattn.lab.studies.recall.endpoints import step_differences
 from record_files import write_finished, write_record
 
 TYPES = ("softmax", "diff")
@@ -59,8 +60,8 @@ def write_recall_study(folder):
         name: {"model": shape, "train": train, "task": task} for name, task in tasks.items()
     }
     write_record(folder / "study.json", info)
-    results = {"schema": 1, "kind": "recall", "scale": "study", "complete": True}
-    results |= {"protocol": {"name": "recall_study", "version": 5}}
+    results = {"schema": 2, "kind": "recall", "scale": "study", "complete": True}
+    results |= {"protocol": {"name": "recall_study", "version": 6}}
     results |= {"statement": "Made-up <i>statement</i>.", "tasks": {}}
     for task in tasks:
         types = {}
@@ -80,19 +81,16 @@ def write_recall_study(folder):
             types[kind] = summary(task, trials) | {"sweep": swept, "inside": kind == "diff"}
         blind = write_run(folder, f"{task}-{CONTROL}-seed0", task, "none", 0, None)
         controls = {CONTROL: summary(task, [blind]) | {"like": "softmax"}}
-        p_values = {"fisher_exact": 0.4321, "fisher_exact_holm": 0.8642}
-        p_values |= {"log_rank": 0.0654, "log_rank_holm": 0.1308, "sooner": "diff"}
         results["tasks"][task] = {
             "num_steps": 200,
             "ceilings": CEILINGS,
             "types": types,
             "controls": controls,
-            "tests": [{"types": list(TYPES), **p_values}],
-            "control_tests": [{"types": [CONTROL, "softmax"], **p_values}],
             "leak": {"limit": 0.1875, "highest": 0.1255, "leaks": False},
-            "can": {"verdict": "inconclusive", "sentence": "made-up shares."},
-            "sooner": {"verdict": "inconclusive", "sentence": "made-up steps."},
+            "uninformative": "",
         }
+    for task, differences in step_differences(results["tasks"]).items():
+        results["tasks"][task]["differences"] = differences
     write_record(folder / "results.json", results)
 
 
@@ -105,7 +103,7 @@ def summary(task, trials):
         "runs": [run["run"] for run in trials],
         "trials": len(trials),
         "solved": count,
-        "solved_share": {"mean": count / 2, "low": 0.09, "high": 0.91, "level": 0.95},
+        "median_step": None if count < len(trials) else 150,
         "test_by_query": [0.75, 0.25],
         "largest_write": 0.8765,
     }

@@ -1,4 +1,4 @@
-"""Proportions and means of shares: intervals, what sampling alone brings, Fisher's exact test."""
+"""Proportions and means of shares: intervals, and what sampling alone brings."""
 
 import itertools
 import math
@@ -10,7 +10,6 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.stats.proportions import (
     expected_range,
-    fisher_exact,
     mean_of_shares,
     share_interval,
     wilson_interval,
@@ -74,25 +73,6 @@ def test_expected_range_equals_enumeration(p, n, draws):
         exact, square = exact + weight * width, square + weight * width**2
     error = math.sqrt(max(0.0, square - exact**2) / 20_000)
     assert expected_range(p, n, draws) == pytest.approx(exact, abs=4 * error + 1e-12)
-
-
-def test_fisher_on_the_lady_tasting_tea():
-    """Of 70 tables, 1 + 16 on either side are at most as probable as three of four right."""
-    assert fisher_exact(3, 4, 1, 4) == pytest.approx(34 / 70)
-    assert fisher_exact(4, 4, 0, 4) == pytest.approx(2 / 70)
-    assert fisher_exact(3, 3, 0, 3) == pytest.approx(0.1)
-    assert fisher_exact(0, 3, 0, 3) == 1
-
-
-def test_fisher_equals_a_permutation_test():
-    """All ways to give the same outcomes to the two groups, counted one by one."""
-    for solved, other in itertools.product(range(4), range(6)):
-        outcomes = [1] * (solved + other) + [0] * (8 - solved - other)
-        counts = [sum(chosen) for chosen in itertools.combinations(outcomes, 3)]
-        as_rare = [k for k in set(counts) if counts.count(k) <= counts.count(solved)]
-        expected = sum(counts.count(k) for k in as_rare) / len(counts)
-        assert fisher_exact(solved, 3, other, 5) == pytest.approx(expected)
-        assert fisher_exact(other, 5, solved, 3) == pytest.approx(expected)
 
 
 def test_independent_zeros_and_ones():

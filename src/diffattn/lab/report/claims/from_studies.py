@@ -23,15 +23,24 @@ _OLDER_RECORD = "counted before it was asked at which rates both models use thei
 
 
 def recall_steps(task: str, kind: str) -> Measure:
-    """Measure steps until a task is learned minus the baseline's: the median by seed."""
+    """Measure steps until a task is learned minus the baseline's: the median by seed.
+
+    A lead has a reservation if the interval of a control minus the model does not lie above 0.
+    """
 
     def measure(records: ClaimRecords) -> Measured | None:
         tasks = {} if records.recall is None else records.recall["tasks"]
         entry = tasks.get(task, {"differences": ()})
-        for row in entry["differences"]:
-            if (row["variant"], row["baseline"]) == (kind, BASELINE):
-                return measure_row(row, uninformative=entry["uninformative"], digits=0)
-        return None
+        rows = {(row["variant"], row["baseline"]): row for row in entry["differences"]}
+        if (lead := rows.get((kind, BASELINE))) is None:
+            return None
+        equal = [
+            control
+            for (control, baseline), row in rows.items()
+            if baseline == kind and (row["low"] is None or row["low"] <= 0)
+        ]
+        why = entry["uninformative"] or (name_controls(equal) if lead["mean"] < 0 else "")
+        return measure_row(lead, uninformative=why, digits=0)
 
     return measure
 
