@@ -43,6 +43,14 @@ def test_steps_until_recall():
     assert f"step {steps['diff']} with V1, {steps['softmax']} with the Transformer" in row
     assert f"{steps['diff_v2']} with V2, {steps['shared_diff']} with Shared DIFF" in row
     assert f"second map is uniform needs {steps['diff_uniform']}" in row
+    results = " ".join(text_of("results.md").partition("## Recall")[2].split())
+    for entry in task["differences"]:
+        if "p" in entry or (entry["variant"], entry["baseline"]) == ("diff_uniform", "diff"):
+            mean, low, high = (
+                f"{entry[key]:+g}".replace("-", "−").replace("+0", "0")
+                for key in ("mean", "low", "high")
+            )
+            assert f"{low} to {high}" in results[results.index(f" {mean} ") :][:40]
 
 
 @pytest.mark.parametrize(

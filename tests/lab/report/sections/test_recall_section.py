@@ -8,6 +8,7 @@ import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
+from diffattn.lab.studies.recall.endpoints import step_differences
 from lab.report.page_reader import build, figures, outline_of
 from recall_records import CONTROL, TYPES, WHAT, summary, write_recall_study, write_run
 from record_files import read_record, replace_in_record, write_record
@@ -40,22 +41,18 @@ def test_the_page_shows_every_run_and_number(study):
     for shown in (
         "1 of 2",
         "0 of 2",
-        "0.09 to 0.91",
         "not in 200",
         "0.998",
-        "0.432",
-        "0.065",
-        "0.864",
-        "0.131",
-        "depth 25 %",
         "rate 0.006",
-        "made-up shares.",
-        "made-up steps.",
+        "in over 200 training steps, the Transformer in over 200 (medians of 2 seeds; difference "
+        "by seed −100).",
+        "Median step at which it is learned: the Transformer over 200, DIFF V1 over 200 (−100; "
+        "p 1.000). In brackets: the median difference to the Transformer by seed and p of the "
+        "log-rank test after Holm over 2 tests.",
+        "In the longer study of 12 seeds: Median step",
         "The task does not leak: a model that sees no other token answers 0.126; by guessing up "
         "to 0.188 would be chance.",
-        "−1,234",
-        "No attention and Transformer (softmax)",
-        "1 seed each",
+        "The chosen learning rate of Transformer (softmax) lies at the edge of its sweep.",
     ):
         assert shown in text, shown
     assert "50 % of the context is noise" in text
@@ -91,25 +88,20 @@ def test_a_control_with_a_sweep_is_shown_with_it(study):
     info, results = (read_record(study / file) for file in ("study.json", "results.json"))
     info["controls"][name] = {"like": name}
     for task, entry in results["tasks"].items():
-        of = f"{task}-{name}"
-        tried = [write_run(study, f"{of}-lr{r}-seed100", task, "softmax", 100, 50) for r in rates]
+        run = f"{task}-{name}"
+        tried = [write_run(study, f"{run}-lr{r}-seed100", task, "softmax", 100, 50) for r in rates]
         swept = [run | {"learning_rate": rate} for run, rate in zip(tried, rates, strict=True)]
-        runs = [write_run(study, f"{of}-seed{i}", task, "softmax", i, 150) for i in (0, 1)]
+        runs = [write_run(study, f"{run}-seed{i}", task, "softmax", i, 150) for i in (0, 1)]
         of_control = {"sweep": swept, "inside": False, "like": name}
         entry["controls"][name] = summary(task, runs) | of_control
-        for test in (*entry["tests"], *entry["control_tests"]):
-            test["log_rank_exact"] = True
+    for task, differences in step_differences(results["tasks"]).items():
+        results["tasks"][task]["differences"] = differences
     write_record(study / "study.json", info)
     write_record(study / "results.json", results)
     page, text = read(study)
     assert "What is missing" not in text
-    assert (
-        "Controls: one thing changed, 2 seeds each, at a rate chosen as for types; No attention: "
-        "1 seed each, at the learning rate of what they are compared with."
-    ) in text
     assert "each at the learning rate that was chosen for it before" in text
-    assert text.count("Log-rank p-values: all ways to split the runs are counted.") == 4
-    assert "Softmax with head norm its own" in text
+    assert "Controls, with the difference to DIFF V1: Softmax with head norm 150 (−75)." in text
     traces = figures(page)["chart-sweep-noisy_recall"]["data"]
     shown = {trace["legendgroup"] for trace in traces if not trace["legendgroup"].startswith("gu")}
     assert shown == {*TYPES, name}
@@ -124,10 +116,10 @@ def test_same_study_gives_same_bytes(study):
 def test_markdown(study):
     lines = markdown_results(study).splitlines()
     assert len(lines) == 2 + 2 * 3
-    assert " | 0 of 2 | 0.09 to 0.91 | over 200 | — | " in lines[2]
+    assert " | 0 of 2 | over 200 | — | — | — | " in lines[2]
     assert lines[3] == (
-        "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | 0.09 to 0.91 | over 200 (100 to over 200) "
-        "| 0.864, 0.131 | 0.510 to 0.998 | 0.500 |"
+        "| Noisy recall | DIFF V1 | 0.003 | 1 of 2 | over 200 (100 to over 200) | −100 | 1.000 "
+        "| — | 0.510 to 0.998 |"
     )
     assert lines[4].startswith(f"| Noisy recall | {WHAT} | 0.003 | 0 of 1 | ")
 
@@ -148,21 +140,26 @@ def test_a_single_rate_is_said_to_be_no_choice(study):
     assert "What is missing" not in text
 
 
-def test_a_leak_is_named(study):
-    replace_in_record(study / "results.json", '"leaks": false', '"leaks": true')
-    assert "The task leaks: a model that sees no other token" in read(study)[1]
+def test_a_task_that_says_nothing_is_uninformative(study):
+    path = study / "results.json"
+    replace_in_record(path, '"leaks": false', '"leaks": true')
+    replace_in_record(path, '"uninformative": ""', '"uninformative": "made up."')
+    text = read(study)[1]
+    assert "The task leaks: a model that sees no other token" in text
+    assert text.count("Uninformative: made up.") == 3  # first, and of both tasks
+    assert "Median step at which it is learned: the Transformer over" not in text
 
 
 def test_records_of_another_version_of_the_protocol_are_refused(study):
     """Others asked less, and some held other tasks: never in one table with this one."""
     path = study / "results.json"
-    replace_in_record(path, '"version": 5', '"version": 1')
-    with pytest.raises(CheckpointError, match="protocol's version must be 5, got 1"):
+    replace_in_record(path, '"version": 6', '"version": 1')
+    with pytest.raises(CheckpointError, match="protocol's version must be 6, got 1"):
         build_report(study)
-    with pytest.raises(CheckpointError, match="protocol's version must be 5, got 1"):
+    with pytest.raises(CheckpointError, match="protocol's version must be 6, got 1"):
         markdown_results(study)
     replace_in_record(path, '"version": 1', f'"version": "{"9" * 5_000}"')
-    with pytest.raises(CheckpointError, match=r"must be 5, got '9{50,60}\. Run"):
+    with pytest.raises(CheckpointError, match=r"must be 6, got '9{50,60}\. Run"):
         build_report(study)
 
 
