@@ -3,12 +3,13 @@
     PYTHONPATH=src python -m tools.gpu_session --out FOLDER
 
 Stages run in the order of their value: correctness, attention, tuning, models, decoding, a matched
-pair, the Hopper kernel; the last one trains the study for leases as long as there is time. Each runs in processes of its own, has a limit and writes its record to
-``FOLDER/STAGE.json`` as soon as it ends; a stage that has its record is not run again, also not one
-that failed or overran, unless with ``--again``. Where a command may take ten minutes at most,
-``--within 560`` starts no stage whose limit does not fit into what is left of that time, and the
-same command again goes on behind it. Kernels are timed only where the tests of their numbers
-passed, and after the tuning as it found best: a record's facts say by which table of launches.
+pair, the Hopper kernel; the last one trains the study for leases as long as there is time. Each
+runs in processes of its own, has a limit and writes its record to ``FOLDER/STAGE.json`` as soon as
+it ends; a stage that has its record is not run again, also not one that failed or overran, unless
+with ``--again``. Where a command may take ten minutes at most, ``--within 560`` starts no stage
+whose limit does not fit into what is left of that time, and the same command again goes on behind
+it. Kernels are timed only where the tests of their numbers passed, and after the tuning as it found
+best: a record's facts say by which table of launches.
 ``--plan`` prints the stages and their limits, ``--stages 1,2`` chooses. ``--scale tiny --device
 cpu`` shows that all of it runs: it measures nothing. ``--accept FOLDER`` prints the row of the
 table of tested GPUs, if the tests of the kernels' numbers passed.
