@@ -1,11 +1,18 @@
 """The page of a practical study: a figure or table per claim of the paper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.catalog.models import BASELINE
-from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
+from diffattn.lab.catalog.models import BASELINE, NEVER_ATTEND
+from diffattn.lab.report.page.charts import (
+    Chart,
+    interval_bars,
+    layout,
+    line,
+    model_colors,
+    names_of,
+)
 from diffattn.lab.report.page.elements import Bullets, Document, Element, Section
 from diffattn.lab.report.page.run_tables import models_table
 from diffattn.lab.report.page.runs import Study, runs_by_name, study_of_runs
@@ -24,6 +31,8 @@ from diffattn.lab.report.page.tables import (
 )
 from diffattn.lab.report.page.wording import listing, number, p_value, plural, span, type_name
 
+LEVEL = 0.05
+"""Adjusted p-values below it make a difference reliable."""
 COUNTED = {
     "attention_size_answer": "Attention on the answer",
     "found_6_x2": "Keys found in twice the context",
@@ -109,27 +118,36 @@ def practical_document(study: Study) -> Document:
 
 
 def sentences(results: dict[str, Any]) -> list[str]:
-    """One per measure that counts: the types that differ from softmax attention, and controls."""
+    """One per measure that counts: softmax attention's mean, and every other model's difference."""
     items = []
-    for task in results["tasks"].values():
-        for measure in dict.fromkeys(entry["measure"] for entry in task["differences"]):
-            entries = [x for x in task["differences"] if x["measure"] == measure]
-            differing = [
-                f"{type_name(x['type'])} {number(x['mean'], 3, signed=True)}"
-                for x in entries
-                if x["p_holm"] is not None and x["p_holm"] < 0.05
-            ]
-            alike = [
-                f"{type_name(x['type'])} {number(x['mean'], 3, signed=True)}"
-                for x in entries
-                if x["p_value"] is None and x["low"] is not None and x["low"] * x["high"] > 0
-            ]
-            outcome = listing(differing) if differing else "we found no reliable difference"
-            control = f" Controls whose interval excludes 0: {listing(alike)}." if alike else ""
-            items.append(
-                f"{COUNTED[measure]}, compared with softmax attention: {outcome}.{control}"
-            )
+    for measure, entries, members in _by_measure(results):
+        differences = "; ".join(
+            f"{type_name(x['type'])} {number(x['mean'], 3, signed=True)}"
+            + (f" ({_ends(x, signed=True)})" if x["low"] is not None else "")
+            + ("" if members[x["type"]]["learned"] else ", which has not learned the task")
+            for x in entries
+            if x["type"] not in NEVER_ATTEND
+        )
+        reliable = [
+            type_name(x["type"]) for x in entries if x["p_holm"] is not None and x["p_holm"] < LEVEL
+        ]
+        verdict = f"Reliable: {listing(reliable)}." if reliable else "No difference is reliable."
+        mean = number(members[BASELINE]["measures"][measure]["mean"], 3)
+        items.append(
+            f"{COUNTED[measure]}: softmax attention {mean}; differences to it: {differences}. "
+            f"{verdict}"
+        )
     return items
+
+
+def _by_measure(
+    results: dict[str, Any],
+) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
+    """Every measure that counts, its differences, and the models of its task."""
+    for task in results["tasks"].values():
+        for measure in dict.fromkeys(x["measure"] for x in task["differences"]):
+            entries = [x for x in task["differences"] if x["measure"] == measure]
+            yield measure, entries, task["members"]
 
 
 def practical_answers(study: Study) -> dict[str, list[Element]]:
@@ -215,8 +233,10 @@ def _chart(
     """One line per model with intervals; ``titles`` are task, caption and the x axis."""
     task, caption, x_title = titles
     traces, measures = [], _measures(study, task)
+    colors = model_colors({name: name for name in measures})
     for name, values in measures.items():
-        trace = line([(x, values[key]["mean"]) for x, key in points], name, "mean of seeds")
+        curve = [(x, values[key]["mean"]) for x, key in points]
+        trace = line(curve, name, "mean of seeds", color=colors[name])
         trace["mode"] = "lines+markers"
         trace["hovertemplate"] = [type_name(name), f"{x_title} %{{x}}: %{{y:.3f}}"]
         ends = [(y["mean"], y["low"], y["high"]) for y in (values[key] for _, key in points)]
@@ -224,8 +244,8 @@ def _chart(
         traces.append(trace)
     assert study.results is not None
     best = study.results["tasks"][task]["best"]
-    if curve := [(x, best[key]) for x, key in points if key in best]:
-        reference = line(curve, "the best possible", "", dotted=True, color="#222222")
+    if known := [(x, best[key]) for x, key in points if key in best]:
+        reference = line(known, "the best possible", "", dotted=True, color="#222222")
         traces.append(reference | {"showlegend": True})
     ticks = [x for x, _ in points]
     axis = {"tickvals": ticks, "ticktext": list(map(str, ticks))}
@@ -244,15 +264,14 @@ def _chart(
 def difference_table(results: dict[str, Any]) -> Table:
     """Tabulate the measures that count: each model less softmax attention."""
     rows = []
-    for task in results["tasks"].values():
-        for x in task["differences"]:
-            measures = task["members"]
-            values = (measures[name]["measures"][x["measure"]] for name in (BASELINE, x["type"]))
+    for measure, entries, members in _by_measure(results):
+        for x in entries:
+            pair = (members[name]["measures"][measure] for name in (BASELINE, x["type"]))
             rows.append(
                 [
                     type_cell(x["type"]),
-                    word_cell(COUNTED[x["measure"]]),
-                    *(number_cell(number(y["mean"], 3), note=_ends(y)) for y in values),
+                    word_cell(COUNTED[measure]),
+                    *(number_cell(number(y["mean"], 3), note=_ends(y)) for y in pair),
                     number_cell(number(x["mean"], 3, signed=True)),
                     number_cell(_ends(x, signed=True)),
                     number_cell(p_value(x["p_value"])),
