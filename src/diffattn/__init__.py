@@ -1,6 +1,11 @@
 """Language models with differential attention: build, train, evaluate, look inside."""
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -47,3 +52,53 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _add_config(auto: Any) -> None:
+    auto.CONFIG_MAPPING_NAMES[_MODEL_TYPE] = "DiffTransformerConfig"
+    auto.CONFIG_MAPPING._modules[_MODEL_TYPE] = sys.modules[__name__]
+
+
+def _add_models(auto: Any) -> None:
+    for mapping, name in (
+        (auto.MODEL_MAPPING, "DiffTransformerModel"),
+        (auto.MODEL_FOR_CAUSAL_LM_MAPPING, "DiffTransformerForCausalLM"),
+        (
+            auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+            "DiffTransformerForSequenceClassification",
+        ),
+    ):
+        mapping._reverse_config_mapping["DiffTransformerConfig"] = _MODEL_TYPE
+        mapping._model_mapping[_MODEL_TYPE] = name
+        mapping._modules[_MODEL_TYPE] = sys.modules[__name__]
+
+
+_MODEL_TYPE = "diff_transformer"
+_TABLES = {
+    "transformers.models.auto.configuration_auto": _add_config,
+    "transformers.models.auto.modeling_auto": _add_models,
+}
+"""Tables of transformers' Auto classes, which load a class when it is asked for. Without ours they
+would ask to run the copy of our code in a model's folder."""
+
+
+class _AddOnImport(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path) if name in _TABLES else None
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_add(module: ModuleType) -> None:
+                run(module)
+                _TABLES[name](module)
+
+            spec.loader.exec_module = run_and_add  # type: ignore[method-assign]
+        return spec
+
+
+for _name, _add in _TABLES.items():
+    if _name in sys.modules:
+        _add(sys.modules[_name])
+sys.meta_path.insert(0, _AddOnImport())

@@ -81,15 +81,12 @@ def check_folder(
     _check_counts(where, settings, weights)
     try:
         config = AutoConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
+        if settings.get("quantization_config") is not None:
+            return  # several weights in one number: nothing to compare
+        needed, held = _measured(config)
     except Exception as error:  # ours, or whatever that of another model type raises
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
-    if settings.get("quantization_config") is not None:
-        return  # several weights in one number: nothing to compare
-    if isinstance(config, DiffTransformerConfig):
-        needed, held = parameter_count(config), 0
-    else:
-        needed, held = _measured(config)
     if needed > max(weights.numbers, _SMALL):
         raise CheckpointError(
             f"{where}: sizes must fit the weights, {weights.numbers:,} numbers, got {needed:,} "
@@ -240,7 +237,9 @@ def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
 
 
 def _measured(config: Any) -> tuple[int, int]:
-    """Parameters of another kind of model, and bytes of its buffers, without allocating any."""
+    """Parameters of a model, and bytes of another kind's buffers, without allocating any."""
+    if isinstance(config, DiffTransformerConfig):
+        return parameter_count(config), 0
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     parameters = sum(parameter.numel() for parameter in model.parameters())

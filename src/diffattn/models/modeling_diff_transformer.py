@@ -5,13 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    GenerationMixin,
-)
+from torch.nn.modules.module import register_module_module_registration_hook
+from transformers import GenerationMixin
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
@@ -262,8 +257,8 @@ class DiffTransformerForCausalLM(
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
     loss_chunk_tokens: int | None = None
-    """Tokens whose logits are in memory at once when labels are given. Default: all of them, and
-    the logits are returned."""
+    """Tokens whose logits are in memory at once while a model with labels trains; then it returns
+    no logits. Default: all of them."""
 
     def __init__(self, config: DiffTransformerConfig) -> None:
         super().__init__(config)
@@ -283,6 +278,7 @@ class DiffTransformerForCausalLM(
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        skip_logits: bool | None = None,
         **kwargs: Any,
     ) -> DiffTransformerCausalLMOutput:
         """Logits ``[B, T, vocab_size]``; with labels also the mean loss in nats per token.
@@ -292,6 +288,7 @@ class DiffTransformerForCausalLM(
         Args:
             labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
             logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
+            skip_logits: Whether the loss may come in chunks, without logits. Default: in training.
             **kwargs: Beside labels ``shift_labels`` ``[B, T]`` and ``num_items_in_batch``.
         """
         outputs = self.model(
@@ -315,7 +312,8 @@ class DiffTransformerForCausalLM(
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
             labels, kwargs = checked_labels(labels, kwargs, below=self.vocab_size)
-            if self.loss_chunk_tokens is None:
+            skip_logits = self.training if skip_logits is None else skip_logits
+            if self.loss_chunk_tokens is None or not skip_logits:
                 logits = self.lm_head(hidden[:, logits_to_keep])
                 loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
             else:
@@ -347,6 +345,10 @@ class DiffTransformerForCausalLM(
             targets = labels[:, 1:] if shift_labels is None else shift_labels
             num_items_in_batch = (targets != IGNORED).sum()
         return losses.sum() / num_items_in_batch, losses.detach()
+
+    def _get_name(self) -> str:
+        """The name by which transformers' Trainer knows that labels are to be shifted."""
+        return DiffTransformerForCausalLM.__name__  # FSDP gives the class another one
 
     def _get_static_cache_init_shape(self) -> Any:
         shape = super()._get_static_cache_init_shape()
@@ -382,9 +384,14 @@ register_checkpoint_conversion_mapping(
     ],
     overwrite=True,
 )
-AutoConfig.register(DiffTransformerConfig.model_type, DiffTransformerConfig)
-AutoModel.register(DiffTransformerConfig, DiffTransformerModel)
-AutoModelForCausalLM.register(DiffTransformerConfig, DiffTransformerForCausalLM)
-AutoModelForSequenceClassification.register(
-    DiffTransformerConfig, DiffTransformerForSequenceClassification
-)
+
+
+def _name_when_compiled(wrapper: nn.Module, attribute: str, module: Any) -> None:
+    """Give the wrapper of ``torch.compile`` the name of our model; see ``_get_name``."""
+    if attribute == "_orig_mod":
+        inner = module.get_base_model() if hasattr(module, "get_base_model") else module  # peft
+        if isinstance(inner, DiffTransformerForCausalLM):
+            wrapper.__dict__["_get_name"] = inner._get_name
+
+
+register_module_module_registration_hook(_name_when_compiled)

@@ -25,7 +25,7 @@ def window_losses(
         inputs["labels"] = inputs["input_ids"]
     inputs = {name: value.to(model.device) for name, value in inputs.items()}
     with evaluating(model):
-        output = model(**inputs, use_cache=False)
+        output = model(**inputs, use_cache=False, skip_logits=True)
     if "labels" in inputs:
         return output.token_losses.view_as(input_ids)[:, :-1].cpu().double().numpy()
     logits = output.logits

@@ -14,6 +14,8 @@ from safetensors.torch import save_file
 from diffattn.errors import CheckpointError
 from diffattn.models.conversion.attention_layers import load_attention_layer
 from diffattn.models.conversion.convert import convert
+from diffattn.models.conversion.settings_of import settings_of
+from diffattn.models.conversion.source import open_source
 from diffattn.ops.inputs.rotary import rotary_embedding
 
 pytestmark = pytest.mark.scheduled
@@ -52,6 +54,37 @@ def test_a_motif_with_swiglu_converts(motif, converted, network, ids, assert_clo
     assert result.config.lambda_init[1] == pytest.approx(0.2)
     with torch.no_grad():
         assert_close(result.double()(ids).logits, motif.logits(ids))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_theta": "far"},
+        {"rope_scaling": 3},
+        {"hidden_size": "48"},
+        {"num_attention_heads": 0},
+        {"num_key_value_heads": 3},
+        {"pad_token_id": 61},
+        {"num_hidden_layers": None},
+        {"attn_rms_norm_eps": []},
+    ],
+    ids=str,
+)
+def test_wrong_settings_of_a_motif_are_named(motif, changes, tmp_path):
+    (field,) = changes
+    folder = save(motif, tmp_path / "motif", **changes)
+    if changes[field] is None:
+        settings = config_of(motif)
+        del settings[field]
+        (folder / "config.json").write_text(json.dumps(settings))
+    for load in (lambda: load_attention_layer(str(folder), 0), lambda: read(str(folder))):
+        with pytest.raises(CheckpointError, match=field):
+            load()
+
+
+def read(folder):
+    with open_source(folder) as source:
+        return settings_of(source, {})
 
 
 @pytest.mark.parametrize(

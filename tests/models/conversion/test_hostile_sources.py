@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.new_folder import new_folder, remove_leftovers
@@ -234,3 +235,41 @@ def test_damage_is_noticed_by_the_manifest(whole, converted, tmp_path):
     with pytest.raises(CheckpointError, match=r"must be as manifest\.json recorded it"):
         convert(str(converted_folder), "diffllama", tmp_path / "out")
     convert(str(converted_folder), "diffllama", tmp_path / "out", verify=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("pad_token_id", 61),
+        ("pad_token_id", 2**31),
+        ("vocab_size", -1),
+        ("intermediate_size", -40),
+        ("num_attention_heads", 0),
+        ("num_attention_heads", -4),
+        ("num_key_value_heads", 0),
+        ("num_key_value_heads", 3),
+        ("head_dim", -8),
+        ("layer_types", 3),
+        ("sliding_window", "all"),
+        ("hidden_act", "none of them"),
+        ("quantization_config", {"bits": 4}),
+        ("rope_parameters", {"rope_type": "spiral", "rope_theta": 1e4}),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": None}),
+        ("rope_scaling", {"rope_type": [], "factor": 2.0}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", [LlamaForCausalLM, Qwen3ForCausalLM])
+def test_a_wrong_value_of_another_familys_settings_is_named(llama, family, field, value, tmp_path):
+    folder = llama(model=family)
+    edit_config(folder, **{field: value})
+    with pytest.raises(CheckpointError, match=field):
+        convert(str(folder), "diff_v2", tmp_path / "out")
+
+
+@pytest.mark.parametrize("none", [None, -1])
+def test_padding_that_stands_for_none_is_left_out(llama, none, tmp_path):
+    folder = llama()
+    edit_config(folder, pad_token_id=none)
+    convert(str(folder), "diff_v2", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"] is None

@@ -78,7 +78,8 @@ def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, 
                 f"{source.name}: layer must have keys and values of its own, got {part} in "
                 f"layer {layer}."
             )
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
     if heads % 2 or kv_heads % 2 or config.get("num_noise_heads") is not None:
         raise CheckpointError(
             f"{source.name}: heads must be pairs, got {heads} over {kv_heads} key/value heads."

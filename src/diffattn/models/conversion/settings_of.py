@@ -110,16 +110,22 @@ def _config(source: Source) -> Any:
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
 
 
-def _shared(config: Any) -> dict[str, Any]:
+def _shared(source: Source, config: Any) -> dict[str, Any]:
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    if heads % groups:
+        raise CheckpointError(
+            f"{source.name}: num_key_value_heads must divide num_attention_heads = {heads}, got "
+            f"{groups}."
+        )
     rope = {key: value for key, value in config.rope_parameters.items() if value is not None}
     return {name: getattr(config, name) for name in SHARED_FIELDS} | {"rope_parameters": rope}
 
 
 def _diffllama(source: Source) -> dict[str, Any]:
+    _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
     config = _config(source)
-    _require(source, "hidden_act", config.hidden_act, "silu")
     _require(source, "attention_bias", config.attention_bias, False)
-    return _shared(config) | {
+    return _shared(source, config) | {
         "attention_type": "diff",
         "num_heads": _halve_heads(source, "num_attention_heads", config.num_attention_heads),
         "num_kv_heads": _halve_heads(source, "num_key_value_heads", config.num_key_value_heads),
@@ -130,9 +136,9 @@ def _diffllama(source: Source) -> dict[str, Any]:
 
 
 def _llama(source: Source) -> dict[str, Any]:
+    _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
     config = _config(source)
     kind = config.model_type
-    _require(source, "hidden_act", config.hidden_act, "silu")
     for name, place in (("attention_bias", "output"), ("mlp_bias", "feed-forward")):
         if getattr(config, name, False):
             raise CheckpointError(
@@ -154,7 +160,7 @@ def _llama(source: Source) -> dict[str, Any]:
             "DIFF Transformer has none",
             stacklevel=2,
         )
-    settings = _shared(config) | {
+    settings = _shared(source, config) | {
         "attention_type": "softmax",
         "num_heads": config.num_attention_heads,
         "num_kv_heads": config.num_key_value_heads,

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from diffattn.errors import CheckpointError, did_you_mean, first_line, short
+from diffattn.errors import CheckpointError, ConfigError, did_you_mean, first_line, short
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.checkpoint_folder import model_folder
+from diffattn.models.config.numbers import is_number, is_whole
+from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
@@ -24,6 +26,15 @@ _DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
 }
+_COUNTS = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings",
+)  # fmt: skip
+_NUMBERS = (
+    "rms_norm_eps", "attn_rms_norm_eps", "initializer_range", "rope_theta", "attention_dropout",
+    "sliding_window",
+)  # fmt: skip
+_NEEDED = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _INDEX = "model.safetensors.index.json"
 _BUFFERS = ("rotary_emb.inv_freq",)
@@ -62,19 +73,57 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
     if (folder / "config.json").exists() and not Path(path).is_file():
         settings = read_object(f"{path}/config.json", folder / "config.json")
         if settings.get("quantization_config") is not None:
-            raise CheckpointError(f"{path}: must hold weights as they are, got quantized ones.")
+            raise CheckpointError(
+                f"{path}: must hold weights as they are, got quantized ones (quantization_config)."
+            )
+        _check_settings(f"{path}/config.json", settings)
     with ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
         for name, file in files.items():
             where = path if Path(path).is_file() else f"{path}/{name}"
             tensors |= _read_tensors(where, file, stack, tensors)
         kind, names = _choose_layout(path, settings, tensors, layout)
+        if settings is not None and kind.name in ("motif", "phi4flash"):  # of no library
+            for field in sorted(_NEEDED - settings.keys()):
+                raise CheckpointError(f"{path}/config.json: must hold {field}, got none.")
         if kind.name == "diffattn":  # its names in memory become those in files
             tensors = {
                 name if saved_name(name) in tensors else saved_name(name): tensor
                 for name, tensor in tensors.items()
             }
         yield Source(path, folder, tensors, settings, kind, names)
+
+
+def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
+    """Refuse numbers that no model can have, before one is built that stumbles over them.
+
+    Another family's model is read by its own names; what they lack or say too much is found later.
+    """
+    counts = dict.fromkeys(_COUNTS, "a whole number of 1 or more")
+    numbers = dict.fromkeys(_NUMBERS, "a finite number")
+    for name, kind in (counts | numbers).items():
+        value = settings.get(name)
+        fits = is_number(value) if name in numbers else is_whole(value) and value >= 1
+        if value is not None and not fits:
+            raise CheckpointError(f"{where}: {name} must be {kind}, got {short(value)}.")
+    kinds, pad, vocab = (
+        settings.get(name) for name in ("layer_types", "pad_token_id", "vocab_size")
+    )
+    if kinds is not None and not (isinstance(kinds, list) and all(map(str, kinds))):
+        raise CheckpointError(f"{where}: layer_types must be a list, got {short(kinds)}.")
+    if pad is not None and not (is_whole(pad) and (vocab is None or pad < vocab)):
+        raise CheckpointError(
+            f"{where}: pad_token_id must be below vocab_size = {vocab}, got {short(pad)}. A model "
+            "without padding has null there."
+        )
+    heads, size = settings.get("num_attention_heads"), settings.get("hidden_size")
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = settings.get(name)
+        width = settings.get("head_dim") or (size // heads if heads and size else 0)
+        try:
+            check_rope_parameters(where, rope, width)
+        except ConfigError as error:
+            raise CheckpointError(str(error).replace("rope_parameters", name)) from error
 
 
 def _find_files(path: str) -> tuple[Path, dict[str, Path]]:

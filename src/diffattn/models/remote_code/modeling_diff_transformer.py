@@ -23,6 +23,7 @@ from transformers.core_model_loading import WeightRenaming
 from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN_NAMES
 from transformers.models.llama import modeling_llama as llama
 from transformers.utils.output_capturing import OutputRecorder
 
@@ -356,10 +357,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel, llama.LlamaModel):
         self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **kwargs: Any
     ) -> BaseModelOutputWithPast:
         """Hidden states of every token."""
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
-        inputs_embeds = inputs_embeds * self.config.embedding_multiplier
-        return super().forward(inputs_embeds=inputs_embeds, **kwargs)
+        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        return super().forward(inputs_embeds=embeds * self.config.embedding_multiplier, **kwargs)
 
 
 class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, llama.LlamaForCausalLM):
@@ -397,3 +396,4 @@ register_checkpoint_conversion_mapping(
 )
 # A head for classification looks for its decoder as AutoModel.
 AutoModel.register(DiffTransformerConfig, DiffTransformerModel, exist_ok=True)
+KNOWN_NAMES[DiffTransformerConfig.model_type] = DiffTransformerForCausalLM.__name__  # to Trainer

@@ -1,0 +1,127 @@
+"""Transformers' Trainer treats our models as its own, however they are wrapped."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import Trainer
+from transformers import TrainingArguments as Arguments
+from transformers.trainer_pt_utils import LabelSmoother
+
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+
+
+def language_model(kind="diff"):
+    torch.manual_seed(0)
+    config = DiffTransformerConfig(attention_type=kind, num_heads=2, **SIZES)
+    return DiffTransformerForCausalLM(config)
+
+
+def batch(rows=2, ignored=4):
+    ids = torch.randint(50, (rows, 9), generator=torch.Generator().manual_seed(rows))
+    return {"input_ids": ids, "labels": ids.masked_fill(ids < ignored, -100)}
+
+
+def as_sharded(model):
+    """With the class that FSDP2 makes of the model's."""
+    kind = type(model)
+    model.__class__ = type(f"FSDP{kind.__name__}", (kind,), {})
+    return model
+
+
+def adapted(model):
+    return get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=2))
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+WRAPPERS = {
+    "none": lambda model: model,
+    "sharded": as_sharded,
+    "peft": adapted,
+    "compiled": compiled,
+    "compiled peft": lambda model: compiled(adapted(model)),
+    "parallel": nn.DataParallel,
+    "compiled parallel": lambda model: compiled(nn.DataParallel(model)),
+}
+
+
+def trainer(model, tmp_path, **settings):
+    arguments = Arguments(str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True, **settings)
+    return Trainer(model=model, args=arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrapper"),
+    [*((kind, "none") for kind in ATTENTION_TYPES), *(("diff_v2", name) for name in WRAPPERS)],
+)
+def test_smoothed_labels_are_those_of_the_next_token(kind, wrapper, tmp_path):
+    model = language_model(kind)
+    inputs = batch()
+    smoother = LabelSmoother(epsilon=0.2)
+    with torch.no_grad():
+        logits = {"logits": model(inputs["input_ids"]).logits}
+        wanted = smoother(logits, inputs["labels"], shift_labels=True)
+        there = trainer(model, tmp_path, label_smoothing_factor=0.2)
+        given = there.compute_loss(WRAPPERS[wrapper](model), dict(inputs))
+    assert given.item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_a_compiled_run_smooths_the_same_labels(tmp_path):
+    model, inputs = language_model("diff_v2"), batch(4)
+    with torch.no_grad():
+        logits = {"logits": model(inputs["input_ids"]).logits}
+    wanted = LabelSmoother(epsilon=0.1)(logits, inputs["labels"], shift_labels=True)
+    there = trainer(
+        model, tmp_path, label_smoothing_factor=0.1, max_steps=1, per_device_train_batch_size=4,
+        logging_steps=1, save_strategy="no", torch_compile=True, torch_compile_backend="eager",
+    )  # fmt: skip
+    there.train_dataset = [{name: x[i] for name, x in inputs.items()} for i in range(4)]
+    there.train()
+    assert there.state.log_history[0]["loss"] == pytest.approx(wanted.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 5, 100])
+def test_predictions_are_logits_however_the_loss_is_computed(chunk_tokens, tmp_path):
+    model = language_model("diff_v2")
+    model.loss_chunk_tokens = chunk_tokens
+    there = trainer(model, tmp_path)
+    rows = [{name: row[i].tolist() for name, row in batch(3).items()} for i in range(3)]
+    done = there.predict(rows)
+    with torch.no_grad():
+        expected = model.eval()(**batch(3))
+    assert torch.tensor(done.predictions).equal(expected.logits)
+    assert done.metrics["test_loss"] == pytest.approx(expected.loss.item(), rel=1e-5)
+    assert there.evaluate(rows)["eval_loss"] == pytest.approx(expected.loss.item(), rel=1e-5)
+    assert model(**batch(3), skip_logits=True).logits is None
+    assert model.train()(**batch(3)).logits is None
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import diffattn; from transformers import AutoModelForCausalLM as Auto",
+        "from transformers import AutoModelForCausalLM as Auto; import diffattn",
+        "import transformers, diffattn; Auto = transformers.AutoModel",
+        "import diffattn; from transformers import AutoConfig as Auto",
+        "from transformers import AutoConfig as Auto; import diffattn",
+    ],
+)
+def test_auto_classes_take_the_package_and_ask_nothing(imports, tmp_path):
+    language_model().save_pretrained(tmp_path)
+    program = f"{imports}\nprint(type(Auto.from_pretrained({str(tmp_path)!r})).__module__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("diffattn.models.")
