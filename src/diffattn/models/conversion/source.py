@@ -13,12 +13,12 @@ from safetensors import SafetensorError, safe_open
 from diffattn.errors import CheckpointError, ConfigError, did_you_mean, first_line, short
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.checkpoint_folder import model_folder
-from diffattn.models.config.numbers import is_number, is_whole
 from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
 from diffattn.models.weight_files import files_in, weight_files
+from diffattn.ops.inputs.numbers import is_number, is_whole
 
 _DTYPES = {
     "F64": torch.float64,
