@@ -102,7 +102,7 @@ def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
     counts = dict.fromkeys(_COUNTS, "a whole number of 1 or more")
     numbers = dict.fromkeys(_NUMBERS, "a finite number")
     for name, kind in (counts | numbers).items():
-        value = settings.get(name)
+        value: Any = settings.get(name)
         fits = is_number(value) if name in numbers else is_whole(value) and value >= 1
         if value is not None and not fits:
             raise CheckpointError(f"{where}: {name} must be {kind}, got {short(value)}.")
