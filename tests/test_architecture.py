@@ -362,8 +362,28 @@ def test_the_command_says_how_to_add_the_lab():
     assert done.stderr == (
         "diffattn: the command line and the lab need typer. Run: pip install 'diffattn[lab]'\n"
     )
-    done = run_blocked(["plotly", "rich"], "import diffattn; diffattn.reproduce")
-    assert done.stderr.endswith("need plotly, rich. Run: pip install 'diffattn[lab]'\n")
+    done = run_blocked(["scipy", "rich"], "import diffattn; diffattn.reproduce")
+    assert done.stderr.endswith("need scipy, rich. Run: pip install 'diffattn[lab]'\n")
+
+
+def test_a_machine_without_plotly_trains_and_measures():
+    """As those that are lent: what draws pages, and other people's data sets, are not there."""
+    done = run_blocked(
+        ["plotly", "datasets", "lm_eval"],
+        f"""
+        sys.path.insert(0, {str(TESTS.parent)!r})
+        import tools.gpu_session, tools.lease
+        import diffattn.lab.cli.reproduce, diffattn.lab.training.request
+        from diffattn.lab.report.page.render import _chart_script
+        try:
+            _chart_script()
+        except diffattn.DiffAttnError as error:
+            print(error)
+        """,
+    )
+    assert done.stdout == (
+        "report: a page needs plotly, got none. Run: pip install 'diffattn[lab]'\n"
+    ), done.stderr
 
 
 def test_the_block_blocks():

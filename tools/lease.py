@@ -44,10 +44,15 @@ def train(study: ComparisonConfig, folder: Path, reuse: Sequence[Path]) -> None:
         if "step" not in event:
             print(run, event, flush=True)
 
-    run_study(
-        study, folder, judge, reuse=reuse, workers=1, on_data=count, on_message=print,
-        on_progress=show,
-    )  # fmt: skip
+    try:
+        run_study(
+            study, folder, judge, reuse=reuse, workers=1, on_data=count, on_message=print,
+            on_progress=show,
+        )  # fmt: skip
+    except DiffAttnError as error:
+        if not (folder / RESULTS).exists():
+            raise
+        print(error)  # a lent machine may lack what draws the page
 
 
 def merge(study: ComparisonConfig, folder: Path, leases: Sequence[Path]) -> None:

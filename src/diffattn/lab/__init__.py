@@ -4,8 +4,9 @@ from importlib.util import find_spec
 
 from diffattn.errors import DiffAttnError
 
-PACKAGES = ("accelerate", "scipy", "jinja2", "plotly", "typer", "rich")
-"""What the lab needs and the library does not."""
+PACKAGES = ("accelerate", "scipy", "jinja2", "typer", "rich")
+"""What the lab needs and the library does not. Only pages need plotly, so that a machine without it
+trains."""
 
 _missing = [name for name in PACKAGES if find_spec(name) is None]
 if _missing:

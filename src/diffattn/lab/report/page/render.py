@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diffattn.errors import DiffAttnError
 from diffattn.files.destination import require_file_destination
 from diffattn.files.io import write_text
 from diffattn.lab.report.page.elements import Document, Section, charts_in, kind_of
@@ -115,8 +116,12 @@ def _packed_once(code: str) -> str:
 
 def _chart_script() -> str:
     """The code that the page's loader unpacks and runs."""
-    from plotly.offline import get_plotlyjs
-
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError as error:
+        raise DiffAttnError(
+            "report: a page needs plotly, got none. Run: pip install 'diffattn[lab]'"
+        ) from error
     return f"\n{get_plotlyjs()}\n{template_text('page.js')}"
 
 
