@@ -80,7 +80,7 @@ def assert_study_and_report(cli, folder, command, head, num_rows):
 def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
     out = tmp_path / "study"
     command = ("reproduce", "recall", "--scale", "smoke", "--workers", "1", "--out", out)
-    head = "| Task | Model | Learning rate | Solved |"
+    head = "| Model | Learning rate | Learned by | Median step |"
     first, results = assert_study_and_report(cli, out, command, head, 4 + 2)
     lines = first.err.splitlines()
     assert lines[0] == "trials: training 6 of 6 models"
