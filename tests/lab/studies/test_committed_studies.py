@@ -13,11 +13,13 @@ from diffattn.lab.records.stored_runs import runs_folder
 from diffattn.lab.records.study_results import RESULTS
 from diffattn.lab.report.page.committed import RECALL, TEXT
 from diffattn.lab.report.sections.gradient_flow import read_gradient_flow_study
+from diffattn.lab.report.sections.practical import read_practical_study
 from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.report.sections.scaling import read_scaling_study
 from diffattn.lab.report.sections.stability import read_stability_study
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
+from diffattn.lab.studies.practical.config import practical_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.reproduce import judge
 from diffattn.lab.studies.scaling.config import scaling_study
@@ -34,6 +36,7 @@ OF_TEXT = ("text", "ablations", "rank")
 FITTED = frozenset({"mean", "r2", "max_error", "other_x", "loss", "ratio"})
 READERS = {
     "gradient_flow": read_gradient_flow_study,
+    "practical": read_practical_study,
     "recall": read_recall_study,
     "scaling": read_scaling_study,
     "stability": read_stability_study,
@@ -60,6 +63,7 @@ def config_of(name):
             "study", kind="ablations", seeds=seeds, settings=TIED_START
         ),
         "gradient_flow": lambda: gradient_flow_study("laptop", seeds=seeds, settings=TIED_START),
+        "practical": lambda: practical_study("study", seeds=seeds),
         "rank": lambda: comparison("study", kind="rank", seeds=seeds, settings=TIED_START),
         "recall": lambda: recall_study("study"),
         "scaling": lambda: scaling_study("laptop", settings=TIED_START),
@@ -115,12 +119,13 @@ def test_every_run_is_whole_and_from_a_clean_commit(name):
         assert record.dirty is False
         assert record.config["model"] == member.config.model.settings()
         measured, train = runs.results[member.config.name], member.config.train
-        if name == "recall":
+        if name in ("practical", "recall"):
             assert record.config == member.config.resolved()
             rows = [r for r in metrics[member.config.name] if "accuracy" in r]
             assert (rows[0]["step"], rows[-1]["step"]) == (0, measured["steps"])
             assert solved_step(rows, member.config.solved_accuracy) == measured["solved_step"]
-            assert measured["solved"] or measured["steps"] == train.num_steps
+            solved_early = name == "recall" and measured["solved"]
+            assert solved_early or measured["steps"] == train.num_steps
             continue
         assert measured["tokens"] == train.num_steps * train.batch_tokens
         if name != "stability":  # whose runs may diverge
@@ -129,7 +134,7 @@ def test_every_run_is_whole_and_from_a_clean_commit(name):
             assert (steps[0], steps[-1]) == (0, train.num_steps)
     if name in OF_TEXT:
         assert all(record.config["data"] == records[0].config["data"] for record in records)
-    if name in ("scaling", "stability", "gradient_flow"):
+    if name in ("scaling", "stability", "gradient_flow", "practical"):
         assert len({record.commit for record in records}) == 1
 
 
