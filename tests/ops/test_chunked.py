@@ -108,10 +108,10 @@ def test_registered_operators_follow_the_rules():
     torch.library.opcheck(chunked._chunked, (*tensors, *options))
     plain = tuple(x.detach() for x in tensors)
     grad = torch.ones(*inputs.q.shape[:3], inputs.v.shape[-1])
-    torch.library.opcheck(chunked._chunked_backward, (grad, *plain, *options, True))
+    torch.library.opcheck(chunked.chunked_backward, (grad, *plain, *options, True))
     q, k, v, _ = plain
     transposed = torch.rand(*reversed(q.shape[:3])).permute(2, 1, 0)
-    torch.library.opcheck(chunked._chunked_backward, (grad, q, k, v, transposed, *options, True))
+    torch.library.opcheck(chunked.chunked_backward, (grad, q, k, v, transposed, *options, True))
 
 
 def test_activation_checkpointing_gives_the_same_gradients():

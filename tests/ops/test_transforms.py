@@ -1,4 +1,7 @@
-"""The operator under autocast, compilation, export, vmap and tensors without values."""
+"""The operator under autocast, compilation, export, vmap and tensors without values.
+
+Derivatives in forward mode, of higher order, and at every length: ``test_derivatives.py``.
+"""
 
 from functools import partial
 
@@ -96,17 +99,6 @@ def test_an_opaque_backend_refuses_transforms_by_name(backend):
         torch.func.grad(loss)(inputs.lam.detach())
     with pytest.raises(BackendError, match=message):
         torch.vmap(loss)(inputs.lam.detach().expand(3, -1))
-
-
-@pytest.mark.parametrize("backend", OPAQUE)
-def test_an_opaque_backend_refuses_a_second_differentiation_by_name(backend):
-    inputs = make_diff_attention_inputs(CASE)
-    out = call(backend, *inputs.tensors().values(), inputs.options)
-    if not out.requires_grad:
-        pytest.skip(f"backend {backend!r} has no gradient on cpu")
-    (first,) = torch.autograd.grad(out.square().sum(), inputs.q, create_graph=True)
-    with pytest.raises(BackendError, match=f"backend '{backend}' gives gradients of first order"):
-        first.sum().backward()
 
 
 @pytest.mark.parametrize("backend", TRANSFORMED)

@@ -16,8 +16,9 @@ from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.inputs.isolation import isolated
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
-from diffattn.ops.inputs.masking import repeat_heads
+from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 from diffattn.ops.softmax_attention import softmax_attention
 
 SUBTRACTED_MEAN = 0.7
@@ -347,6 +348,10 @@ class MapNormAttention(SharedDiffAttention):
         self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | float, **options: Any
     ) -> Tensor:
         """``[B, T, H, 2D]``; ``options`` are masks of :func:`diff_attention_maps`."""
-        _, _, signed = diff_attention_maps(q, k, lam, **options)
-        v = repeat_heads(v, q.shape[2]).transpose(1, 2)
-        return torch.matmul(self.acting_map(signed).to(v.dtype), v).transpose(1, 2)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            _, _, signed = diff_attention_maps(q, k, lam, **options)
+            v = repeat_heads(v, q.shape[2]).transpose(1, 2)
+            return torch.matmul(self.acting_map(signed).to(v.dtype), v).transpose(1, 2)
+
+        return isolated(attend, q, k, v, mask=AttentionMask(**options))

@@ -1,9 +1,11 @@
 """The public operator: documentation, validation, dispatch."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
+from diffattn.ops import second_derivatives
 from diffattn.ops.backends import (
     chunked,
     composed,
@@ -15,6 +17,7 @@ from diffattn.ops.backends import (
     reference,
 )
 from diffattn.ops.inputs import backends
+from diffattn.ops.inputs.isolation import in_own_dtype, isolated
 from diffattn.ops.inputs.validation import (
     checked_lambda,
     checked_mask,
@@ -23,6 +26,8 @@ from diffattn.ops.inputs.validation import (
     validate_rows,
     validate_values,
 )
+
+assert second_derivatives  # registered by the import
 
 _FORWARD: dict[str, Callable[..., Tensor]] = {
     "reference": reference.forward,
@@ -72,14 +77,14 @@ def diff_attention(
         kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache. Default ``S``.
         cu_seqlens: int32 ``[num_docs + 1]``, document borders of a packed row (B = 1, T = S, no
             ``kv_lengths``): no attention across them.
-        backend: A name from ``backends.names("diff_attention")``, which never falls back to
-            another backend, or ``"auto"``.
+        backend: A name from ``backends.names("diff_attention")`` and no other, or ``"auto"``.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
         query that sees no key gets 0. Keys and values that no query sees change nothing and get a
-        gradient of 0, whatever they hold. ``decode`` and ``triton_decode``, which read a cache in
-        place, need them finite when no gradient is wanted.
+        gradient of 0, whatever they hold; compiled or on a GPU ``decode`` and ``triton_decode``
+        need them finite without a gradient. Beside an option, what is not finite reaches only who
+        sees it, on a CPU; elsewhere documents are kept apart, except by Triton's kernels.
 
     Raises:
         ShapeError: An argument is not of the documented shape, dtype, device or range.
@@ -96,7 +101,8 @@ def diff_attention(
         name = "reference"  # kernels differ on empty inputs; the definition does not
     elif mask.hides_keys and backends.copies_keys(where, name, inputs):
         k, v = mask.without_unseen(q.shape[1], k, v)
-    return _FORWARD[name](q, k, v, lam, scale=scale, mask=mask)
+    attend = partial(_FORWARD[name], scale=scale, mask=mask)
+    return isolated(attend, q, k, v, lam, mask=mask, opaque=backends.is_opaque(where, name))
 
 
 def diff_attention_maps(
@@ -149,4 +155,5 @@ def diff_attention_maps(
     scale = checked_scale(where, scale, q)
     if q.numel() and k.numel():
         (k,) = mask.without_unseen(q.shape[1], k)
-    return reference.maps(q, k, lam, rows=rows, scale=scale, mask=mask)
+    with in_own_dtype(q.device):
+        return reference.maps(q, k, lam, rows=rows, scale=scale, mask=mask)

@@ -1,6 +1,7 @@
 """Softmax attention with the options of ``diff_attention``: the matched baseline."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,7 +10,14 @@ from diffattn.errors import ShapeError
 from diffattn.ops.backends import chunked, custom_op, decode
 from diffattn.ops.backends.sdpa import attend
 from diffattn.ops.inputs import backends
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
+from diffattn.ops.inputs.isolation import in_own_dtype, isolated
+from diffattn.ops.inputs.masking import (
+    CAUSAL,
+    AttentionMask,
+    in_range,
+    masked_softmax,
+    repeat_heads,
+)
 from diffattn.ops.inputs.validation import (
     checked_mask,
     checked_scale,
@@ -71,7 +79,8 @@ def softmax_attention(
         name = "sdpa"  # kernels differ on empty inputs
     elif mask.hides_keys and backends.copies_keys(where, name, inputs):
         k, v = mask.without_unseen(q.shape[1], k, v)
-    return _FORWARD[name](q, k, v, scale=scale, mask=mask)
+    attend = partial(_FORWARD[name], scale=scale, mask=mask)
+    return isolated(attend, q, k, v, mask=mask, opaque=backends.is_opaque(where, name))
 
 
 def softmax_attention_maps(
@@ -115,7 +124,8 @@ def softmax_attention_maps(
     scale = checked_scale(where, scale, q)
     if q.numel() and k.numel():
         (k,) = mask.without_unseen(q.shape[1], k)
-    return _maps(q, k, rows=rows, scale=scale, mask=mask)
+    with in_own_dtype(q.device):
+        return _maps(q, k, rows=rows, scale=scale, mask=mask)
 
 
 def _maps(
@@ -125,7 +135,7 @@ def _maps(
     visible = mask.visible_keys(q.shape[1], k.shape[1], device=q.device, rows=rows)
     if rows is not None:
         q = q[:, rows]
-    k = repeat_heads(k, q.shape[2])
+    q, k = in_range(q), in_range(repeat_heads(k, q.shape[2]))
     logits = torch.matmul((q * scale).transpose(1, 2), k.permute(0, 2, 3, 1))
     return masked_softmax(logits, None if visible is None else visible[:, None])
 

@@ -8,8 +8,10 @@ from torch.utils.checkpoint import checkpoint
 
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.softmax_attention import softmax_attention
 
 pytest.importorskip("triton")
 
@@ -164,18 +166,18 @@ def raises(message):
 
 
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
-def test_a_second_derivative_is_refused_by_name(op, kernel_device):
+def test_second_derivatives_are_those_of_the_definition(op, kernel_device):
     tensors, options = arguments(PACKED, kernel_device)
     if op == "softmax_attention":
         tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
-    scale = options.pop("scale")
-    out = getattr(custom_op, op)(*tensors, scale=scale, mask=AttentionMask(**options))
-    (first,) = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)
-    with raises(
-        "attention: backend 'triton' gives gradients of first order, got a second differentiation. "
-        "Use backend 'reference'."
-    ):
-        first.square().sum().backward()
+    public = diff_attention if op == "diff_attention" else softmax_attention
+    seconds = []
+    for backend in ("triton", "reference"):
+        out = public(*tensors, backend=backend, **options)
+        (first,) = torch.autograd.grad(out.square().sum(), tensors[0], create_graph=True)
+        seconds.append(torch.autograd.grad(first.square().sum(), tensors))
+    for actual, expected in zip(*seconds, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("transform", ["vmap", "grad"])
@@ -184,10 +186,7 @@ def test_functional_transforms_are_refused_by_name(transform, kernel_device):
     q, *rest = (x.detach() for x in tensors)
 
     def loss(q):
-        return triton_diff_attention(q, *rest, **options).sum()
+        return diff_attention(q, *rest, backend="triton", **options).sum()
 
-    with raises(
-        "diff_attention: backend 'triton' must be called outside torch.func transforms (vmap, "
-        "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
-    ):
+    with pytest.raises(BackendError, match=r"must be called outside torch\.func transforms"):
         torch.vmap(loss)(q[None]) if transform == "vmap" else torch.func.grad(loss)(q)

@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from diffattn.models.attention.cache_layout import in_kernel_layout
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.ops.inputs.masking import repeat_heads
+from diffattn.ops.inputs.masking import in_range, repeat_heads
 
 
 class AttentionMapRecorder(nn.Module):
@@ -125,6 +125,7 @@ def through_maps(
     num_heads, dtype = q.shape[2], q.dtype
     q = q if q.ndim == 5 else q[:, :, :, None]
     k = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
+    q, k = in_range(q), in_range(k)
     scores = q.permute(0, 2, 3, 1, 4) @ k.permute(0, 2, 3, 4, 1)  # [B, H, maps, T, S]
     scores = scores.to(torch.float64 if dtype == torch.float64 else torch.float32)
     scores = scores * q.shape[-1] ** -0.5

@@ -6,7 +6,6 @@ Nothing but the inputs is saved; the backward pass computes each chunk again.
 See docs/reference/numerics.md.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from diffattn.ops.backends.chunk_layout import MatrixProduct, Problem, groups
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
-from diffattn.ops.inputs.validation import refuse_second_order, refuse_transforms
+from diffattn.ops.inputs.operators import registered
 
 
 def diff_attention(
@@ -24,7 +23,6 @@ def diff_attention(
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
-    refuse_transforms("diff_attention", "chunked")
     k = k if k.ndim == 5 else k[:, :, :, None]
     return _chunked(q, k, v, lam, scale, *mask.flat())
 
@@ -36,7 +34,6 @@ def softmax_attention(
 
     Source: arXiv:1706.03762, Eq. (1).
     """
-    refuse_transforms("softmax_attention", "chunked")
     return _chunked(q[:, :, :, None], k[:, :, :, None], v, None, scale, *mask.flat())
 
 
@@ -152,20 +149,18 @@ _SCHEMA = (
 )
 
 
-@torch.library.custom_op(
-    "diffattn::chunked", mutates_args=(), device_types="cpu", schema=f"({_SCHEMA}) -> Tensor"
-)
+@registered("diffattn::chunked", device_types="cpu", schema=f"({_SCHEMA}) -> Tensor")
 def _chunked(*call: Any) -> Tensor:
     return forward(_problem(*call), batched_product)
 
 
-@torch.library.custom_op(
+@registered(
     "diffattn::chunked_backward",
-    mutates_args=(),
     device_types="cpu",
     schema=f"(Tensor grad_out, {_SCHEMA}, bool needs_lambda) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-def _chunked_backward(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def chunked_backward(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """:func:`backward` of the arguments of the operator, dλ in the shape of λ."""
     *of_problem, needs_lambda = call
     lam = call[3]
     grads = backward(_problem(*of_problem), grad_out, needs_lambda, batched_product)
@@ -186,7 +181,7 @@ def _chunked_shape(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
     return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
-@_chunked_backward.register_fake
+@chunked_backward.register_fake
 def _chunked_backward_shape(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -207,9 +202,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, lam, *masks = ctx.saved_tensors
     needs_lambda = ctx.needs_input_grad[3]
-    *grads, grad_lam = _chunked_backward(grad_out, q, k, v, lam, *ctx.options, *masks, needs_lambda)
+    *grads, grad_lam = chunked_backward(grad_out, q, k, v, lam, *ctx.options, *masks, needs_lambda)
     return (*grads, grad_lam if needs_lambda else None, *[None] * 6)
 
 
 _chunked.register_autograd(_differentiate, setup_context=_save)
-_chunked_backward.register_autograd(functools.partial(refuse_second_order, "attention", "chunked"))

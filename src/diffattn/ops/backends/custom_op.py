@@ -1,6 +1,5 @@
 """The Triton kernels as PyTorch operators: schema, shapes without values, gradients, refusals."""
 
-import functools
 from typing import Any
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from diffattn.ops.backends.grid_slices import in_slices
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
-from diffattn.ops.inputs.validation import refuse_second_order, refuse_transforms
+from diffattn.ops.inputs.operators import registered
 
 
 def diff_attention(
@@ -25,7 +24,7 @@ def diff_attention(
     """
     tensors, options = (q, k, v, lam), (scale, *mask.flat())
     op = _diff_attention if wants_gradient(*tensors) else _diff_attention_inference
-    return call("diff_attention", "triton", op, *tensors, *options)
+    return first_result(op, *tensors, *options)
 
 
 def softmax_attention(
@@ -39,7 +38,7 @@ def softmax_attention(
     """
     op = _diff_attention if wants_gradient(q, k, v) else _diff_attention_inference
     options = (scale, *mask.flat())
-    return call("softmax_attention", "triton", op, q[:, :, :, None], k, v, None, *options)
+    return first_result(op, q[:, :, :, None], k, v, None, *options)
 
 
 def wants_gradient(*tensors: Tensor) -> bool:
@@ -55,9 +54,8 @@ _OPTIONS = (
 )
 
 
-@torch.library.custom_op(
+@registered(
     "diffattn::triton_diff_attention",
-    mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor? lam, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
 )
 @in_slices("qkkl", "qqs")
@@ -72,9 +70,8 @@ def _diff_attention(
         return forward.forward(q, k, v, lam, scale=scale, mask=seen)
 
 
-@torch.library.custom_op(
+@registered(
     "diffattn::triton_diff_attention_inference",
-    mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor? lam, {_OPTIONS}) -> Tensor",
 )
 @in_slices("qkkl", "q")
@@ -89,9 +86,8 @@ def _diff_attention_inference(
         return forward.forward(q, k, v, lam, scale=scale, mask=seen, inference=True)[0]
 
 
-@torch.library.custom_op(
+@registered(
     "diffattn::triton_diff_attention_backward",
-    mutates_args=(),
     schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? lam, Tensor o, Tensor o2, "
     f"Tensor lse, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
@@ -161,13 +157,9 @@ def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor 
 
 
 _diff_attention.register_autograd(_differentiate, setup_context=_keep)
-diff_attention_backward.register_autograd(
-    functools.partial(refuse_second_order, "attention", "triton")
-)
 
 
-def call(where: str, backend: str, op: Any, *args: Any) -> Tensor:
-    """The result of a registered operator, or the first, outside ``torch.func`` transforms."""
-    refuse_transforms(where, backend)
+def first_result(op: Any, *args: Any) -> Tensor:
+    """The result of an operator, or the first of several."""
     result = op(*args)
     return result if isinstance(result, Tensor) else result[0]

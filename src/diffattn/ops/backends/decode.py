@@ -1,14 +1,16 @@
 """One or a few queries against a long cache: K1, K2 and V are read once, where they lie.
 
 With so few queries the time is that of reading the cache, and softmax attention of twice the heads
-reads as much. So keys and values are neither copied nor repeated: the query heads that share a
-key/value head, and the queries of one call, become the rows of one product.
+reads as much. So keys and values are neither copied nor repeated (but keys in float16 become
+float32): the query heads that share a key/value head, and the queries of one call, become the rows
+of one product.
 """
 
 import torch
 from torch import Tensor
 
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_range, masked_softmax
+from diffattn.ops.inputs.operators import transformed
 
 
 def forward(
@@ -42,6 +44,7 @@ def _attend(
     num_kv_heads = k.shape[2]
     visible = mask.visible_keys(num_queries, k.shape[1], device=q.device)
     # Rows: query heads that share a key/value head, then positions.
+    q, k = in_range(q), in_range(k)
     q = (q * scale).unflatten(2, (num_kv_heads, -1)).permute(0, 2, 4, 3, 1, 5)
     scores = _scores(q.flatten(3, 4), k.transpose(1, 2))  # [B, Hkv, maps, R, S]
     scores = scores.unflatten(3, (-1, num_queries))  # [B, Hkv, maps, repeat, T, S]
@@ -71,7 +74,8 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
 
 def _weighted_values(weights: Tensor, v: Tensor) -> Tensor:
     """weights ``[B, Hkv, R, S]`` times v ``[B, Hkv, S, Dv]``."""
-    plain = not (torch.compiler.is_compiling() or weights.requires_grad or v.requires_grad)
+    differentiated = weights.requires_grad or v.requires_grad or transformed(weights, v)
+    plain = not (torch.compiler.is_compiling() or differentiated)
     one_row = weights.shape[2] == 1 and v.is_contiguous()
     if plain and one_row and v.dtype == torch.float32 and v.device.type == "cpu":
         # One row is a sum of V's rows with weights. PyTorch's table look-up reads them at the

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffattn.errors import BackendError
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
-from diffattn.ops.inputs.validation import refuse_transforms
+from diffattn.ops.inputs.operators import registered
 
 _NO_GRADIENT = "must run under torch.no_grad(): it has no gradient, got inputs that require one"
 
@@ -98,12 +98,11 @@ def paged_softmax(
 
 
 def _refuse_gradient(op: str, backend: str, *inputs: Tensor) -> None:
-    refuse_transforms(op, backend)
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         raise BackendError(f"{op}: backend {backend!r} {_NO_GRADIENT}.")
 
 
-@torch.library.custom_op("diffattn::triton_decode", mutates_args=())
+@registered("diffattn::triton_decode")
 def triton_decode(
     q: Tensor,
     k: Tensor,
@@ -131,7 +130,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
     return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
-@torch.library.custom_op("diffattn::triton_paged_decode", mutates_args=())
+@registered("diffattn::triton_paged_decode")
 def triton_paged_decode(
     q: Tensor,
     k_pages: Tensor,

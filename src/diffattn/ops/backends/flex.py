@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError, ShapeError, shown
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+from diffattn.ops.inputs.isolation import in_own_dtype
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_range
+from diffattn.ops.inputs.operators import TRANSFORMS, registered, transformed
 from diffattn.ops.inputs.validation import (
     checked_lambda,
     checked_scale,
-    refuse_transforms,
     validate_queries_keys,
     validate_values,
 )
@@ -30,7 +31,7 @@ _MIN_WIDTH = 16  # of a matrix product in Triton, which compiled code uses off t
 # PyTorch 2.13: code generation for CPU takes queries, keys and tensors read by a mask only as
 # memory of their own, and fails where it would fuse anything into FlexAttention's kernel. What
 # passes through an operator that the compiler cannot look into is neither a view nor fused.
-@torch.library.custom_op("diffattn::realized", mutates_args=())
+@registered("diffattn::realized")
 def realized(x: Tensor) -> Tensor:
     """A contiguous copy of ``x``, also in compiled code."""
     return x.clone(memory_format=torch.contiguous_format)
@@ -60,8 +61,8 @@ def flex_diff_attention(
     .. math:: O = (\mathrm{softmax}(f(s Q_1 K_1^\top)) - \lambda\,
               \mathrm{softmax}(f(s Q_2 K_2^\top))) V
 
-    Both maps get the same mask and the same f. Fused under ``torch.compile``; elsewhere the scores
-    of one map are held. On CPU it has no gradient with respect to q, k and v.
+    Both maps get one mask and one f. Fused under ``torch.compile``, else the scores of one map are
+    held. On CPU it has no gradient with respect to q, k and v.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -98,12 +99,12 @@ def flex_diff_attention(
         raise ShapeError(f"{where}: score_mod must be a function, got {shown(score_mod)}.")
     if not (q.numel() and k.numel()):
         return q.new_zeros(*q.shape[:3], v.shape[-1])
-    batch, num_queries, num_heads = q.shape[:3]
     if mask_mod is not None:
-        block_mask = create_block_mask(
-            mask_mod, batch, num_heads, num_queries, k.shape[1], device=str(q.device)
-        )
-    return _two_maps(where, q, k, v, lam, scale, block_mask, score_mod)
+        batch, num_queries, num_heads = q.shape[:3]
+        sizes = (batch, num_heads, num_queries, k.shape[1])
+        block_mask = create_block_mask(mask_mod, *sizes, device=str(q.device))
+    with in_own_dtype(q.device):
+        return _two_maps(where, q, k, v, lam, scale, block_mask, score_mod)
 
 
 def forward(
@@ -136,8 +137,12 @@ def _two_maps(
     score_mod: ScoreMod | None,
 ) -> Tensor:
     """Two calls of FlexAttention and their difference."""
-    refuse_transforms("diff_attention", "flex")
     _refuse(where, q, k, v)
+    if transformed(q, k, v, lam):  # some of them it would not take, and some drop
+        raise BackendError(f"{where} must be called outside {TRANSFORMS}.")
+    dtype = q.dtype
+    if not torch.compiler.is_compiling():  # there FlexAttention keeps scores in the input dtype
+        q, k, v = in_range(q), in_range(k), in_range(v)
     if not torch.is_grad_enabled():  # FlexAttention looks at the tensors only
         q, k, v = q.detach(), k.detach(), v.detach()
     queries = [q_i.transpose(1, 2) for q_i in q.unbind(3)]  # [B, H, T, D]
@@ -153,7 +158,7 @@ def _two_maps(
     }
     out_1 = _attend(queries[0], keys[0], values, **options)
     out_2 = _attend(queries[1], keys[1], values, **options)
-    return (out_1 - lam.expand(q.shape[:3])[..., None] * out_2).to(q.dtype)
+    return (out_1 - lam.expand(q.shape[:3])[..., None] * out_2).to(dtype)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -10,6 +10,7 @@ from diffattn.errors import BackendError
 from diffattn.ops.backends import custom_op
 from diffattn.ops.backends.grid_slices import in_slices
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+from diffattn.ops.inputs.operators import registered
 
 
 def diff_attention(
@@ -35,10 +36,10 @@ def diff_attention(
             f"got {wrong}."
         )
     op = _forward if custom_op.wants_gradient(q, k, v, lam) else _forward_inference
-    return custom_op.call("diff_attention", "hopper", op, q, k, v, lam, scale, mask.causal)
+    return custom_op.first_result(op, q, k, v, lam, scale, mask.causal)
 
 
-@torch.library.custom_op("diffattn::hopper_diff_attention", mutates_args=())
+@registered("diffattn::hopper_diff_attention")
 @in_slices("qkkl", "qqs")
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool
@@ -50,7 +51,7 @@ def _forward(
         return hopper.forward(q, k, v, lam, scale=scale, causal=causal)
 
 
-@torch.library.custom_op("diffattn::hopper_diff_attention_inference", mutates_args=())
+@registered("diffattn::hopper_diff_attention_inference")
 @in_slices("qkkl", "q")
 def _forward_inference(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool

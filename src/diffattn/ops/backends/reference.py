@@ -3,7 +3,13 @@
 import torch
 from torch import Tensor
 
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
+from diffattn.ops.inputs.masking import (
+    CAUSAL,
+    AttentionMask,
+    in_range,
+    masked_softmax,
+    repeat_heads,
+)
 
 
 def forward(
@@ -13,8 +19,9 @@ def forward(
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
-    Matrix products run in the input dtype, softmaxes and λ in float32 (float64 for float64). Every
-    backend takes these arguments, already checked, and gives this result.
+    Matrix products run in the input dtype (those of float16 queries and keys in float32), softmaxes
+    and λ in float32 (float64 for float64). Every backend takes these arguments, already checked,
+    and gives this result.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -65,8 +72,7 @@ def maps(
     visible = mask.visible_keys(num_queries, k.shape[1], device=q.device, rows=rows)
     if k.ndim == 4:
         k = k[:, :, :, None]  # both maps share keys: [B, S, Hkv, 1, D]
-    k = repeat_heads(k, num_heads)
-    # The queries are scaled, not the products: float16 holds logits of 1e4, but not 1e4 / scale.
+    q, k = in_range(q), in_range(repeat_heads(k, num_heads))
     logits = torch.matmul((q * scale).permute(0, 2, 3, 1, 4), k.permute(0, 2, 3, 4, 1))
     both = masked_softmax(logits, None if visible is None else visible[:, None, None])
     map_1, map_2 = both.unbind(2)  # [B, H, T, S] each

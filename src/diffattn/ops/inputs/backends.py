@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError, did_you_mean, shown
 from diffattn.ops.inputs import kernel_support
+from diffattn.ops.inputs.call_facts import Inputs as Inputs
+from diffattn.ops.inputs.call_facts import describe as describe
 from diffattn.ops.inputs.kernel_support import dotted
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 _WIDE_FLOATS = ("bfloat16", "float32", "float64")
 _GPU_WIDTHS = "head_dim in {32, 64, 96, 128} and Dv = head_dim or 2 head_dim"
@@ -27,29 +28,14 @@ _TRITON: dict[str, Any] = {
     "accepts_widths": kernel_support.accepts_widths,
     "least_capability": kernel_support.LEAST_CAPABILITY,
     "available": kernel_support.available,
+    "opaque": True,
 }
-_CHUNKED: dict[str, Any] = {"devices": ("cpu", "meta"), "dtypes": _WIDE_FLOATS}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
-    """The facts that a choice depends on. Lengths are in tokens, widths in channels."""
-
-    device: str
-    dtype: torch.dtype
-    batch: int
-    num_heads: int
-    num_queries: int
-    num_keys: int
-    head_dim: int
-    value_dim: int
-    capability: tuple[int, int] | None = None
-    """Compute capability of a CUDA device, major and minor; ``None``: of another device."""
-    needs_gradient: bool = False
-    """Whether an input is part of a graph that will be differentiated."""
-    elsewhere: bool = False
-    """Whether another machine is meant, on which every backend of its device is available and
-    has passed its tests."""
+_CHUNKED: dict[str, Any] = {
+    "devices": ("cpu", "meta"),
+    "dtypes": _WIDE_FLOATS,
+    "gradient": "any order",
+    "opaque": True,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +61,8 @@ class Backend:
     """Device types where it runs, but gives no gradient."""
     max_queries: int | None = None
     """In tokens; ``None``: no limit."""
+    opaque: bool = False
+    """Whether PyTorch cannot look into it, as transforms must."""
     reads_in_place: bool = False
     """Without a gradient K and V are never copied, so they must be finite at keys nobody sees."""
     available: Callable[[], str | None] = lambda: None
@@ -102,6 +90,10 @@ class Backend:
             return f"needs at most {self.max_queries} queries, got {inputs.num_queries}"
         if inputs.needs_gradient and inputs.device in self.no_gradient_on:
             return f"has no gradient on {inputs.device}: detach q, k and v or use torch.no_grad()"
+        if inputs.transformed and self.opaque:
+            from diffattn.ops.inputs.operators import TRANSFORMS
+
+            return f"must be called outside {TRANSFORMS}, got a transformed call"
         return None
 
     def _runs_on(self, capability: tuple[int, int] | None) -> bool:
@@ -137,6 +129,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="one fused pass for both maps; O, O2 and the row sums saved",
+            gradient="any order",
             **_TRITON,
         ),
         Backend(
@@ -158,6 +151,8 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             least_capability=kernel_support.HOPPER_CAPABILITY,
             most_capability=kernel_support.HOPPER_CAPABILITY,
             available=kernel_support.available,
+            gradient="any order",
+            opaque=True,
         ),
         Backend(name="composed", summary="one softmax-attention call for both maps"),
         Backend(name="flash_diff_attn_1", summary="the paper's two calls, V undivided"),
@@ -172,6 +167,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             summary="two FlexAttention calls; fused under torch.compile only",
             devices=("cpu", "cuda", "xpu"),
             no_gradient_on=("cpu",),
+            opaque=True,
         ),
     ),
     "softmax_attention": (
@@ -189,6 +185,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="the technique of differential 'triton' with one map: its baseline",
+            gradient="any order",
             **_TRITON,
         ),
         Backend(
@@ -241,27 +238,6 @@ def table(op: str) -> tuple[Backend, ...]:
     return _TABLE[op]
 
 
-def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inputs:
-    """Read the facts a choice depends on off the tensors of one call."""
-    import torch
-
-    differentiated = q.requires_grad or k.requires_grad or v.requires_grad
-    if lam is not None:
-        differentiated = differentiated or lam.requires_grad
-    return Inputs(
-        device=q.device.type,
-        dtype=q.dtype,
-        batch=q.shape[0],
-        num_heads=q.shape[2],
-        num_queries=q.shape[1],
-        num_keys=k.shape[1],
-        head_dim=q.shape[-1],
-        value_dim=v.shape[-1],
-        capability=kernel_support.compute_capability(q.device),
-        needs_gradient=differentiated and torch.is_grad_enabled(),
-    )
-
-
 def resolve(op: str, name: str, inputs: Inputs) -> str:
     """The backend that runs ``inputs``: the named one or nothing, or the choice of ``auto``.
 
@@ -307,6 +283,12 @@ def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
     return not backend.reads_in_place
 
 
+def is_opaque(op: str, name: str) -> bool:
+    """Whether a backend is a registered operator."""
+    backend = _row(op, name)
+    return backend is not None and backend.opaque
+
+
 def _row(op: str, name: str) -> Backend | None:
     """The row of a name, ``None`` if there is none."""
     for backend in _TABLE.get(op, ()):
@@ -330,10 +312,13 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
     Few queries hold no map worth saving: what counts is that K and V are read once. On a CPU a
     small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
-    form keeps memory flat at every length, where Triton's kernels cannot run, or never did.
+    form keeps memory flat at every length, where Triton's kernels cannot run, or never did. It is
+    exported, as a choice by length would narrow the lengths. Transforms look into the definition.
     """
     import torch
 
+    if inputs.any_length:
+        return "reference" if inputs.transformed else "composed"
     kernels = inputs.device == "cuda" and inputs.dtype != torch.float32
     if kernels and (inputs.elsewhere or kernel_support.unverified(inputs.capability) is None):
         # A packed row has as many queries as keys, a cache has more keys.
@@ -343,6 +328,8 @@ def _auto_diff_attention(inputs: Inputs) -> str:
                 return name
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
+    if inputs.transformed:
+        return "reference"
     if inputs.device != "cpu" or not _is_in(inputs.dtype, _WIDE_FLOATS):
         return "composed"
     scores = inputs.batch * inputs.num_heads * inputs.num_queries * inputs.num_keys
@@ -353,7 +340,9 @@ def _auto_softmax_attention(inputs: Inputs) -> str:
     """The ``auto`` rule of ``softmax_attention``: what was measured faster in docs/log.md."""
     import torch
 
-    if inputs.device != "cpu":
+    if inputs.transformed:
+        return "reference"
+    if inputs.device != "cpu" or inputs.any_length:
         return "sdpa"
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"

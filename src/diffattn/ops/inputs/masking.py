@@ -217,6 +217,11 @@ def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:
     return logits.softmax(-1, dtype=dtype).masked_fill(sees_none, 0.0)
 
 
+def in_range(x: Tensor) -> Tensor:
+    """Queries or keys in a dtype that holds their products: float32 in place of float16."""
+    return x.float() if x.dtype == torch.float16 else x
+
+
 def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
     """``[B, S, Hkv, ...]`` to ``[B, S, H, ...]``: query head i meets head ``i // (H // Hkv)``."""
     group = num_heads // x.shape[2]

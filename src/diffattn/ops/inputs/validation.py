@@ -4,12 +4,12 @@ import math
 import sys
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffattn.errors import BackendError, ShapeError, shown
+from diffattn.errors import ShapeError, shown
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.inputs.numbers import is_number, is_whole, plain
 
@@ -294,24 +294,6 @@ def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
             f"{where}: rows must lie in [0, T = {num_queries}), got {min(positions)} to "
             f"{max(positions)}."
         )
-
-
-def refuse_transforms(where: str, backend: str) -> None:
-    """Raise BackendError under ``torch.func`` transforms, which opaque operators do not take."""
-    # PyTorch has no public question for this, and its own error names neither us nor a way out.
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        raise BackendError(
-            f"{where}: backend '{backend}' must be called outside torch.func transforms (vmap, "
-            "grad, jvp), got a transformed call. Use backend 'composed' or 'reference'."
-        )
-
-
-def refuse_second_order(where: str, backend: str, *_: Any) -> NoReturn:
-    """Raise BackendError: the backward of an operator, differentiated again."""
-    raise BackendError(
-        f"{where}: backend '{backend}' gives gradients of first order, got a second "
-        "differentiation. Use backend 'reference'."
-    )
 
 
 def _expect(
