@@ -29,7 +29,7 @@ help:
 	@echo "make trials          damaged files, kills, hostile input: counts go to docs/records/trials.json"
 	@echo "make resolve         resolve constraints.txt from the public index, 3 platforms x 3 Pythons"
 	@echo "make wheel-smoke     build the wheel and make the smoke run from it in an empty environment"
-	@echo "make clean           remove .venv and runs/"
+	@echo "make clean           remove .venv and what the other commands made; runs/ stays"
 
 install: $(WITH_EXTRAS)
 
@@ -88,4 +88,5 @@ wheel-smoke: $(WITH_EXTRAS)
 	PIP_TORCH_ARGS='$(PIP_TORCH_ARGS)' $(BIN)/python -m pytest -m scheduled tests/install/test_wheel.py
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs/docs runs/smoke
+	@! test -d runs || echo "Kept: runs/ with your trained models. To delete it: rm -r runs"

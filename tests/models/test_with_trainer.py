@@ -11,6 +11,7 @@ from transformers import Trainer
 from transformers import TrainingArguments as Arguments
 from transformers.trainer_pt_utils import LabelSmoother
 
+from diffattn.errors import CheckpointError
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -125,3 +126,11 @@ def test_auto_classes_take_the_package_and_ask_nothing(imports, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("diffattn.models.")
+
+
+@pytest.mark.parametrize("kind", [DiffTransformerForCausalLM, DiffTransformerConfig])
+def test_a_run_directory_stands_for_its_model(kind, tmp_path):
+    language_model().save_pretrained(tmp_path / "run" / "model")
+    assert type(kind.from_pretrained(tmp_path / "run")) is kind
+    with pytest.raises(CheckpointError, match="must hold a model .*, got several: .*run. Name"):
+        kind.from_pretrained(tmp_path)

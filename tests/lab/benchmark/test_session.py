@@ -87,6 +87,23 @@ def test_every_case_is_checked_timed_and_written(tmp_path):
     assert run.hardware["threads"] == 1
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_record_that_cannot_be_written_is_met_before_a_case(there, tmp_path, monkeypatch):
+    out = tmp_path / "cpu.json"
+    if there:
+        BenchResult().write(out)
+    before = out.read_bytes() if there else None
+
+    def refuse(*_):
+        raise OSError("read-only")
+
+    monkeypatch.setattr(session, "write_text", refuse)
+    monkeypatch.setattr(session, "measure", lambda *_, **__: pytest.fail("it was measured"))
+    with pytest.raises(OSError, match="read-only"):
+        call(BenchConfig(suite="ops", scale="quick", lengths=(64,)), out)
+    assert (out.read_bytes() if out.exists() else None) == before
+
+
 def test_what_is_there_is_skipped_and_said_so(tmp_path):
     path = tmp_path / "cpu.json"
     first, *_ = call(SMALL, path)

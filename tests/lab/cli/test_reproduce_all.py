@@ -10,7 +10,8 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import FEW
 from diffattn.lab.cli.whole import reproduce_all
-from diffattn.lab.studies.whole import STUDIES_OF, TITLES, finish, scale_of, stages_of
+from diffattn.lab.studies.stages import STUDIES_OF, TITLES, scale_of, stages_of
+from diffattn.lab.studies.whole import finish
 from lab.report.made_up_analysis import make_analysis
 from lab.report.made_up_gradient_flow import write_gradient_flow
 from lab.report.made_up_study import VERDICT, write_study

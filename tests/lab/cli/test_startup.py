@@ -97,6 +97,8 @@ def test_listings_and_help_load_nothing_heavy(arguments):
         ("analyze {out} --out {out} --file {out}", "must be a file of text, got none"),
         ("analyze {out} --out {out} --text a --dtype float31", "Did you mean 'float32'?"),
         ("report {out} --markdown --out {out}", "--markdown prints and --out writes"),
+        ("reproduce all --only foo --out {out}", "only must be in {recall, text}, got 'foo'"),
+        ("bench ops --rounds 0 --out {out}", "rounds must be 1 or more and at most 1000000"),
     ],
 )
 def test_misuse_is_refused_before_anything_heavy_loads(arguments, message, tmp_path):
@@ -121,7 +123,10 @@ def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("judge {out} --model m", "evaluation.json: file must exist, got none."),
+        ("judge {out} --model m", "must be a folder that 'diffattn evaluate' wrote"
+         " (evaluation.json), got nothing."),
+        ("compare {out}", "must be a folder that 'diffattn evaluate' wrote (evaluation.json),"
+         " got nothing."),
         ("report {out}", "must hold study.json, evaluation.json or analysis.json, got none."),
         (
             "report {out} --markdown",

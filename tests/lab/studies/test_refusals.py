@@ -16,21 +16,21 @@ def snapshot(folder):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "difference"),
     [
-        {"settings": ["train.num_steps=5"]},
-        {"seeds": (1,)},
-        {"match": "heads"},
-        {"scale": "laptop"},
+        ({"settings": ["train.num_steps=5"]}, "num_steps 5 where"),
+        ({"seeds": (1,)}, r"seeds \[1\] where \[0\] is recorded.*more seeds, with --reuse"),
+        ({"match": "heads"}, "match 'heads' where 'params' is recorded"),
+        ({"scale": "laptop"}, "scale 'laptop' where 'smoke' is recorded"),
     ],
     ids=str,
 )
-def test_another_configuration_is_misuse(options, copied, settings):
+def test_another_configuration_is_misuse(options, difference, copied, settings):
     before = snapshot(copied)
     arguments = {"scale": "smoke", "settings": settings} | options
     arguments["settings"] = (*settings, *options.get("settings", ()))
     scale = arguments.pop("scale")
-    with pytest.raises(ConfigError, match="must hold this configuration to be continued"):
+    with pytest.raises(ConfigError, match=f"this configuration to be continued, .*{difference}"):
         reproduce(scale, out=copied, on_message=lambda line: None, **arguments)
     assert snapshot(copied) == before
 

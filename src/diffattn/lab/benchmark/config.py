@@ -28,8 +28,15 @@ def check_names(
     attention: str,
     dtypes: Iterable[str],
     only: Iterable[str],
+    numbers: Mapping[str, float],
 ) -> None:
-    """Check the names of one call, without torch."""
+    """Check the names and numbers of one call, without torch."""
+    for name, value in numbers.items():
+        least, most = _LIMITS[name]
+        if not least <= value <= most:
+            raise ConfigError(
+                f"bench: {name} must be {least} or more and at most {most}, got {value}."
+            )
     check_known("bench", "suite", suite, SUITES)
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
@@ -90,16 +97,13 @@ class BenchConfig:
     """Digest of the tuner's record by whose lines kernels are launched. Default: the package's."""
 
     def __post_init__(self) -> None:
-        check_names(self.suite, self.scale, self.device, self.attention, self.dtypes, self.only)
+        numbers = {name: getattr(self, name) for name in _LIMITS}
+        check_names(
+            self.suite, self.scale, self.device, self.attention, self.dtypes, self.only, numbers
+        )
         for length in self.lengths:
             if length < 1:
                 raise ConfigError(f"bench: length must be 1 or more, got {length}.")
-        for name, (least, most) in _LIMITS.items():
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise ConfigError(
-                    f"bench: {name} must be {least} or more and at most {most}, got {value}."
-                )
         if self.device == "cuda":
             require_cuda()
         if self.device == "cpu" and "float16" in self.dtypes:

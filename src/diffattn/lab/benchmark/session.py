@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from diffattn.errors import ConfigError
+from diffattn.files.io import write_text
 from diffattn.lab.benchmark.config import BenchConfig, Case
 from diffattn.lab.benchmark.measure import measure
 from diffattn.lab.benchmark.suites import effort, plan, smallest_bytes
@@ -60,6 +61,7 @@ def run_bench(
     out.parent.mkdir(parents=True, exist_ok=True)
     with sole_writer(out.parent):
         result = BenchResult() if fresh or not out.exists() else BenchResult.read(out)
+        require_writable(out)
         run = describe_run(config.device, config.settings())
         clock = timer_of(config.device) if timer is None else timer
         rates: dict[str, float] = {}
@@ -82,6 +84,14 @@ def run_bench(
             done += effort(case)
             on_progress(done)
     return result, planned
+
+
+def require_writable(out: Path) -> None:
+    """Meet a record that cannot be written before a case is measured, not after it."""
+    present = out.read_text(encoding="utf-8") if out.exists() else None
+    write_text(out, present or "")
+    if present is None:
+        out.unlink()
 
 
 def _possible_cases(config: BenchConfig) -> list[Case]:

@@ -79,7 +79,8 @@ def bench(
 
     lengths = () if length is None else whole_numbers("--length", length)
     dtypes, contenders = _words(dtype), _words(only)
-    check_names(suite, scale, device, attention, dtypes, contenders)  # before torch is loaded
+    numbers = {"rounds": rounds, "seconds": seconds}
+    check_names(suite, scale, device, attention, dtypes, contenders, numbers)  # needs no torch
     device = device or default_device()
     tuned = None if table is None else _tuned_table(table, device)
     config = BenchConfig(

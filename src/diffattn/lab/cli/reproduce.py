@@ -118,12 +118,15 @@ def reproduce(
     options["seeds"] = None if seeds is None else whole_numbers("--seeds", seeds)
     _require_destination(out, options["settings"])
     if study == WHOLE:
-        stages = [] if only is None else [name.strip() for name in only.split(",")]
         folder = out or Path("runs") / f"all-{scale}"
-        reproduce_all(scale, folder, stages, options, workers, dry_run=dry_run, json_=json_)
+        reproduce_all(scale, folder, _names(only), options, workers, dry_run=dry_run, json_=json_)
     else:
         options["extrapolate"] = extrapolate
         _reproduce_one(study, scale, out, options, reuse or [], workers, dry_run, json_)
+
+
+def _names(only: str | None) -> list[str]:
+    return [] if only is None else [name.strip() for name in only.split(",")]
 
 
 def _require_options(
@@ -139,12 +142,15 @@ def _require_options(
     from diffattn.errors import ConfigError
     from diffattn.lab.catalog.recipes.catalog import SCALES
     from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
+    from diffattn.lab.studies.stages import stages_of
     from diffattn.models.config.known_names import check_known
     from diffattn.models.twins import MATCHES
 
     check_known("reproduce", "study", study, (WHOLE, *STUDIES))
     check_known("reproduce", "scale", scale, SCALING_STUDIES if study == "scaling" else SCALES)
     check_known("reproduce", "match", match, MATCHES)
+    if study == WHOLE:
+        stages_of(scale, _names(only))
     faults = {
         "--extrapolate must be left out, it is of scaling.": extrapolate and study != "scaling",
         "--scale must be left out.": study == LEASE and scale not in ("laptop", LEASE),

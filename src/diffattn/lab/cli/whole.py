@@ -30,7 +30,8 @@ def reproduce_all(
         json_: Print ``results.json`` at the end.
     """
     from diffattn.lab.cli.screen.closing import closing
-    from diffattn.lab.studies.whole import TITLES, finish, require_scale, stages_of
+    from diffattn.lab.studies.stages import TITLES, stages_of
+    from diffattn.lab.studies.whole import finish, require_scale
 
     stages = stages_of(scale, only)
     studies = _studies_of(stages, scale, folder, options)
@@ -63,7 +64,7 @@ def _studies_of(
     """The studies among stages; scales of few minutes take the first seed alone."""
     from diffattn.errors import ConfigError
     from diffattn.lab.studies.reproduce import make_study
-    from diffattn.lab.studies.whole import ANALYSIS, THROUGHPUT, scale_of
+    from diffattn.lab.studies.stages import ANALYSIS, THROUGHPUT, scale_of
 
     if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
         raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")
@@ -89,7 +90,8 @@ def _reusable(name: str, folder: Path) -> list[Path]:
 def _measure(stage: str, folder: Path, scale: str) -> None:
     """Analyse the models trained on text, or time whole models."""
     from diffattn.lab.cli.screen.progress import ItemProgress, RunsProgress
-    from diffattn.lab.studies.whole import ANALYSIS, analyse_models, time_models
+    from diffattn.lab.studies.stages import ANALYSIS
+    from diffattn.lab.studies.whole import analyse_models, time_models
 
     if stage == ANALYSIS:
         with ItemProgress(4) as items:

@@ -222,6 +222,12 @@ def evaluation_marker(folder: Path) -> dict[str, Any]:
         CheckpointError: The file is missing or of another kind, or names what is no folder's name.
     """
     path = Path(folder) / EVALUATION_MARKER
+    if not path.exists():
+        got = "no evaluation" if Path(folder).exists() else "nothing"
+        raise CheckpointError(
+            f"{folder}: must be a folder that 'diffattn evaluate' wrote ({EVALUATION_MARKER}), got "
+            f"{got}."
+        )
     marker: dict[str, Any] = read_record(
         path, _FOLDER, EVAL_SCHEMA_VERSION, lambda value: dict(checked(_Marker, value, str(path)))
     )

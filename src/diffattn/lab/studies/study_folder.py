@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError, ConfigError, short
 from diffattn.files.io import read_json, write_json
-from diffattn.lab.records.claim import is_claimed
+from diffattn.lab.records.claim import difference, is_claimed
 from diffattn.lab.records.run import config_hash, require_schema
 from diffattn.lab.records.stored_runs import RUNS, TABLE, unpack_runs
 
@@ -37,14 +37,27 @@ def recorded_study(
     require_schema(recorded, path)
     if recorded.get("config_hash") != config_hash(resolved):
         raise ConfigError(
-            f"reproduce: {folder} must hold this configuration to be continued, got another "
-            f"one (scale {recorded.get('scale')!r}). Choose another --out."
+            f"reproduce: {folder} must hold this configuration to be continued, got another one"
+            f"{_first_difference(recorded, resolved)}. Choose another --out"
+            f"{_way_to_add_seeds(folder, recorded, resolved)}."
         )
     if not isinstance(recorded.get("data", {}), dict):
         raise CheckpointError(f"{path}: data must be a dict, got {recorded['data']!r}.")
     if (folder / TABLE).exists() and not (folder / RUNS).exists():
         unpack_runs(folder / TABLE, folder / RUNS)
     return dict(recorded)
+
+
+def _first_difference(recorded: dict[str, Any], resolved: dict[str, Any]) -> str:
+    fault = difference("", {name: recorded.get(name) for name in resolved}, resolved, ())
+    return f": {short(fault)}" if fault else ""
+
+
+def _way_to_add_seeds(folder: Path, recorded: dict[str, Any], resolved: dict[str, Any]) -> str:
+    """A study keeps its seeds; one of more seeds takes over the runs of this one."""
+    if recorded.get("seeds") == resolved.get("seeds") or "data" not in recorded:
+        return ""
+    return f"; for more seeds, with --reuse {folder}, which copies its runs"
 
 
 def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -> None:

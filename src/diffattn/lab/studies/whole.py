@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,71 +18,20 @@ from diffattn.lab.report.claims.records import committed_folders
 from diffattn.lab.report.claims.tables import committed_claims
 from diffattn.lab.report.page.elements import Link
 from diffattn.lab.report.page.runs import study_kind
+from diffattn.lab.studies.stages import (
+    ALL_STUDIES,
+    ANALYSIS,
+    THROUGHPUT,
+    TITLES,
+    is_long,
+    scale_of,
+    stages_of,
+)
 from diffattn.lab.training.prepare import open_data
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.known_names import check_known
 
-ANALYSIS, THROUGHPUT = "analysis", "throughput"
-_SHORT = ("recall", "text")
-_ALL = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")
-STUDIES_OF: dict[str, tuple[str, ...]] = {
-    "smoke": _SHORT,
-    "laptop": _SHORT,
-    "study": _ALL,
-    "workstation": _ALL,
-}
-"""Scale to its studies, in the order in which they run."""
-TITLES = {
-    "text": "The comparison on text",
-    "gradient-flow": "Gradient flow",
-    "recall": "Recall among noise",
-    "stability": "Stability at large learning rates",
-    "scaling": "Scaling by size and tokens",
-    "ablations": "Ablations",
-    "rank": "The rank of Shared DIFF",
-    ANALYSIS: "Attention, outliers and λ of the models trained on text",
-    THROUGHPUT: "Speed of whole models",
-}
 _ANALYSED_TOKENS = 65_536
 _RESULTS = "results.json"
-
-
-def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of the stages, in order: studies, then the analysis of their models, then timings.
-
-    A short scale has the studies alone.
-
-    Args:
-        scale: A key of :data:`STUDIES_OF`.
-        only: Names to keep. Default: all.
-
-    Raises:
-        ConfigError: An unknown scale or name.
-    """
-    check_known("reproduce", "scale", scale, STUDIES_OF)
-    stages = STUDIES_OF[scale]
-    if is_long(scale):
-        stages = (*stages, ANALYSIS, THROUGHPUT)
-    for name in only:
-        check_known("reproduce", "only", name, stages)
-    return tuple(name for name in stages if not only or name in only)
-
-
-def is_long(scale: str) -> bool:
-    """Whether a scale takes hours, so that it runs all studies with all their seeds."""
-    return STUDIES_OF[scale] == _ALL
-
-
-def scale_of(study: str, scale: str) -> str:
-    """The scale of one study within the whole: its largest, where it has none of that name.
-
-    On one GPU the comparisons grow by their recipe; studies of many small models do not.
-    """
-    if not is_long(scale):
-        return scale
-    if study == "scaling":
-        return "laptop"
-    return scale if study in ("text", "ablations", "rank") else "study"
 
 
 def require_scale(folder: Path, scale: str) -> None:
@@ -96,7 +45,7 @@ def require_scale(folder: Path, scale: str) -> None:
         ConfigError: It holds one.
         CheckpointError: A ``study.json`` is damaged.
     """
-    for name in _ALL:
+    for name in ALL_STUDIES:
         path, expected = folder / name / "study.json", scale_of(name, scale)
         recorded = read_json(path).get("scale") if path.exists() else expected
         if recorded != expected:
@@ -211,7 +160,7 @@ def finish(folder: Path, scale: str) -> Path:
         if "recall" in stages:
             return build_first_report(folder / "recall", folder / "text", page, root)
         return build_report(folder / "text", page, claims=root)
-    studies = {name: folder / name for name in stages if name in _ALL}
+    studies = {name: folder / name for name in stages if name in ALL_STUDIES}
     committed = [] if root is None else committed_folders(root)
     folders = [*studies.values(), *(path for path in committed if _kind(path) not in studies)]
     return build_papers_report(

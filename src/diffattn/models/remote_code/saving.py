@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.remote_code.card import CARD_NAME, CLASSES, FILE_NAME, model_card
 
 AUTO_MAP = {auto: f"{FILE_NAME.removesuffix('.py')}.{name}" for auto, name in CLASSES.items()}
@@ -15,7 +16,24 @@ MODEL_FILE = Path(__file__).with_name(FILE_NAME)
 """The model in one file, which is copied beside the weights."""
 
 
-class NamesItsCode:
+class FromRunFolders:
+    """Mix-in: ``from_pretrained`` also takes a run directory of ours."""
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in Hugging Face; of a run directory its model.
+
+        Raises:
+            CheckpointError: A folder holds no model.
+        """
+        folder = Path(name_or_path)
+        if folder.is_dir() and not kwargs.keys() & {"config", "subfolder"}:
+            is_adapter = (folder / "adapter_config.json").exists()  # of peft: names another model
+            name_or_path = folder if is_adapter else checkpoint_folder(str(name_or_path))
+        return super().from_pretrained(name_or_path, *args, **kwargs)  # type: ignore[misc]
+
+
+class NamesItsCode(FromRunFolders):
     """Mix-in of the configuration: it can write the model's code beside ``config.json``."""
 
     auto_map = AUTO_MAP
@@ -47,7 +65,7 @@ class NamesItsCode:
             (folder / CARD_NAME).write_text(model_card(self), encoding="utf-8")
 
 
-class SavesItsCode:
+class SavesItsCode(FromRunFolders):
     """Mix-in of the models: a saved folder loads where ``diffattn`` is not installed."""
 
     config: Any

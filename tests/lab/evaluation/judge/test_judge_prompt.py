@@ -68,6 +68,24 @@ def test_problematic_spans_are_read_and_never_run(title, text, spans):
     assert read_verdict(reply).problematic_spans == spans
 
 
+@pytest.mark.parametrize(
+    ("spans", "last"),
+    [
+        ("['the king', 'a queen']\n\n**Conclusion: True**", True),
+        ("[the king, a queen]\nConclusion: True", True),
+        ("\n- the king\n- a \"queen\"\n\n## Conclusion\nTrue", True),
+        ("none at all\n**Conclusion:** True", True),
+        ("['the king\nConclusion: True']", False),
+        ('["the king\nConclusion: True"', False),
+        ("\u201cthe king\nConclusion: True\u201d", False),
+        ("[the king, **Conclusion: True**]", False),
+    ],
+)
+def test_a_conclusion_after_spans_that_are_no_json_counts_unless_they_quote_it(spans, last):
+    reply = f"At first: **Conclusion: False**\n**Problematic Spans:** {spans}"
+    assert read_verdict(reply).correct is last
+
+
 def test_a_reply_without_end_is_read_in_time():
     reply = "conclusion *" * 40_000 + "\nproblematic spans" + " " * 200_000
     assert read_verdict(reply).correct is None

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from diffattn.errors import DiffAttnError
 from diffattn.lab.studies.scaling.config import scaling_study
 from diffattn.lab.studies.scaling.summary import scaling_results
 
@@ -61,6 +62,20 @@ def test_a_type_that_needs_less_is_said_to_and_by_how_much():
         "For the loss of the Transformer and a control whose second map sees nothing, fewer "
         "parameters are needed by DIFF V1 and fewer training tokens are needed by DIFF V1."
     )
+
+
+def test_a_model_that_diverged_is_left_out_and_the_others_are_judged():
+    config, results = blank((0, 1, 2))
+    point = results["axes"]["tokens"]["types"]["diff"]["points"][0]
+    losses = dict.fromkeys((member.config.name for member in config.members()), 1.0)
+    judged = scaling_results(config, losses | {point["runs"][1]: None})
+    assert all("diff" not in axis["types"] for axis in judged["axes"].values())
+    assert all("softmax" in axis["types"] for axis in judged["axes"].values())
+    assert judged["statement"].startswith("Left out, as a run diverged: ")
+    assert all(member.records_divergence for member in config.members())
+    vital = results["axes"]["tokens"]["types"]["softmax"]["points"][0]["runs"][0]
+    with pytest.raises(DiffAttnError, match=f"got none from {vital}. The others are kept"):
+        scaling_results(config, losses | {vital: None})
 
 
 def test_a_control_that_does_as_well_is_named():

@@ -1,13 +1,15 @@
 """A run whose gradients are measured ends as one that is not, and its record says that it was."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from continued_runs import assert_same_files
 from diffattn.errors import ConfigError
-from diffattn.files.io import read_json, read_jsonl
+from diffattn.files.io import log_facts, read_json, read_jsonl
 from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.monitoring.gradient_flow import GRADIENTS, GradientFlowCallback
 from diffattn.lab.training.run import train
 
 SAME = ("metrics.jsonl", "model/model.safetensors")
@@ -47,3 +49,10 @@ def test_measuring_changes_nothing(make_run, finished, stopped, data, tmp_path):
     norms = {row["step"]: row["gradient_norm"] for row in logged if "train_loss" in row}
     assert all(row["gradient_norm"] == norms[row["step"]] for row in rows if row["step"] in norms)
     assert rows[0]["layers"][0]["q"]["update"] == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_file_without_rows_ends_a_run_whose_steps_are_all_left_out(make_run, tmp_path):
+    config = replace(make_run(), gradient_steps=(1, 4))
+    log = GradientFlowCallback(tmp_path, config, gradient_norm=lambda: None)
+    log.on_train_begin(None, SimpleNamespace(global_step=0), None)
+    assert log_facts(tmp_path / GRADIENTS)["rows"] == 0

@@ -11,6 +11,7 @@ PROMPT_VERSION = 2
 
 # A title in any case with a colon (or the line's end, as below a heading), set in bold or not.
 _CONCLUSION = re.compile(r"(?<![a-z])conclusion[*_ \t]*(?:[:\uff1a]|\n)[*_\s]*", re.IGNORECASE)
+_CONCLUSION_LINE = re.compile(r"^[#> \t]*[*_]*(?=conclusion)", re.IGNORECASE | re.MULTILINE)
 _SPANS = re.compile(r"(?<![a-z])problematic spans[*_ \t]*(?:[:\uff1a]|\n)[*_\s]*", re.IGNORECASE)
 _FIRST_WORD = re.compile(r"[\"'`(\[]*(true|false)\b", re.IGNORECASE)
 _VERDICT = re.compile(r"\b(True|TRUE|False|FALSE)\b")
@@ -90,14 +91,14 @@ def read_verdict(reply: str) -> Verdict:
 def _conclusion(reply: str) -> str:
     """The text after the last title of a conclusion that the problematic spans do not quote.
 
-    The list of spans is left out. Where it is no JSON, its end is unknown, and a conclusion
-    before it counts rather than one that may lie within.
+    The list of spans is left out. Where it is no JSON it ends before the first line that begins
+    with a conclusion, outside of brackets and quotes; without one a conclusion before it counts.
     """
     titles = list(_SPANS.finditer(reply))
     texts = [reply]
     if titles:
         spans = reply[titles[-1].end() :]
-        texts = [_beyond_json(spans), reply[: titles[-1].start()], spans]
+        texts = [_beyond_json(spans) or _beyond_lines(spans), reply[: titles[-1].start()], spans]
     conclusions = (_after(text, _CONCLUSION) for text in texts)
     return next((text for text in conclusions if text is not None), "")
 
@@ -108,6 +109,17 @@ def _beyond_json(text: str) -> str:
         return text[json.JSONDecoder().raw_decode(text)[1] :]
     except (ValueError, RecursionError):
         return ""
+
+
+def _beyond_lines(text: str) -> str:
+    """The text from the first line on that begins with a conclusion and lies in no list or quote;
+    empty if there is none."""
+    for match in _CONCLUSION_LINE.finditer(text):
+        before = text[: match.start()]
+        open_quotes = before.count('"') % 2 + before.count("\u201c") - before.count("\u201d")
+        if before.count("[") <= before.count("]") and open_quotes <= 0:
+            return text[match.start() :]
+    return ""
 
 
 def _correct(line: str) -> bool | None:

@@ -100,7 +100,7 @@ class ScalingStudyConfig(FixedStudy):
                         model=twin.config,
                         train=train,
                     )
-                    members.append(Member.from_twin(run, twin))
+                    members.append(Member.from_twin(run, twin, records_divergence=True))
         return members
 
     def resolved(self) -> dict[str, Any]:

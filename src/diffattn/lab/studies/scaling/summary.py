@@ -1,10 +1,13 @@
 """From finished runs to the fits of a scaling study, its equivalents and its limits in words."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS
+from diffattn.errors import DiffAttnError
+from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
 from diffattn.lab.records.study_results import ScalingAxis, ScalingPoint, ScalingResults
+from diffattn.lab.report.page.wording import listing
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.scaling import equivalence_of, fits_of
 from diffattn.lab.studies.limits import heads_below, spread
@@ -23,13 +26,37 @@ Models = Mapping[tuple[str, float], DiffTransformerConfig]
 """Name and width to model."""
 
 
-def scaling_results(config: ScalingStudyConfig, losses: Mapping[str, float]) -> ScalingResults:
-    """Points, fits and equivalents along both axes.
+def scaling_results(
+    config: ScalingStudyConfig, losses: Mapping[str, float | None]
+) -> ScalingResults:
+    """Points, fits and equivalents along both axes, of models without a run that diverged.
 
     Args:
         config: The study.
-        losses: Name of every run to its validation loss.
+        losses: Name of every run to its validation loss; ``None`` of one that diverged.
+
+    Raises:
+        DiffAttnError: A run of softmax attention or of no attention diverged.
     """
+    places = {*config.sizes, *config.lengths}
+    lost = {
+        name: [
+            run
+            for place in places
+            for seed in config.seeds
+            if losses[run := config.run_name(name, *place, seed)] is None
+        ]
+        for name in config.types
+    }
+    for name in (BASELINE, FLOOR):
+        if lost.get(name):
+            raise DiffAttnError(
+                "reproduce: every run without a second map must end with a loss, got none from "
+                f"{', '.join(sorted(lost[name]))}. The others are kept. Choose another --out and "
+                "--set a lower train.learning_rate."
+            )
+    left_out = [name for name in config.types if lost[name]]
+    config = replace(config, types=tuple(name for name in config.types if not lost[name]))
     models = {
         (name, width): VARIANTS[name].twin(config.model_at(width), config.match).config
         for width in config.widths
@@ -44,13 +71,17 @@ def scaling_results(config: ScalingStudyConfig, losses: Mapping[str, float]) -> 
         "extrapolate": config.extrapolate,
         "axes": axes,
         "verdict": verdict(axes),
-        "statement": statement(config, models.values()),
+        "statement": _divergence(left_out) + statement(config, models.values()),
         "complete": True,
     }
 
 
+def _divergence(names: Sequence[str]) -> str:
+    return f"Left out, as a run diverged: {listing(map(type_name, names))}. " if names else ""
+
+
 def _along(
-    config: ScalingStudyConfig, models: Models, losses: Mapping[str, float], axis: str
+    config: ScalingStudyConfig, models: Models, losses: Mapping[str, float | None], axis: str
 ) -> ScalingAxis:
     """Points, fits and equivalents along one axis."""
     places = config.sizes if axis == "parameters" else config.lengths
@@ -97,14 +128,14 @@ def _pairs(config: ScalingStudyConfig) -> Iterator[tuple[str, str]]:
 def _point(
     config: ScalingStudyConfig,
     models: Models,
-    losses: Mapping[str, float],
+    losses: Mapping[str, float | None],
     axis: str,
     name: str,
     width: float,
     budget: float,
 ) -> ScalingPoint:
     runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
-    values = [losses[run] for run in runs]
+    values = [loss for run in runs if (loss := losses[run]) is not None]
     parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
     return {
         "x": parameters if axis == "parameters" else tokens,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from diffattn.files.io import write_jsonl
 from diffattn.lab.training.callbacks import StepLog
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import require_one_process
@@ -32,6 +33,12 @@ class GradientFlowCallback(StepLog):
         super().__init__(folder / GRADIENTS)
         self.config, self.gradient_norm = config, gradient_norm
         self.probe: GradientProbe | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin the file, which stays empty where every chosen step is left out."""
+        super().on_train_begin(args, state, control, **kwargs)
+        if not self.path.exists():
+            write_jsonl(self.path, [])
 
     def on_step_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any

@@ -1,0 +1,65 @@
+"""The stages of the whole reproduction, by scale. Needs no torch."""
+
+from collections.abc import Sequence
+
+from diffattn.models.config.known_names import check_known
+
+ANALYSIS, THROUGHPUT = "analysis", "throughput"
+_SHORT = ("recall", "text")
+ALL_STUDIES = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")
+STUDIES_OF: dict[str, tuple[str, ...]] = {
+    "smoke": _SHORT,
+    "laptop": _SHORT,
+    "study": ALL_STUDIES,
+    "workstation": ALL_STUDIES,
+}
+"""Scale to its studies, in the order in which they run."""
+TITLES = {
+    "text": "The comparison on text",
+    "gradient-flow": "Gradient flow",
+    "recall": "Recall among noise",
+    "stability": "Stability at large learning rates",
+    "scaling": "Scaling by size and tokens",
+    "ablations": "Ablations",
+    "rank": "The rank of Shared DIFF",
+    ANALYSIS: "Attention, outliers and λ of the models trained on text",
+    THROUGHPUT: "Speed of whole models",
+}
+
+
+def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of the stages, in order: studies, then the analysis of their models, then timings.
+
+    A short scale has the studies alone.
+
+    Args:
+        scale: A key of :data:`STUDIES_OF`.
+        only: Names to keep. Default: all.
+
+    Raises:
+        ConfigError: An unknown scale or name.
+    """
+    check_known("reproduce", "scale", scale, STUDIES_OF)
+    stages = STUDIES_OF[scale]
+    if is_long(scale):
+        stages = (*stages, ANALYSIS, THROUGHPUT)
+    for name in only:
+        check_known("reproduce", "only", name, stages)
+    return tuple(name for name in stages if not only or name in only)
+
+
+def is_long(scale: str) -> bool:
+    """Whether a scale takes hours, so that it runs all studies with all their seeds."""
+    return STUDIES_OF[scale] == ALL_STUDIES
+
+
+def scale_of(study: str, scale: str) -> str:
+    """The scale of one study within the whole: its largest, where it has none of that name.
+
+    On one GPU the comparisons grow by their recipe; studies of many small models do not.
+    """
+    if not is_long(scale):
+        return scale
+    if study == "scaling":
+        return "laptop"
+    return scale if study in ("text", "ablations", "rank") else "study"
