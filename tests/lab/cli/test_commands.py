@@ -82,7 +82,7 @@ def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
         "--validation-fraction", 0.2,
     )  # fmt: skip
     assert again.out.startswith(f"{facts['train_tokens']:,} training tokens, ")
-    assert again.err == f"checking {corpus}\n"
+    assert again.err == f"checking {corpus}, which {tmp_path / 'data'} holds packed\n"
 
     others = [part for part in small if part != "--set" and not part.startswith("data.")]
     options = [part for setting in others for part in ("--set", setting)]

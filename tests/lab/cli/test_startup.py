@@ -123,10 +123,14 @@ def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("judge {out} --model m", "must be a folder that 'diffattn evaluate' wrote"
-         " (evaluation.json), got nothing."),
-        ("compare {out}", "must be a folder that 'diffattn evaluate' wrote (evaluation.json),"
-         " got nothing."),
+        (
+            "judge {out} --model m",
+            "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing.",
+        ),
+        (
+            "compare {out}",
+            "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing.",
+        ),
         ("report {out}", "must hold study.json, evaluation.json or analysis.json, got none."),
         (
             "report {out} --markdown",

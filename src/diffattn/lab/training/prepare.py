@@ -103,8 +103,8 @@ def prepare_data(
         marker = _claimed(folder, config)
         unchanged = stamp(config.source)  # before it is hashed: hash and tokens are of one text
         if marker is not None:
-            state = f"{folder} is packed already: " if "packed" in marker else ""
-            on_message(f"{state}checking {config.source}")
+            state = f", which {folder} holds packed" if "packed" in marker else ""
+            on_message(f"checking {config.source}{state}")
         source = _pinned(folder, config, marker)
         is_packed = marker is not None and "packed" in marker
         try:

@@ -73,7 +73,7 @@ def test_problematic_spans_are_read_and_never_run(title, text, spans):
     [
         ("['the king', 'a queen']\n\n**Conclusion: True**", True),
         ("[the king, a queen]\nConclusion: True", True),
-        ("\n- the king\n- a \"queen\"\n\n## Conclusion\nTrue", True),
+        ('\n- the king\n- a "queen"\n\n## Conclusion\nTrue', True),
         ("none at all\n**Conclusion:** True", True),
         ("['the king\nConclusion: True']", False),
         ('["the king\nConclusion: True"', False),
