@@ -1,6 +1,7 @@
 """A whole call: checks first, what fails has no number, what is measured is not measured again."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_a_record_that_cannot_be_written_is_met_before_a_case(there, tmp_path, m
     def refuse(*_):
         raise OSError("read-only")
 
-    monkeypatch.setattr(session, "write_text", refuse)
+    monkeypatch.setattr(Path, "replace", refuse)
     monkeypatch.setattr(session, "measure", lambda *_, **__: pytest.fail("it was measured"))
     with pytest.raises(OSError, match="read-only"):
         call(BenchConfig(suite="ops", scale="quick", lengths=(64,)), out)
