@@ -138,7 +138,7 @@ def test_dry_run_and_misuse(evaluation, tmp_path):
     for arguments, message in (
         ([evaluation], "--model or --requests must be given"),
         ([evaluation, "--model", "m", "--endpoint", "http://h", "--replies", "r"], "got both"),
-        ([tmp_path, "--model", "m"], "evaluation.json: file must exist"),
+        ([tmp_path, "--model", "m"], "wrote (evaluation.json), got no evaluation"),
         ([evaluation, "--model", "/nowhere/at/all"], "must be a run directory"),
         ([evaluation, "--model", "m", "--set", "worker=2"], "Did you mean 'workers'"),
         ([evaluation, "--model", "m", "--endpoint", "host"], "endpoint must be a URL"),

@@ -21,9 +21,12 @@ def _forget_diffattn(modules_cache):
         del sys.modules[name]
     runpy.run_path(str(SCRIPTS / "absent.py"))
     configuration_auto.CONFIG_MAPPING._extra_content.clear()
+    configuration_auto.CONFIG_MAPPING_NAMES.pop("diff_transformer", None)
     for mapping in vars(modeling_auto).values():
         if hasattr(mapping, "_extra_content"):
             mapping._extra_content.clear()
+            mapping._reverse_config_mapping.pop("DiffTransformerConfig", None)
+            mapping._model_mapping.pop("diff_transformer", None)
     transformers.dynamic_module_utils.HF_MODULES_CACHE = str(modules_cache)
 
 

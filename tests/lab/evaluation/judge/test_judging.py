@@ -282,7 +282,7 @@ def test_replies_from_a_file(folder, tmp_path):
 
 
 def test_folders_that_cannot_be_judged(folder, tmp_path):
-    with pytest.raises(CheckpointError, match=r"evaluation.json: file must exist"):
+    with pytest.raises(CheckpointError, match=r"wrote \(evaluation\.json\), got no evaluation"):
         recorded_outputs(tmp_path)
     for label in ("softmax", "diff"):
         (folder / label / "hallucination" / "result.json").unlink()
