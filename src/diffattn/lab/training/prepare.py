@@ -102,11 +102,10 @@ def prepare_data(
         before = set(folder.iterdir())
         marker = _claimed(folder, config)
         unchanged = stamp(config.source)  # before it is hashed: hash and tokens are of one text
-        if marker is not None:
-            state = f", which {folder} holds packed" if "packed" in marker else ""
-            on_message(f"checking {config.source}{state}")
-        source = _pinned(folder, config, marker)
         is_packed = marker is not None and "packed" in marker
+        if marker is not None:
+            on_message(f"checking {config.source}" + f", which {folder} holds packed" * is_packed)
+        source = _pinned(folder, config, marker)
         try:
             if not is_packed:
                 _pack(config, folder, source, workers, on_message, on_progress)
