@@ -30,6 +30,7 @@ from trials.wrong_calls import calls_besides_evaluate
         (("reproduce", "recall", "--reuse", "runs/a"), "--reuse must be left out"),
         (("reproduce", "--set", "train.seed=1"), "--set must name one of data, got 'train.seed=1'"),
         (("reproduce", "recall", "--scale", "workstation"), "scale must be in {smoke, laptop, st"),
+        (("reproduce", "lease", "--scale", "smoke"), "reproduce lease: --scale must be left out."),
         (("reproduce", "text", "--seeds", "1,x"), "--seeds: must be whole numbers"),
         (("reproduce", "text", "--seeds", ""), "--seeds: must be whole numbers"),
         (("reproduce", "text", "--seeds", "1,1"), "seeds must be distinct"),
