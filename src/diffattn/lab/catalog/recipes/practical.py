@@ -18,7 +18,9 @@ label shown most often for a class is right in ``vote_23``, and a perfect reader
 invents nothing. Models without attention are the floor. A model has learned a task if
 ``found_4_x1`` or ``shots_23`` lies beyond the middle between a guess and 1 or that vote.
 
-Added when two runs had shown that models can do better than the vote: the best possible accuracy,
+Seen before: pilots on seed 100, and one run of softmax attention on seed 0 with half of the keys
+absent, after which the share became an eighth and 3 bits were added. Added when two runs had shown
+that models can do better than the vote: the best possible accuracy,
 :func:`diffattn.lab.training.practical_measures.best_accuracy`.
 """
 
