@@ -17,7 +17,7 @@ OUTLIERS = PUBLISHED / "evaluations" / "outliers"
 DIGESTS = {
     "ablations": "e49f9473cad8b776",
     "gradient_flow": "77789c9a06cebd97",
-    "practical": "c1a8f7d43c3eabe1",
+    "practical": "fd11a5e5cf11f52e",
     "rank": "2f1ae6bf9d85f6f2",
     "recall": "ce25a7d4bd801567",
     "scaling": "9ac0f9a86c5b2447",
