@@ -216,3 +216,18 @@ def test_the_extreme_logits(outliers):
     ]
     (extremes,) = re.findall(r"The largest are (\d+) to (\d+):", PAGE)
     assert tuple(map(int, extremes)) == (round(min(logits)), round(max(logits)))
+
+
+MEASURES = ("attention_size_answer", "found_6_x2", "bits_3", "unsupported_6_x1")
+MEASURES_OF_SHOTS = ("shots_23", "order_changes")
+
+
+@pytest.mark.parametrize("name", ["softmax", "diff", "diff_v2", "shared_diff", "diff_uniform"])
+def test_a_row_of_lookup_and_shots(name):
+    tasks = results_of("practical")["tasks"]
+    means = [
+        tasks[task]["members"][name]["measures"][measure]["mean"]
+        for task, measures in (("lookup", MEASURES), ("many_shot", MEASURES_OF_SHOTS))
+        for measure in measures
+    ]
+    assert " | " + " | ".join(f"{mean:.3f}" for mean in means) + " |" in PAGE
