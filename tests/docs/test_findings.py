@@ -2,7 +2,6 @@
 
 import math
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -133,14 +132,14 @@ def test_where_the_lead_lies(metric):
     assert f"{mean} ({low} to {high}" in PROSE
 
 
-STEPS = ("softmax", "diff_v2_gate", "diff_v2_added", "diff_v2")
+GATE, SUM = "diff_v2_gate", "diff_v2_added_matched"
 
 
 @pytest.mark.parametrize(
-    ("baseline", "variant"), [*pairwise(STEPS), ("softmax", "diff_v2_constant")]
+    ("baseline", "variant"), [("softmax", GATE), (GATE, SUM), ("softmax", "diff_v2_constant")]
 )
 def test_the_parts_of_the_lead(baseline, variant):
-    """The gate, second queries beside it, subtraction; second queries alone."""
+    """The gate, a sum of two maps beside it, second queries alone."""
     runs = runs_folder(ROOT / "published" / "text")
     losses = [
         [
@@ -152,7 +151,20 @@ def test_the_parts_of_the_lead(baseline, variant):
     pairs = zip(*losses, strict=False)
     interval = paired_difference(*map(list, zip(*pairs, strict=True)))
     mean, low, high = map(signed, (interval.mean, interval.low, interval.high))
-    assert f"{mean} ({low} to {high}" in PROSE
+    assert f"{mean}, {low} to {high}" in PROSE or f"{mean} ({low} to {high}" in PROSE
+
+
+@pytest.mark.parametrize("page", ["docs/findings/claims.md", "docs/findings/results.md"])
+def test_the_sign_alone(page):
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    results = results_of("text")
+    for metric in ("validation_loss", "first_occurrence"):
+        row = difference(results, SUM, "diff_v2", metric)
+        mean, low, high = (
+            sorted((value.lstrip("+−") for value in row), key=float)[1],
+            *(sorted((value.lstrip("+−") for value in row), key=float)[::2]),
+        )
+        assert f"{mean} ({low} to {high})" in text
 
 
 def test_factors_of_gradients():

@@ -15,14 +15,14 @@ PUBLISHED = Path(__file__).parents[3] / "published"
 STUDIES = sorted(path.parent for path in PUBLISHED.glob("*/study.json"))
 OUTLIERS = PUBLISHED / "evaluations" / "outliers"
 DIGESTS = {
-    "ablations": "e49f9473cad8b776",
+    "ablations": "b66662c5641c827e",
     "gradient_flow": "77789c9a06cebd97",
     "practical": "fd11a5e5cf11f52e",
-    "rank": "2f1ae6bf9d85f6f2",
-    "recall": "ce25a7d4bd801567",
+    "rank": "acd7c9ef6cdfb6db",
+    "recall": "944c59640698f24d",
     "scaling": "9ac0f9a86c5b2447",
     "stability": "54df13cb28041303",
-    "text": "376f8a43bf1cec0b",
+    "text": "172f2c1b0e336a21",
     "outliers": "e589d0f9740f34fd",
 }
 

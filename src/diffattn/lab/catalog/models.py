@@ -176,6 +176,13 @@ _TEXT = (
         side_effect_of=(_V2,),
     ),
     _ablation(
+        "diff_v2_added_matched",
+        "DIFF V2, maps added, V2's size",
+        _V2,
+        "V2 whose second map is added, its output as large as V2's: only the sign differs",
+        side_effect_of=(_V2,),
+    ),
+    _ablation(
         "diff_token_lambda", "DIFF V1, λ per token", _V1, "V1 with V2's λ per token and head"
     ),
     _match(
@@ -253,12 +260,6 @@ _ABLATIONS = (
     ),
     _ablation(
         ADDED, "DIFF V1, maps added", _V1, "V1 whose second map is added: nothing is subtracted"
-    ),
-    _ablation(
-        "diff_v2_added_matched",
-        "DIFF V2, maps added, V2's size",
-        _V2,
-        "V2 whose second map is added, its output as large as V2's: only the sign differs",
     ),
     _ablation(
         "diff_lambda_08",

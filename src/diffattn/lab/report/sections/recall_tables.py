@@ -234,10 +234,12 @@ def trials_table(study: Study, task: str) -> Table:
 
 def sweep_table(study: Study, task: str) -> Table | None:
     """Tabulate the result of every learning rate; ``None`` where a single rate was used."""
-    swept = {name: of for name, of in members_of(study, task).items() if of.get("sweep")}
+    swept = {
+        name: member for name, member in members_of(study, task).items() if member.get("sweep")
+    }
     if not swept:
         return None
-    rates = sorted({run["learning_rate"] for of in swept.values() for run in of["sweep"]})
+    rates = sorted({run["learning_rate"] for member in swept.values() for run in member["sweep"]})
     rows = []
     for name, member in swept.items():
         tries = [
