@@ -133,7 +133,7 @@ def test_a_lead_has_to_stand_over_the_controls(losses, why):
     ("parts", "why"),
     [
         ({}, NO_CONTROL),
-        ({"diff_v2_gate": LEAD["softmax"], "diff_v2_added": LEAD["softmax"]}, ""),
+        (dict.fromkeys(own_side_effects("diff_v2"), LEAD["softmax"]), ""),
         ({"diff_v2_gate": LEAD["diff"], "diff_v2_added": LEAD["softmax"]},
          f"{NOT_BETTER}DIFF V2, gate only"),
         ({"diff_v2_gate": LEAD["softmax"], "diff_v2_added": LEAD["diff"]},
