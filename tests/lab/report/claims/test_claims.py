@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffattn.errors import CheckpointError
+from diffattn.lab.catalog.models import own_side_effects
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.report.build import build_report
 from diffattn.lab.report.claims.catalog import CLAIMS, measured_claims
