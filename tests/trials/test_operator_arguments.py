@@ -49,11 +49,11 @@ NO_NUMBERS = {name: x for name, x in NO_TENSORS.items() if name not in ("int", "
     "large tensor": torch.zeros(40, 40), "missing": ...,
 }  # fmt: skip
 NO_COUNTS = NO_NUMBERS | {
-    "0": 0, "-1": -1, "float": 2.0, "half": 0.5, "fraction": Fraction(3), "int64": np.int64(3),
+    "0": 0, "-1": -1, "float": 2.0, "half": 0.5, "fraction": Fraction(3),
     "2**31": 2**31, "2**63": 2**63, "-2**63": -(2**63),
 }  # fmt: skip
 NO_FLAGS = {name: x for name, x in NO_NUMBERS.items() if name != "bool"} | {
-    "0": 0, "1": 1, "None": None, "bool of numpy": np.bool_(True),
+    "0": 0, "1": 1, "None": None, "int64": np.int64(1),
 }  # fmt: skip
 NO_NAMES = {name: x for name, x in NO_NUMBERS.items() if name != "missing"} | {
     "None": None, "empty": "", "near": "referense", "case": "Reference", "space": "reference ",
@@ -262,8 +262,9 @@ def wrong_calls():
                 wrong = (
                     wrong if name == "x" and "cos" in function.tensors else without("meta", wrong)
                 )
-            if name == "lam":  # broadcast
-                wrong = without("scalar", without("one axis less", wrong))
+            if name == "lam":  # broadcast, or one number
+                taken = ("scalar", "one axis less", "int", "float")
+                wrong = {what: value for what, value in wrong.items() if what not in taken}
             for what, value in wrong.items():
                 yield f"{label}: {name} = {what}", function, {name: value}
         for name, wrong in function.options.items():

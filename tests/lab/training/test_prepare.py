@@ -43,7 +43,7 @@ def test_the_second_time_nothing_is_trained_or_written(data, config, monkeypatch
     lines = []
     again = prepare_data(config, data.folder, on_message=lines.append)
     assert contents(data.folder) == before
-    assert lines == [f"checking {config.source}"]
+    assert lines == [f"checking {config.source}, which {data.folder} holds packed"]
     assert again.facts() == data.facts()
     assert again.config == config
 
