@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from diffattn.errors import CheckpointError
@@ -108,3 +109,16 @@ def test_the_manifest_holds_the_code_and_not_the_card(folder):
     (folder / FILE_NAME).write_text(TRAP, encoding="utf-8")
     with pytest.raises(CheckpointError, match=FILE_NAME):
         verify_manifest(folder)
+
+
+def test_a_folder_may_be_named_as_transformers_names_it(make_config, tmp_path):
+    """By keyword, and ``None`` with weights of one's own."""
+    model = DiffTransformerForCausalLM(make_config("diff"))
+    model.save_pretrained(tmp_path)
+    again = DiffTransformerForCausalLM.from_pretrained(pretrained_model_name_or_path=tmp_path)
+    bare = DiffTransformerForCausalLM.from_pretrained(
+        pretrained_model_name_or_path=None, config=model.config, state_dict=model.state_dict()
+    )
+    for other in (again, bare):
+        for name, weight in model.state_dict().items():
+            assert torch.equal(other.state_dict()[name], weight)

@@ -20,17 +20,19 @@ class FromRunFolders:
     """Mix-in: ``from_pretrained`` also takes a run directory of ours."""
 
     @classmethod
-    def from_pretrained(cls, name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As in Hugging Face; of a run directory its model.
 
         Raises:
             CheckpointError: A folder holds no model.
         """
-        folder = Path(name_or_path)
-        if folder.is_dir() and not kwargs.keys() & {"config", "subfolder"}:
+        name = pretrained_model_name_or_path
+        if name is not None and not kwargs.keys() & {"config", "subfolder"}:
+            folder = Path(name)
             is_adapter = (folder / "adapter_config.json").exists()  # of peft: names another model
-            name_or_path = folder if is_adapter else checkpoint_folder(str(name_or_path))
-        return super().from_pretrained(name_or_path, *args, **kwargs)  # type: ignore[misc]
+            if folder.is_dir() and not is_adapter:
+                name = checkpoint_folder(str(name))
+        return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
 
 
 class NamesItsCode(FromRunFolders):
