@@ -65,8 +65,7 @@ def diff_attention(
 
     Args:
         q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64. Axis 3 is the map: index 0
-            is added, index 1 is subtracted. Tokens are axis 1 and heads axis 2, not as in PyTorch's
-            ``scaled_dot_product_attention``: give its tensors as ``x.transpose(1, 2)``.
+            is added, index 1 subtracted. Tokens stand before heads, unlike PyTorch's own attention.
         k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
             Query head i reads key/value head ``i // (H // Hkv)``, each map its own keys.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
