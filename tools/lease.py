@@ -71,15 +71,17 @@ def merge(study: ComparisonConfig, folder: Path, leases: Sequence[Path]) -> None
             f"{folder}: must be new and of leases with the same tokens, got "
             f"{len(hashes)} texts{' and a folder' if folder.exists() else ''}."
         )
-    counts = next(lease / COUNTS for lease in leases if (lease / COUNTS).exists())
+    counted = [lease / COUNTS for lease in leases if (lease / COUNTS).exists()]
+    if not counted:
+        raise CheckpointError(f"{leases[0]}: must hold {COUNTS}, got none in any lease.")
     with new_folder(folder) as made:
         part, results = next(_whole_parts(study, data[0], made / "runs", leases), (None, {}))
         if part is None:
             raise CheckpointError(f"{leases[0]}: must hold every model's first seed, got fewer.")
-        write_json(made / COUNTS, read_json(counts))
+        write_json(made / COUNTS, read_json(counted[0]))
         begin_study(made, part.resolved(), {"kind": part.kind, "data": data[0]})
         runs = Runs(made / "runs", results)
-        write_json(made / RESULTS, study_results(part, runs, read_json(counts)["models"]))
+        write_json(made / RESULTS, study_results(part, runs, read_json(counted[0])["models"]))
         costs = recorded_costs(made / "runs", results)
         write_json(made / "costs.json", {"schema": 1, "runs": costs})
     print(build_study_page(folder))
@@ -115,6 +117,8 @@ def main() -> int:
     parser.add_argument("--reuse", type=Path, action="append", default=[], help="of train")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
+    if given.command == "merge" and not given.leases:
+        parser.error("merge: leases must be named, got none.")
     try:
         study = comparison("lease", settings=given.set)
         if given.command == "train":

@@ -57,7 +57,7 @@ def test_differences_are_paired_and_types_alone_are_tested(config):
         (lead, *_) = (x for x in entry["differences"] if x["type"] == "diff")
         assert lead["mean"] == pytest.approx(0.104)
         values = [
-            [runs[f"{task}-{name}-seed{seed}"]["measures"][measures[0]] for seed in SEEDS]
+            [runs[f"{task}-{name}-seed{seed}"]["measures"][next(iter(measures))] for seed in SEEDS]
             for name in ("diff", "softmax")
         ]
         assert lead["low"] == paired_difference(*values).low

@@ -94,7 +94,15 @@ PRACTICAL: dict[str, Callable[[], dict[str, Any]]] = {
 LEARNED = {"lookup": ("found_4_x1", "pairs"), "many_shot": ("shots_23", "classes")}
 """Task to the measure and the guess that say whether it was learned."""
 PRIMARY = {
-    "lookup": ("attention_size_answer", "found_6_x2", "bits_4", "unsupported_6_x1"),
-    "many_shot": ("shots_23", "order_changes"),
+    "lookup": {
+        "attention_size_answer": "Attention on the answer",
+        "found_6_x2": "Keys found in twice the context",
+        "bits_4": "Keys found at 4 bits",
+        "unsupported_6_x1": "Absent keys answered",
+    },
+    "many_shot": {
+        "shots_23": "Accuracy after 23 examples",
+        "order_changes": "Answers changed by order",
+    },
 }
-"""Task to the measures that count."""
+"""Task to the measures that count, with their names."""

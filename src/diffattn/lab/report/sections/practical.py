@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.lab.catalog.models import BASELINE, NEVER_ATTEND
+from diffattn.lab.catalog.recipes.practical import PRIMARY
 from diffattn.lab.report.page.charts import (
     Chart,
     interval_bars,
@@ -33,15 +34,7 @@ from diffattn.lab.report.page.wording import listing, number, p_value, plural, s
 
 LEVEL = 0.05
 """Adjusted p-values below it make a difference reliable."""
-COUNTED = {
-    "attention_size_answer": "Attention on the answer",
-    "found_6_x2": "Keys found in twice the context",
-    "bits_4": "Keys found at 4 bits",
-    "unsupported_6_x1": "Absent keys answered",
-    "shots_23": "Accuracy after 23 examples",
-    "order_changes": "Answers changed by order",
-}
-"""Measures that count, and their names."""
+COUNTED = {name: title for measures in PRIMARY.values() for name, title in measures.items()}
 _GROUPS = {
     "answer": "Answer",
     "pairs": "Other pairs",
@@ -57,8 +50,6 @@ _QUESTIONS = {
     "many-shot": "Does it learn from more examples?",
     "order": "Does the order of examples matter?",
 }
-_PAIRS, _LENGTHS = (1, 2, 4, 6), (1, 2, 4)
-_BITS, _SHOTS = (3, 4, 6, 8, 16), (0, 1, 2, 4, 8, 16, 23, 47)
 
 
 def read_practical_study(folder: Path) -> Study:
@@ -152,25 +143,28 @@ def _by_measure(
 
 def practical_answers(study: Study) -> dict[str, list[Element]]:
     """Charts and tables of a finished study, by the result of the paper that they belong to."""
-    pairs = [(f"{p} of {_times(x)}", f"found_{p}_x{x}") for x in _LENGTHS for p in _PAIRS]
-    invented = [(f"{p} of {_times(x)}", f"unsupported_{p}_x{x}") for x in _LENGTHS for p in (4, 6)]
+    by_length = _points(study, "lookup", "found_6_x")
+    pairs, invented = (
+        [(f"{p} of {_times(x)}", f"{kind}_{p}_x{x}") for x, _ in by_length for p in counts]
+        for kind, counts in (("found", (1, 2, 4, 6)), ("unsupported", (4, 6)))
+    )
     groups = [(name, f"attention_size_{group}") for group, name in _GROUPS.items()]
     first_map = [(f"{_GROUPS[x]}, A1", f"attention_map_1_{x}") for x in ("answer", "noise", "bos")]
     orders = [("Best less worst accuracy", "order_range"), ("Changed", "order_changes")]
     lengths = _chart(
         study,
         ("lookup", "Six pairs over the length of the context", "times trained"),
-        [(x, f"found_6_x{x}") for x in _LENGTHS],
+        by_length,
     )
     bits = _chart(
         study,
         ("lookup", "Keys found by bits of the attention logits", "bits"),
-        [(bits, f"bits_{bits}") for bits in _BITS],
+        _points(study, "lookup", "bits_"),
     )
     shots = _chart(
         study,
         ("many_shot", "Accuracy over examples; one label in five is wrong", "examples"),
-        [(count, f"shots_{count}") for count in _SHOTS],
+        _points(study, "many_shot", "shots_"),
     )
     size = (
         "Share of the last layer's attention by absolute weight, mean over heads and questions; in "
@@ -190,6 +184,12 @@ def practical_answers(study: Study) -> dict[str, list[Element]]:
         "many-shot": [shots],
         "order": [_table(study, "many_shot", by_order, [*orders, ("After 23", "shots_23")])],
     }
+
+
+def _points(study: Study, task: str, prefix: str) -> list[tuple[int, str]]:
+    """The numbers that follow a prefix in the names of the measures, with these names."""
+    names = next(iter(_measures(study, task).values()), {})
+    return sorted((int(x.removeprefix(prefix)), x) for x in names if x.startswith(prefix))
 
 
 def _times(factor: int) -> str:
