@@ -9,7 +9,7 @@ from record_files import write_finished, write_record
 TYPES = ("softmax", "diff")
 TASK = {"name": "noisy_recall", "num_pairs": 2, "noise_ratio": 0.5, "num_queries": 2}
 TASK |= {"replacement": True}
-NEEDLE = {"name": "multi_needle", "num_pairs": 2, "num_queries": 2, "context_len": 8}
+MQAR = {"name": "mqar", "num_pairs": 2}
 CEILINGS = {"values": 0.125, "pairs": 0.5, "elimination": 0.5}
 CONTROL = "none"
 WHAT = "No attention"
@@ -49,7 +49,7 @@ def write_run(folder, name, task, kind, seed, solved_step):
 
 def write_recall_study(folder):
     """Two tasks, two types, a control, two trials; DIFF V1 solved noisy recall once."""
-    tasks = {"noisy_recall": TASK, "multi_needle": NEEDLE}
+    tasks = {"noisy_recall": TASK, "mqar": MQAR}
     info = {"schema": 1, "kind": "recall", "created": "2001-02-03T04:05:06+00:00"}
     info |= {"scale": "study", "types": list(TYPES), "seeds": [0, 1], "sweep_seeds": [100]}
     info |= {"learning_rates": [0.001, 0.003], "match": "params", "config_hash": "0123"}
@@ -110,6 +110,4 @@ def summary(task, trials):
     for key, source in (("solved_steps", "solved_step"), ("steps", "steps"),
                         ("test_accuracy", "test_accuracy")):  # fmt: skip
         entry[key] = [run[source] for run in trials]
-    if task == "multi_needle":
-        entry["test_by_depth"] = {"0.0": 0.625, "0.25": 0.375}
     return entry

@@ -8,9 +8,7 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data.recall_tasks import (
-    DEPTHS,
     MqarConfig,
-    MultiNeedleConfig,
     NoisyRecallConfig,
     guessing_ceilings,
     recall_tokenizer,
@@ -23,9 +21,8 @@ TASKS = {
     "noisy": NoisyRecallConfig(num_pairs=3, noise_ratio=0.6, num_queries=5),
     "noisy, every key once": NoisyRecallConfig(num_queries=4, replacement=False),
     "no noise": NoisyRecallConfig(num_pairs=2, noise_ratio=0),
-    "needles": MultiNeedleConfig(context_len=24, num_pairs=5, num_queries=3),
-    "one needle": MultiNeedleConfig(context_len=12, num_pairs=1, num_queries=1),
-    "2,048 tokens": MultiNeedleConfig(context_len=2_048, num_pairs=8, num_queries=1),
+    "one pair": NoisyRecallConfig(num_pairs=1, num_queries=1),
+    "2,048 tokens": NoisyRecallConfig(num_pairs=8, noise_ratio=127 / 128, num_queries=1),
 }
 
 
@@ -156,22 +153,6 @@ def test_queries_with_replacement_repeat_and_those_without_do_not():
     assert share_of_repeats(replacement=False) == 0
 
 
-def test_the_first_needle_lies_at_its_depth():
-    task = MultiNeedleConfig(context_len=20, num_pairs=4, num_queries=2)
-    batch = generate(task, 50, seed=0)
-    assert batch.depths.tolist() == list(DEPTHS) * 10
-    assert (batch.input_ids[:, 20] == 0).all()
-    for row, depth in enumerate(batch.depths.tolist()):
-        context = batch.input_ids[row, :20]
-        place = int((context == batch.input_ids[row, 21]).nonzero())
-        hay_before = int((context[:place] > 128).sum())
-        assert hay_before == round(depth * 12)
-        assert int((context > 128).sum()) == 12
-    first, last = batch.depths == 0, batch.depths == 1
-    assert torch.equal(batch.input_ids[first, 0], batch.input_ids[first, 21])
-    assert torch.equal(batch.input_ids[last, 18], batch.input_ids[last, 21])
-
-
 def test_ceilings():
     chance = {"values": 1 / 64, "pairs": 1 / 4}
     assert guessing_ceilings(NoisyRecallConfig()) == {**chance, "elimination": 1 / 4}
@@ -184,7 +165,8 @@ def test_ceilings():
 
 def test_an_eliminating_guesser_scores_its_ceiling():
     """It knows the values and which were answered, and nothing of the keys."""
-    task = MultiNeedleConfig(context_len=12, num_pairs=3, num_queries=3, num_keys=8, num_values=8)
+    sizes = {"num_pairs": 3, "num_queries": 3, "num_keys": 8, "num_values": 8}
+    task = NoisyRecallConfig(replacement=False, **sizes)
     batch = generate(task, 4_000, seed=1)
     rng = np.random.default_rng(0)
     hits = 0
@@ -205,8 +187,6 @@ def test_an_eliminating_guesser_scores_its_ceiling():
         (lambda: NoisyRecallConfig(noise_ratio=1), "noise_ratio must be 0 or more and less than 1"),
         (lambda: NoisyRecallConfig(num_queries=5, replacement=False), "got 5"),
         (lambda: NoisyRecallConfig(num_keys=3), "num_keys must be at least num_pairs, got 3"),
-        (lambda: MultiNeedleConfig(num_queries=7), "num_queries must be from 1 to num_pairs"),
-        (lambda: MultiNeedleConfig(context_len=17), "context_len must be at least 3 * num_pairs"),
     ],
 )
 def test_refusals(make, message):

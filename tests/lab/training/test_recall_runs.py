@@ -12,7 +12,6 @@ from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.data.recall_tasks import (
     MqarConfig,
-    MultiNeedleConfig,
     NoisyRecallConfig,
     guessing_ceilings,
 )
@@ -34,7 +33,6 @@ TINY = {"num_keys": 4, "num_values": 4, "num_noise": 4, "num_pairs": 2}
 TASKS = {
     "mqar": MqarConfig(vocab_size=14, seq_len=12, num_pairs=2),
     "noisy_recall": NoisyRecallConfig(noise_ratio=0.5, num_queries=3, **TINY),
-    "multi_needle": MultiNeedleConfig(context_len=8, num_queries=2, **TINY),
 }
 
 
@@ -92,7 +90,6 @@ def test_a_run_leaves_its_records(task, attention_type, tmp_path):
     assert results["diverged"] is False
     assert results["sequences"] == 8
     assert ("lam" in rows[0]) == (attention_type != "softmax")
-    assert ("test_by_depth" in results) == (task == "multi_needle")
     _, tokenizer = load_model(str(tmp_path / "run"))
     test = held_out(config, recall.TEST)
     example = test.input_ids[0, : test.queries[0, 0] + 1].tolist()
@@ -187,7 +184,7 @@ def test_a_solved_run_ends_early(tmp_path):
 def test_a_run_that_diverges_ends_unsolved(attention_type, tmp_path):
     """An outcome like any other: the rest of a study goes on."""
     rate = {"learning_rate": 1e25, "final_learning_rate": 1e25, "warmup_steps": 0}
-    config = make_config("multi_needle", attention_type, num_steps=8, **rate)
+    config = make_config("noisy_recall", attention_type, num_steps=8, **rate)
     results = train_recall(config, tmp_path / "run")
     assert (results["diverged"], results["solved"], results["validation_loss"]) == (
         True,
@@ -196,7 +193,6 @@ def test_a_run_that_diverges_ends_unsolved(attention_type, tmp_path):
     )
     assert results["steps"] < 8
     assert (results["test_accuracy"], results["lam"]) == (0, None)
-    assert set(results["test_by_depth"].values()) == {0}
     assert train_recall(config, tmp_path / "run") == results
 
 

@@ -10,9 +10,6 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 
-DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Where the paper hides the needle that is asked for first, as a share of the haystack."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MqarConfig:
@@ -97,51 +94,6 @@ class NoisyRecallConfig:
     def vocab_size(self) -> int:
         """Tokens in use, and token 0."""
         return 1 + self.num_keys + self.num_values + self.num_noise
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MultiNeedleConfig:
-    """N needles in a haystack, R of them asked for, as in the paper but of random tokens.
-
-    The needle of the first query lies at one of :data:`DEPTHS`, in turn; the others anywhere.
-    Tokens: 0 is the question mark between haystack and queries, then keys, values and hay.
-
-    Source: arXiv:2410.05258v2, section 3.3 (depths, N and R).
-    """
-
-    context_len: int = 256
-    """Tokens of haystack and needles."""
-    num_pairs: int = 6
-    """N, needles."""
-    num_queries: int = 2
-    """R, needles asked for, no needle twice."""
-    num_keys: int = 64
-    num_values: int = 64
-    num_noise: int = 64
-    """Different tokens that hay is made of."""
-
-    def __post_init__(self) -> None:
-        where = "MultiNeedleConfig"
-        _check_pairs(where, self)
-        fits = 1 <= self.num_queries <= self.num_pairs
-        _require(where, "num_queries", self.num_queries, fits, "from 1 to num_pairs")
-        room = self.context_len >= 3 * self.num_pairs
-        _require(where, "context_len", self.context_len, room, "at least 3 * num_pairs")
-
-    @property
-    def seq_len(self) -> int:
-        """T: haystack with needles, question mark, queries."""
-        return self.context_len + 1 + self.num_queries
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens in use."""
-        return 1 + self.num_keys + self.num_values + self.num_noise
-
-    @property
-    def replacement(self) -> bool:
-        """Whether a key may be asked for twice."""
-        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,7 +197,7 @@ class ManyShotConfig:
         return self.first_label + self.num_labels
 
 
-TaskConfig = MqarConfig | NoisyRecallConfig | MultiNeedleConfig | LookupConfig | ManyShotConfig
+TaskConfig = MqarConfig | NoisyRecallConfig | LookupConfig | ManyShotConfig
 
 
 def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
@@ -314,7 +266,7 @@ def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
     }
 
 
-def _check_pairs(where: str, config: NoisyRecallConfig | MultiNeedleConfig | LookupConfig) -> None:
+def _check_pairs(where: str, config: NoisyRecallConfig | LookupConfig) -> None:
     _require(where, "num_pairs", config.num_pairs, config.num_pairs >= 1, "1 or more")
     for name in ("num_keys", "num_values"):
         value = getattr(config, name)

@@ -1,4 +1,4 @@
-"""Recall tasks made of random tokens: MQAR, noisy recall, needles, lookup, many shots.
+"""Recall tasks made of random tokens: MQAR, noisy recall, lookup, many shots.
 
 Every batch is a function of its settings, a seed and an index, so that models which are compared
 read the same sequences at the same step, whatever ran before.
@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from diffattn.lab.data.recall_tasks import (
-    DEPTHS,
     LookupConfig,
     ManyShotConfig,
     MqarConfig,
-    MultiNeedleConfig,
     NoisyRecallConfig,
     TaskConfig,
 )
@@ -36,8 +34,6 @@ class RecallBatch:
     """int64 ``[B, T]``: the value at the position of a query, else :data:`IGNORED`."""
     queries: Tensor
     """int64 ``[B, Q]``, positions of the queries in the order they are asked."""
-    depths: Tensor | None = None
-    """float64 ``[B]``, depth of the first query's needle, from 0 to 1; multi-needle only."""
 
 
 def mqar(config: MqarConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
@@ -77,7 +73,7 @@ def noisy_recall(
     Answers are not shown, so an earlier one cannot be copied. Arguments as in :func:`mqar`.
     """
     rng = np.random.default_rng([seed, index])
-    keys, values, hay = _pairs_and_hay(rng, config, num_sequences)
+    keys, values, hay = _pairs_and_hay(rng, config, num_sequences, config.num_pairs)
     pairs = config.num_pairs
     items = _distinct(rng, num_sequences, np.zeros(pairs + hay.shape[1]), pairs)
     slots = np.sort(items, axis=1) - np.arange(pairs)
@@ -89,30 +85,6 @@ def noisy_recall(
     return _ask(context, keys, values, asked)
 
 
-def multi_needle(
-    config: MultiNeedleConfig, num_sequences: int, *, seed: int, index: int = 0
-) -> RecallBatch:
-    """Needles in a haystack, the first query's at a fixed depth; depths take turns by row.
-
-    Depth 0 is the first place, depth 1 the last before the question mark. Arguments as in
-    :func:`mqar`.
-    """
-    rng = np.random.default_rng([seed, index])
-    keys, values, hay = _pairs_and_hay(rng, config, num_sequences)
-    depths = np.array(DEPTHS)[np.arange(num_sequences) % len(DEPTHS)]
-    first = np.rint(depths * hay.shape[1]).astype(np.int64)[:, None]
-    others = _distinct(rng, num_sequences, np.zeros(hay.shape[1]), config.num_pairs - 1)
-    slots = np.hstack([first, others + (others >= first)])  # all places but the first needle's
-    context = _hide(hay, slots, keys, values)
-    context = np.hstack([context, np.zeros((num_sequences, 1), dtype=np.int64)])
-    others = 1 + _distinct(
-        rng, num_sequences, np.zeros(config.num_pairs - 1), config.num_queries - 1
-    )
-    asked = np.hstack([np.zeros_like(first), others])
-    batch = _ask(context, keys, values, asked)
-    return RecallBatch(batch.input_ids, batch.labels, batch.queries, torch.from_numpy(depths))
-
-
 def lookup(config: LookupConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
     """BOS, pairs at random places among noise, then the questions, side by side.
 
@@ -120,13 +92,8 @@ def lookup(config: LookupConfig, num_sequences: int, *, seed: int, index: int = 
     """
     rng = np.random.default_rng([seed, index])
     pairs, shape = config.num_pairs, (num_sequences, config.num_queries)
-    keys = 1 + _distinct(rng, num_sequences, np.zeros(config.num_keys), config.num_keys)
-    values = _distinct(rng, num_sequences, np.zeros(config.num_values), pairs)
-    values += 1 + config.num_keys
-    hay_len = config.context_len - 2 * pairs
-    hay = rng.integers(config.num_noise, size=(num_sequences, hay_len))
-    hay += 1 + config.num_keys + config.num_values
-    items = _distinct(rng, num_sequences, np.zeros(pairs + hay_len), pairs)
+    keys, values, hay = _pairs_and_hay(rng, config, num_sequences, config.num_keys)
+    items = _distinct(rng, num_sequences, np.zeros(pairs + hay.shape[1]), pairs)
     slots = np.sort(items, axis=1) - np.arange(pairs)
     context = _hide(hay, slots, keys[:, :pairs], values)
     is_absent = rng.random(shape) < config.absent
@@ -183,9 +150,7 @@ def generate(config: TaskConfig, num_sequences: int, *, seed: int, index: int = 
         return noisy_recall(config, num_sequences, seed=seed, index=index)
     if isinstance(config, LookupConfig):
         return lookup(config, num_sequences, seed=seed, index=index)
-    if isinstance(config, ManyShotConfig):
-        return many_shots(config, num_sequences, seed=seed, index=index).batch()
-    return multi_needle(config, num_sequences, seed=seed, index=index)
+    return many_shots(config, num_sequences, seed=seed, index=index).batch()
 
 
 def _distinct(
@@ -212,10 +177,10 @@ def _filler_without(
 
 
 def _pairs_and_hay(
-    rng: np.random.Generator, config: NoisyRecallConfig | MultiNeedleConfig, num_rows: int
+    rng: np.random.Generator, config: NoisyRecallConfig | LookupConfig, num_rows: int, num_keys: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Keys and values ``[B, P]``, and the noise tokens around them."""
-    keys = 1 + _distinct(rng, num_rows, np.zeros(config.num_keys), config.num_pairs)
+    """Keys ``[B, num_keys]``, values ``[B, P]``, and the noise tokens around them."""
+    keys = 1 + _distinct(rng, num_rows, np.zeros(config.num_keys), num_keys)
     first_value = 1 + config.num_keys
     values = first_value + _distinct(rng, num_rows, np.zeros(config.num_values), config.num_pairs)
     hay_len = config.context_len - 2 * config.num_pairs

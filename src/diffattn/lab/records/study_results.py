@@ -40,7 +40,6 @@ class RecallMember(TypedDict):
     largest_write: float
     attention: NotRequired[dict[str, dict[str, SeedMean]]]
     """By map, then by group of keys."""
-    test_by_depth: NotRequired[dict[str, float]]
 
 
 class RecallDifference(SeedMean):

@@ -15,7 +15,6 @@ from transformers import PrinterCallback, TrainingArguments, set_seed
 from diffattn.errors import ShapeError
 from diffattn.files.io import log_facts, read_jsonl, write_json
 from diffattn.lab.data.recall_tasks import (
-    DEPTHS,
     LookupConfig,
     ManyShotConfig,
     NoisyRecallConfig,
@@ -78,7 +77,7 @@ def train_recall(
 
     Returns:
         The content of ``results.json``: whether and when the task was solved, test accuracy over
-        all queries, by query position and, for needles, by depth, the guessing ceilings,
+        all queries and by query position, the guessing ceilings,
         ``largest_write``: at step 0 the largest write of a block, as a share of the residual
         stream; among noise ``attention``, of :func:`attention_shares`; and of a lookup and of
         many-shot classification ``measures``, of :func:`practical_measures`.
@@ -98,7 +97,7 @@ def train_recall(
 
 def held_out(config: RecallConfig, index: int) -> RecallBatch:
     """Validation (0) or test (1) sequences: the same for every model and seed of a task."""
-    count = max(len(DEPTHS), config.train.evaluation_tokens // config.train.seq_len)
+    count = max(5, config.train.evaluation_tokens // config.train.seq_len)
     return generate(config.task, count, seed=HELD_OUT_SEED, index=index)
 
 
@@ -325,9 +324,4 @@ def _results(
         results["attention"] = attention_shares(model, config.task, test)
     if isinstance(config.task, LookupConfig | ManyShotConfig) and not has_diverged:
         results["measures"] = practical_measures(model, config.task)
-    if test.depths is not None:
-        first = hits[:, 0].double()
-        results["test_by_depth"] = {
-            str(depth): float(first[test.depths == depth].mean()) for depth in DEPTHS
-        }
     return results

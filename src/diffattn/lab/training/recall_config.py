@@ -8,7 +8,6 @@ from diffattn.lab.data.recall_tasks import (
     LookupConfig,
     ManyShotConfig,
     MqarConfig,
-    MultiNeedleConfig,
     NoisyRecallConfig,
     TaskConfig,
 )
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 TASKS: dict[str, type[TaskConfig]] = {
     "mqar": MqarConfig,
     "noisy_recall": NoisyRecallConfig,
-    "multi_needle": MultiNeedleConfig,
     "lookup": LookupConfig,
     "many_shot": ManyShotConfig,
 }

@@ -34,7 +34,7 @@ def test_the_page_shows_every_run_and_number(study):
     assert "What is missing" not in text
     assert "Made-up <i>statement</i>." in text  # escaped: it reached the text
     assert "Made-up <b>processor</b>" in text
-    for task in ("noisy_recall", "multi_needle"):
+    for task in ("noisy_recall", "mqar"):
         for kind in TYPES:
             for name in (f"{task}-{kind}-seed0", f"{task}-{kind}-lr0.003-seed100"):
                 assert text.count(name) >= 4
@@ -56,14 +56,14 @@ def test_the_page_shows_every_run_and_number(study):
     ):
         assert shown in text, shown
     assert "50 % of the context is noise" in text
-    assert "2 needles in 8 tokens, 2 of them asked for" in text
+    assert "2 pairs, each asked for once" in text
     assert "any value 0.125, a value of the context 0.500" in text
     assert not re.search(r"https?://|@import|url\(", page)
 
 
 def test_charts_hold_every_trial_and_the_ceilings(study):
     shown = figures(read(study)[0])
-    tasks = ("noisy_recall", "multi_needle")
+    tasks = ("noisy_recall", "mqar")
     charts = {f"chart-{part}{task}" for part in ("", "controls-", "sweep-") for task in tasks}
     assert set(shown) == {"chart-learning", *charts}
     traces = shown["chart-noisy_recall"]["data"]

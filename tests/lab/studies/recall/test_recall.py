@@ -21,7 +21,7 @@ def outcome(run, solved_step=None, loss=1.0, steps=4, accuracy=None):
     """Numbers are made up."""
     if accuracy is None:
         accuracy = 0.5 if solved_step is None else 1.0
-    entry = {
+    return {
         "run": run,
         "solved": solved_step is not None,
         "solved_step": solved_step,
@@ -32,8 +32,6 @@ def outcome(run, solved_step=None, loss=1.0, steps=4, accuracy=None):
         "test_sequences": 16,
         "largest_write": 0.5,
     }
-    depths = {"0.0": 0.5, "1.0": 0.25} if run.startswith("multi_needle") else None
-    return entry | ({} if depths is None else {"test_by_depth": depths})
 
 
 SCALES = ("smoke", "laptop", "study")
@@ -80,7 +78,7 @@ def test_the_smoke_study_is_whole(smoke, heard):
     assert config.missing_tries({}) == []
     assert len(members) == config.num_runs() == 12
     assert recall_results(config, read_runs(smoke)) == results
-    assert set(results["tasks"]) == {"noisy_recall", "multi_needle"}
+    assert set(results["tasks"]) == {"noisy_recall", "mqar"}
     for task in results["tasks"].values():
         assert list(task["types"]) == list(ATTENTION_TYPES)
         assert list(task["controls"]) == ["none", "diff_no_norm"]
@@ -100,7 +98,7 @@ def read_runs(folder):
 
 def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
     copied = shutil.copytree(smoke, tmp_path / "copy")
-    shutil.rmtree(copied / "runs" / "multi_needle-diff-seed0")
+    shutil.rmtree(copied / "runs" / "mqar-diff-seed0")
     (copied / "results.json").unlink()
     lines = []
     reproduce("smoke", kind="recall", out=copied, workers=1, on_message=lines.append)
@@ -161,15 +159,14 @@ def test_what_is_counted(two_rates):
         name, seed = member.config.name, member.config.train.seed
         is_diff = member.config.model.attention_type == "diff"
         results[name] = outcome(name, 2 if is_diff and seed < 2 else None)
-    task = recall_results(two_rates, results)["tasks"]["multi_needle"]
+    task = recall_results(two_rates, results)["tasks"]["mqar"]
     diff = task["types"]["diff"]
     assert (diff["solved"], diff["trials"]) == (2, 3)
     assert (diff["solved_steps"], diff["median_step"]) == ([2, 2, None], 2)
     assert task["types"]["softmax"]["median_step"] is None
     assert diff["test_accuracy"] == [1.0, 1.0, 0.5]
     assert diff["test_by_query"] == [0.5, 0.25]
-    assert diff["test_by_depth"] == {"0.0": 0.5, "1.0": 0.25}
-    assert diff["runs"] == [f"multi_needle-diff-seed{seed}" for seed in range(3)]
+    assert diff["runs"] == [f"mqar-diff-seed{seed}" for seed in range(3)]
     statement_ = statement(two_rates)
     assert "The learning rate of each type and of each control that attends was" in statement_
     assert "models without attention have 1 seed each" in statement_
@@ -179,7 +176,7 @@ def test_what_is_counted(two_rates):
     assert (diff["learning_rate"], diff["inside"]) == (1e-3 / 8, False)
     bare = task["controls"]["diff_no_norm"]
     assert (bare["like"], bare["inside"], len(bare["sweep"])) == ("diff_no_norm", False, 10)
-    assert bare["runs"] == [f"multi_needle-diff_no_norm-seed{seed}" for seed in range(3)]
+    assert bare["runs"] == [f"mqar-diff_no_norm-seed{seed}" for seed in range(3)]
     blind = task["controls"]["none"]
     assert (blind["like"], blind["trials"], "sweep" in blind) == ("softmax", 1, False)
     differences = {(row["variant"], row["baseline"]): row for row in task["differences"]}
@@ -188,7 +185,7 @@ def test_what_is_counted(two_rates):
     lead = differences["diff", "softmax"]
     assert (lead["values"], lead["mean"], lead["low"]) == ([-4, -4, 0], -4, None)
     assert lead["p"] == log_rank([None] * 3, [2, 2, None], 4)
-    assert task["ceilings"] == {"values": 0.25, "pairs": 0.5, "elimination": 0.75}
+    assert task["ceilings"] == {"values": 1 / 7, "pairs": 0.5, "elimination": 0.75}
 
 
 def test_seeds_of_the_sweep_are_no_trials():

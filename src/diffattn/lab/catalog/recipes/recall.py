@@ -1,9 +1,9 @@
-"""Recall studies: noisy recall and multi-needle retrieval, trained and tested from scratch."""
+"""Recall studies: noisy recall, trained and tested from scratch."""
 
 from collections.abc import Callable
 from typing import Any
 
-from diffattn.lab.data.recall_tasks import MultiNeedleConfig, NoisyRecallConfig, TaskConfig
+from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig, TaskConfig
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.recall_config import RecallConfig
 
@@ -15,9 +15,7 @@ def smoke() -> dict[str, Any]:
     a minute. Expected: accuracies at or below the guessing ceilings.
     """
     noisy = NoisyRecallConfig(num_pairs=2, noise_ratio=0.5, num_keys=4, num_values=4, num_noise=4)
-    needle = MultiNeedleConfig(
-        context_len=12, num_pairs=2, num_queries=2, num_keys=4, num_values=4, num_noise=4
-    )
+    mqar = MqarConfig(vocab_size=14, seq_len=12, num_pairs=2)
     steps = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
     return {
         "tasks": tuple(
@@ -31,7 +29,7 @@ def smoke() -> dict[str, Any]:
                 held_out=16,
                 **steps,
             )
-            for task in (noisy, needle)
+            for task in (noisy, mqar)
         ),
         "learning_rates": (3e-3,),
         "seeds": (0,),

@@ -36,7 +36,7 @@ MAPS = {
 }
 """Keys of the recorded attention, and their names."""
 KEY_GROUPS = {"answer": "the answer", "noise": "noise"}
-TASK_NAMES = {"noisy_recall": "Noisy recall", "multi_needle": "Multi-needle", "mqar": "MQAR"}
+TASK_NAMES = {"noisy_recall": "Noisy recall", "mqar": "MQAR"}
 CEILING_NAMES = {
     "values": "any value",
     "pairs": "a value of the context",
@@ -291,8 +291,6 @@ def task_in_words(settings: dict[str, Any]) -> str:
         drawn = "with replacement" if task.get("replacement") else "each key at most once"
         noise = f"{100 * task.get('noise_ratio', 0):.0f} % of the context is noise"
         text = f"{pairs} pairs, {noise}, {queries} queries {drawn}"
-    elif task.get("name") == "multi_needle":
-        text = f"{pairs} needles in {task.get('context_len')} tokens, {queries} of them asked for"
     else:
         text = f"{pairs} pairs, each asked for once"
     return f"{text}; sequences of {length} tokens"

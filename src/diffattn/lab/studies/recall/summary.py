@@ -116,11 +116,6 @@ def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
     }
     if all("attention" in run for run in trials):
         summary["attention"] = _attention([run["attention"] for run in trials])
-    if "test_by_depth" in trials[0]:
-        summary["test_by_depth"] = {
-            depth: fmean(run["test_by_depth"][depth] for run in trials)
-            for depth in trials[0]["test_by_depth"]
-        }
     return summary
 
 
