@@ -128,17 +128,20 @@ def test_auto_takes_transforms_at_every_length(op, num_queries, num_keys, compil
 
 
 @pytest.mark.parametrize("options", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("op", OPERATORS)
-@pytest.mark.parametrize("shared", [False, True], ids=["own keys", "shared keys"])
-def test_second_derivatives_of_chunks(op, options, shared):
+@pytest.mark.parametrize(
+    ("op", "backend", "shared"),
+    [("diff", "chunked", False), ("diff", "chunked", True), ("softmax", "chunked", False),
+     ("softmax", "sdpa", False)],
+)  # fmt: skip
+def test_second_derivatives_of_fused_backends(op, backend, shared, options):
     """With an upstream gradient that depends on the inputs itself."""
     (q, k, v, lam), options = tensors_of(40, 40, dtype=torch.float64, **options)
     k = k[..., 0, :] if shared and op == "diff" else k
     tensors = [x.clone().requires_grad_() for x in (q, k, v, lam)]
     wanted = tensors if op == "diff" else tensors[:3]
     seconds = []
-    for backend in ("chunked", "reference"):
-        out = OPERATORS[op](*tensors, backend=backend, **options)
+    for name in (backend, "reference"):
+        out = OPERATORS[op](*tensors, backend=name, **options)
         firsts = torch.autograd.grad(out.square().sum(), wanted, create_graph=True)
         loss = sum(x.square().sum() for x in firsts)
         seconds.append(torch.autograd.grad(loss, wanted))
@@ -164,11 +167,12 @@ def test_third_derivatives_and_gradients_of_many_outputs_at_once():
     torch.testing.assert_close(*jacobians, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_queries", [9, 380])
-def test_second_derivatives_do_not_depend_on_the_length(num_queries):
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("num_queries", [9, 40, 380])
+def test_second_derivatives_do_not_depend_on_the_length(op, num_queries):
     tensors, _ = tensors_of(num_queries, num_queries)
     q = tensors[0].clone().requires_grad_()
-    out = diff_attention(q, *tensors[1:])
+    out = OPERATORS[op](q, *tensors[1:])
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), q)
     assert second.isfinite().all()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from diffattn.ops.inputs.masking import (
     masked_softmax,
     repeat_heads,
 )
+from diffattn.ops.inputs.operators import transformed
 from diffattn.ops.inputs.validation import (
     checked_mask,
     checked_scale,
@@ -50,7 +52,7 @@ def softmax_attention(
     Source: arXiv:1706.03762, Eq. (1).
 
     Args:
-        q: ``[B, T, H, D]``.
+        q: ``[B, T, H, D]``. Tokens stand before heads, unlike PyTorch's own attention.
         k: ``[B, S, Hkv, D]``, dtype of ``q``.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
         scale: s, dimensionless. Default ``D ** -0.5``.
@@ -150,9 +152,43 @@ def eager(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask 
     return torch.matmul(weights.to(v.dtype), v).transpose(1, 2).to(q.dtype)
 
 
+class _DifferentiableTwice(torch.autograd.Function):
+    """PyTorch's attention call, whose fused kernels have no second derivatives, with those of the
+    formula. The call's own first derivatives are used unless a graph of them is asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, *mask: Any
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, *mask[2:])
+        ctx.options = (scale, *mask[:2])
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Any:  # type: ignore[override]
+        nothing = (None,) * 6
+        if not torch.is_grad_enabled():
+            return grad_out, None, None, None, *nothing
+        scale, *options = ctx.options
+        *inputs, padding, lengths, borders = ctx.saved_tensors
+        inputs = [x.view_as(x) if x.requires_grad else x for x in inputs]
+        out = eager(*inputs, scale=scale, mask=AttentionMask(*options, padding, lengths, borders))
+        wanted = [x for x in inputs if x.requires_grad]
+        grads = iter(torch.autograd.grad(out, wanted, grad_out, create_graph=True))
+        return None, *(next(grads) if x.requires_grad else None for x in inputs), *nothing
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask) -> Tensor:
+    out = attend(q, k, v, scale=scale, mask=mask)
+    if not out.requires_grad or torch.compiler.is_compiling() or transformed(q, k, v):
+        return out
+    again: Tensor = _DifferentiableTwice.apply(out, q, k, v, scale, *mask.flat())
+    return again
+
+
 _FORWARD: dict[str, Callable[..., Tensor]] = {
     "reference": eager,
-    "sdpa": attend,
+    "sdpa": _sdpa,
     "chunked": chunked.softmax_attention,
     "decode": decode.softmax_attention,
     "triton": custom_op.softmax_attention,

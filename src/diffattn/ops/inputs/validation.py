@@ -92,7 +92,7 @@ def validate_heads(where: str, num_heads: int, num_kv_heads: int) -> None:
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ShapeError(
             f"{where}: the number of key/value heads must divide the {num_heads} query heads, "
-            f"got {num_kv_heads}."
+            f"got {num_kv_heads}. Heads are on axis 2, tokens on axis 1: [B, T, H, ...]."
         )
 
 
