@@ -94,8 +94,8 @@ POOL = "pages, page size, Hkv"
         ({"v_pages": V.half()}, "v_pages must have q's dtype torch.float32, got torch.float16."),
         ({"k_pages": K.mT.contiguous().mT}, "k_pages must have neighbouring channels beside each "
          "other, got stride 2."),
-        ({"q": Q[:, :, :3]}, "the number of key/value heads must divide the 3 query heads, got 2. Heads are on axis 2, "
-     "tokens on axis 1: [B, T, H, ...]."),
+        ({"q": Q[:, :, :3]}, "the number of key/value heads must divide the 3 query heads, got 2. "
+         "Heads are on axis 2, tokens on axis 1: [B, T, H, ...]."),
         ({"block_table": torch.zeros(2, 3, dtype=torch.int64)},
          "block_table must be int32 [B, table pages] with B = 2, got torch.int64 [2, 3]."),
         ({"block_table": torch.zeros(3, 3, dtype=torch.int32)},

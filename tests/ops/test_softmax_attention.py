@@ -143,8 +143,8 @@ def shapes(q=(2, 5, 4, 3), k=(2, 5, 2, 3), v=(2, 5, 2, 6), dtype=torch.float32):
         (shapes(k=(3, 5, 2, 3)), {},
          "k must be [B, S, Hkv, D] with B = 2 and D = 3, got [3, 5, 2, 3]."),
         (shapes(k=(2, 5, 3, 3)), {},
-         "the number of key/value heads must divide the 4 query heads, got 3. Heads are on axis 2, "
-     "tokens on axis 1: [B, T, H, ...]."),
+         "the number of key/value heads must divide the 4 query heads, got 3. "
+         "Heads are on axis 2, tokens on axis 1: [B, T, H, ...]."),
         (shapes(dtype=torch.int32), {},
          "q must have a dtype in {float16, bfloat16, float32, float64}, got torch.int32."),
         ((*shapes()[:1], *shapes(dtype=torch.float64)[1:]), {},

@@ -38,8 +38,8 @@ BOTH = [  # of both functions
     ({"k": zeros(B, S, HKV, 4)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and "
      "D = 3, got [2, 5, 2, 4]."),
     ({"k": zeros(B, S, 3, 2, D)},
-     "the number of key/value heads must divide the 4 query heads, got 3. Heads are on axis 2, "
-     "tokens on axis 1: [B, T, H, ...]."),
+     "the number of key/value heads must divide the 4 query heads, got 3. "
+         "Heads are on axis 2, tokens on axis 1: [B, T, H, ...]."),
     ({"q": zeros(B, T, H, 2, D, dtype=torch.int64)},
      "q must have a dtype in {float16, bfloat16, float32, float64}, got torch.int64."),
     ({"k": zeros(B, S, HKV, 2, D, dtype=torch.bfloat16)},
