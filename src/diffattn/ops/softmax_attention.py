@@ -165,14 +165,15 @@ class _DifferentiableTwice(torch.autograd.Function):
         return out.view_as(out)
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_out: Tensor) -> Any:
         nothing = (None,) * 6
         if not torch.is_grad_enabled():
             return grad_out, None, None, None, *nothing
-        scale, *options = ctx.options
+        scale, causal, window = ctx.options
         *inputs, padding, lengths, borders = ctx.saved_tensors
+        mask = AttentionMask(causal, window, padding, lengths, borders)
         inputs = [x.view_as(x) if x.requires_grad else x for x in inputs]
-        out = eager(*inputs, scale=scale, mask=AttentionMask(*options, padding, lengths, borders))
+        out = eager(*inputs, scale=scale, mask=mask)
         wanted = [x for x in inputs if x.requires_grad]
         grads = iter(torch.autograd.grad(out, wanted, grad_out, create_graph=True))
         return None, *(next(grads) if x.requires_grad else None for x in inputs), *nothing
