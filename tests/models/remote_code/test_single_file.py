@@ -113,6 +113,21 @@ def test_it_saves_itself_again(make_config, build, ids, tmp_path, without_diffat
     assert torch.equal(first.eval()(ids).logits, second.eval()(ids).logits)
 
 
+def test_scores_beyond_the_range_of_float16(make_config, build, ids, tmp_path, without_diffattn):
+    build(make_config("diff", pad_token_id=0)).save_pretrained(tmp_path / "folder")
+
+    def elsewhere():
+        path, options = tmp_path / "folder", {"trust_remote_code": True}
+        model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager", **options)
+        with torch.no_grad():
+            for layer in model.model.layers:
+                for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+                    projection.weight *= 300 / projection.weight.std()
+            return model.half()(ids).logits.isfinite().all().item()
+
+    assert without_diffattn(elsewhere)
+
+
 def test_it_needs_nothing_but_torch_and_transformers():
     imported = imports_of(MODEL_FILE.read_text(encoding="utf-8"), "folder")
     packages = {module.name.partition(".")[0] for module in imported}

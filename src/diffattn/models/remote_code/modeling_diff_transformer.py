@@ -286,10 +286,11 @@ class DiffTransformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The definition: the maps, their difference, its product with V."""
         k, v = (y.repeat_interleave(q.shape[2] // y.shape[2], dim=2) for y in (k, v))
+        if q.dtype == torch.float16:  # scores may leave its range
+            q, k = q.float(), k.float()
         scores = q.permute(0, 2, 3, 1, 4) @ k.permute(0, 2, 3, 4, 1)  # [B, H, maps, T, S]
         scores = at_least_float32(scores) * self.scaling
-        if mask is not None:
-            scores = scores + mask[:, :, None]
+        scores = scores if mask is None else scores + mask[:, :, None]
         maps = scores.softmax(-1)
         acting_map = maps[:, :, 0]
         if lam is not None:
