@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.catalog.recipes import recall
 from diffattn.lab.records.fields import checked
 from diffattn.lab.records.study_results import RESULTS
 from diffattn.lab.training import practical_measures
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
     assert lines[0] == "trials: training 6 of 6 models"
     assert lines[1].startswith("1/24 steps (4%), time left unknown; noisy_recall-softmax-seed0")
     assert lines[-1].startswith("24/24 steps (100%)")
-    assert list(results["tasks"]["noisy_recall"]["types"]) == list(ATTENTION_TYPES)
+    assert list(results["tasks"]["noisy_recall"]["types"]) == list(TYPES)
     answer = cli("generate", out)
     assert answer.code == 0
     assert "study is a study. Its best differential model is taken: " in answer.err

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from small_corpus import random_text
 
@@ -79,6 +79,6 @@ def make_run(data):
 def finished(make_run, data, tmp_path_factory):
     """Run directory of each attention type, trained without interruption; read-only."""
     folder = tmp_path_factory.mktemp("finished")
-    for attention_type in ATTENTION_TYPES:
+    for attention_type in TYPES:
         train(make_run(attention_type), data, folder / attention_type)
     return folder

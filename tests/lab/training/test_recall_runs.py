@@ -10,6 +10,7 @@ import torch
 from continued_runs import Interruption, assert_same_files, interrupt_at
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.data.recall_tasks import (
     MqarConfig,
     NoisyRecallConfig,
@@ -23,7 +24,6 @@ from diffattn.lab.training.monitoring.termination import Terminated
 from diffattn.lab.training.recall import held_out, recall_score, solved_step, train_recall
 from diffattn.lab.training.recall_attention import GROUPS, attention_shares, key_groups
 from diffattn.lab.training.recall_config import RecallConfig
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -62,7 +62,7 @@ def make_config(task, attention_type="diff", hidden_size=16, num_heads=2, **trai
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_a_run_leaves_its_records(task, attention_type, tmp_path):
     config = make_config(task, attention_type, num_steps=2, warmup_steps=1)
     results = train_recall(config, tmp_path / "run", facts={"parameter_difference": 7})

@@ -14,6 +14,7 @@ from transformers import Trainer
 from continued_runs import assert_same_run, stop, stop_and_continue
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.launches import LAUNCHES
 from diffattn.lab.training import run
 from diffattn.lab.training.checkpoints import last_checkpoint
@@ -22,12 +23,11 @@ from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import write_record
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_every_type_continues(attention_type, finished, make_run, data, tmp_path):
     steps = stop_and_continue(make_run(attention_type), data, tmp_path / "run", 7)
     assert steps == list(range(5, 13))  # from the checkpoint at step 4

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.loop.schedule import (
     learning_rate_factor,
     optimizer_and_scheduler,
     parameter_groups,
 )
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
@@ -21,7 +21,7 @@ UNDECAYED = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2", "head_norm.weig
 UNDECAYED += ("input_layernorm.weight", "post_attention_layernorm.weight", "model.norm.weight")
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_lambda_norms_and_biases_are_not_decayed(attention_type):
     config = DiffTransformerConfig(
         attention_type=attention_type,

@@ -13,6 +13,7 @@ from children import launched, values
 from continued_runs import interrupt_at
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import read_json
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.distributed import joined
 from diffattn.lab.training.engine import EngineConfig
@@ -20,7 +21,6 @@ from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.run import train
 from diffattn.lab.training.sharding import require_shardable, require_sharded
 from diffattn.layers.feed_forward import SwiGLU
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 PARALLEL = ("ddp", "fsdp")
@@ -32,7 +32,7 @@ def sharded(config, **changes):
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize("parallel", PARALLEL)
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_twenty_steps_on_two_processes_give_the_losses_of_one(
     attention_type, parallel, make_run, data, tmp_path
 ):

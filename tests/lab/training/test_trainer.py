@@ -14,6 +14,7 @@ from transformers import Trainer
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.data.context_parts import CONTEXT_PARTS, PARTS, QUARTERS, context_parts
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.records.run import RunRecord
@@ -23,7 +24,6 @@ from diffattn.lab.training.loop.schedule import learning_rate_factor
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.run import train
 from diffattn.models.accounting import parameter_count
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
@@ -39,7 +39,7 @@ def snapshot(folder):
     return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, data):
     folder, config = finished / attention_type, make_run(attention_type)
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -86,7 +86,7 @@ def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, d
     assert (record.device, record.seed) == ("cuda" if torch.cuda.is_available() else "cpu", 0)
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_rows_are_ordered_unique_and_complete(attention_type, finished, make_run):
     rows = read_jsonl(finished / attention_type / "metrics.jsonl")
     train_steps = [row["step"] for row in rows if "train_loss" in row]
@@ -104,7 +104,7 @@ def test_rows_are_ordered_unique_and_complete(attention_type, finished, make_run
             assert 0 < row["gradient_norm"] < 100
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_the_same_run_gives_the_same_bytes(attention_type, finished, make_run, data, tmp_path):
     returned = train(make_run(attention_type), data, tmp_path / "again")
     assert bytes_of(tmp_path / "again") == bytes_of(finished / attention_type)
@@ -212,7 +212,7 @@ def inputs_seen(config, data, folder, monkeypatch):
 
 
 def test_every_type_and_every_seed_reads_the_same_tokens(make_run, data, tmp_path, monkeypatch):
-    runs = [make_run(name, num_steps=3, seed=seed) for seed, name in enumerate(ATTENTION_TYPES)]
+    runs = [make_run(name, num_steps=3, seed=seed) for seed, name in enumerate(TYPES)]
     seen = [inputs_seen(run, data, tmp_path / run.name, monkeypatch) for run in runs]
     order = training_order(TokenDataset(data.train, 32), runs[0].train)
     expected = torch.stack([item["input_ids"] for item in order])

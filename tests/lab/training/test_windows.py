@@ -11,6 +11,7 @@ from transformers import set_seed
 from continued_runs import assert_same_run, stop_and_continue
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.config import DataConfig, GuardConfig, WindowConfig
@@ -20,7 +21,6 @@ from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
 
@@ -75,7 +75,7 @@ def losses_alone(model, dataset):
     "attention_type",
     [
         "diff",
-        *(pytest.param(t, marks=pytest.mark.scheduled) for t in ATTENTION_TYPES if t != "diff"),
+        *(pytest.param(t, marks=pytest.mark.scheduled) for t in TYPES if t != "diff"),
     ],
 )
 def test_validation_reads_every_document_alone(apart, data, attention_type):

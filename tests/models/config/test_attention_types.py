@@ -12,7 +12,6 @@ from diffattn.lab.cli.list_ import _types
 from diffattn.models.config.attention_types import (
     ATTENTION,
     ATTENTION_TYPES,
-    CONTROL_TYPES,
     attention_facts,
 )
 from diffattn.models.config.settings import ModelSettings
@@ -62,8 +61,8 @@ def test_an_unknown_type_is_named_with_its_neighbour():
 
 
 def test_tables_name_every_type():
-    assert tuple(TYPES) == ATTENTION_TYPES
-    assert set(CONTROL_TYPES) <= set(VARIANTS)
+    assert set(TYPES) <= set(ATTENTION_TYPES)
+    assert set(ATTENTION) == {row.attention_type for row in VARIANTS.values()}
     assert [row["type"] for row in _types()[0]] == list(ATTENTION)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.records.analysis import AnalysisResult
 from diffattn.lab.report.analysis.page import is_analysis_folder
@@ -28,7 +29,6 @@ from diffattn.lab.studies.stages import (
     stages_of,
 )
 from diffattn.lab.training.prepare import open_data
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 _ANALYSED_TOKENS = 65_536
 _RESULTS = "results.json"
@@ -101,7 +101,7 @@ def analyse_models(
     held_out = data.validation.read(0, num_read).tolist()
     document = Document(name="validation", text=data.tokenizer.decode(held_out))
     result = analyze(
-        {name: str(text / "runs" / f"{name}-seed{seed}") for name in ATTENTION_TYPES},
+        {name: str(text / "runs" / f"{name}-seed{seed}") for name in TYPES},
         lambda: [document],
         "validation text of the comparison",
         AnalysisSettings(tokens=_ANALYSED_TOKENS),

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from diffattn.errors import ConfigError
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.catalog.recipes.ablations import ABLATIONS
 from diffattn.lab.catalog.recipes.catalog import GROUPS, RECIPES, SCALES, plan, plan_of_size, recipe
 from diffattn.lab.report.paper import table_6
 from diffattn.models.accounting import parameter_count
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -51,7 +51,7 @@ def test_docstring_says_command_hardware_duration_and_expectation(name):
 def test_scales_are_softmax_models_with_twins(name):
     run = recipe(name)
     assert run.model.attention_type == "softmax"
-    for attention_type in ATTENTION_TYPES:
+    for attention_type in TYPES:
         twin = run.model.twin(attention_type)
         assert abs(twin.parameter_difference) < 0.01 * parameter_count(run.model)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.data.synthetic import generate
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.residual_stream import residual_writes
 
@@ -23,13 +23,13 @@ def largest_write(run, attention_type, **changes):
 
 
 @pytest.mark.parametrize("scale", RECALL)
-@pytest.mark.parametrize("attention_type", [*ATTENTION_TYPES, "none"])
+@pytest.mark.parametrize("attention_type", [*TYPES, "none"])
 def test_no_block_writes_more_than_the_stream_holds(attention_type, scale):
     for run in RECALL[scale]()["tasks"]:
         assert largest_write(run, attention_type) < 1
 
 
-@pytest.mark.parametrize("attention_type", [*ATTENTION_TYPES, "none"])
+@pytest.mark.parametrize("attention_type", [*TYPES, "none"])
 def test_as_the_first_version_started_every_type_did(attention_type):
     """V1 and Shared nine times as much: the test above can fail."""
     run = RECALL["study"]()["tasks"][0]

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
 from diffattn.lab.catalog.recipes.plan import sane_start
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
@@ -58,7 +58,7 @@ def test_the_first_loss_is_that_of_a_uniform_guess(width, vocab_size):
     assert write <= 1
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_of_every_attention_type(attention_type):
     loss, write = first_loss(shape(256, 1_024, attention_type))
     assert abs(loss - math.log(1_024)) <= TOLERANCE

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
@@ -33,7 +33,7 @@ def scales(config):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_no_block_writes_more_than_the_stream_holds(attention_type, scale):
     config = recipe(scale).model
     for stream, attention, feed_forward in scales(config.twin(attention_type).config):

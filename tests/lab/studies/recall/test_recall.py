@@ -7,6 +7,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies import run
@@ -14,7 +15,6 @@ from diffattn.lab.studies.recall.config import RecallStudyConfig, recall_study
 from diffattn.lab.studies.recall.summary import recall_results, statement
 from diffattn.lab.studies.reproduce import judge, reproduce
 from diffattn.lab.studies.workers import run_members
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 
 def outcome(run, solved_step=None, loss=1.0, steps=4, accuracy=None):
@@ -80,7 +80,7 @@ def test_the_smoke_study_is_whole(smoke, heard):
     assert recall_results(config, read_runs(smoke)) == results
     assert set(results["tasks"]) == {"noisy_recall", "mqar"}
     for task in results["tasks"].values():
-        assert list(task["types"]) == list(ATTENTION_TYPES)
+        assert list(task["types"]) == list(TYPES)
         assert list(task["controls"]) == ["none", "diff_no_norm"]
         assert task["uninformative"] == "no run of any type was solved in the steps given."
     for member in members:

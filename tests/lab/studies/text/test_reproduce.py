@@ -9,13 +9,12 @@ import torch
 
 from diffattn.errors import DiffAttnError
 from diffattn.files.io import read_json
-from diffattn.lab.catalog.models import SWEPT
+from diffattn.lab.catalog.models import SWEPT, TYPES
 from diffattn.lab.records.run import RunRecord, config_hash
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.scales import comparison
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from record_files import change_record
 
 NAMES = [f"{name}-seed0" for name in SWEPT]
@@ -95,7 +94,7 @@ def test_maps_of_one_example(study):
     maps = read_json(study / "maps.json")
     length = len(maps["tokens"])
     assert length == 16  # the whole context
-    assert list(maps["layers"]) == list(ATTENTION_TYPES)
+    assert list(maps["layers"]) == list(TYPES)
     for kind, entry in maps["layers"].items():
         assert entry["run"] == f"{kind}-seed0"
         assert (entry["layer"], entry["head"]) == (1, 0)

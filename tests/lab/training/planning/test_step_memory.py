@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
 from diffattn.lab.training.planning.live_bytes import LiveBytes
 from diffattn.lab.training.planning.step_memory import OPTIMIZER, step_memory
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs import kernel_support
@@ -110,7 +110,7 @@ def test_a_loss_in_chunks_is_counted_as_the_allocator_sees_it():
 @pytest.mark.parametrize("chunk", [None, 100])
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", TYPES)
 def test_two_layers_tell_what_all_of_them_need(attention_type, precision, checkpointing, chunk):
     train = TrainConfig(num_steps=30, batch_tokens=512, seq_len=128, precision=precision)
     for accumulates in (False, True):

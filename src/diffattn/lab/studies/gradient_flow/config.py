@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from diffattn.lab.catalog.models import BASELINE, VARIANTS, WIDE, WITHOUT_NORM
+from diffattn.lab.catalog.models import BASELINE, TYPES, VARIANTS, WIDE, WITHOUT_NORM
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.lab.report.sections.gradient_flow_tables import BASE
 from diffattn.lab.studies.study import FixedStudy, Member, require
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 LARGE_VALUES = "large-values"
@@ -20,7 +19,7 @@ SMALL_LAMBDA, LARGE_LAMBDA = "diff_lambda_05", "diff_lambda_08"
 OF_BASE = (
     BASELINE,
     WIDE,
-    *(name for name in ATTENTION_TYPES if name != BASELINE),
+    *(name for name in TYPES if name != BASELINE),
     WITHOUT_NORM,
     SMALL_LAMBDA,
     LARGE_LAMBDA,

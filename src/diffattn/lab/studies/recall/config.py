@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, VARIANTS, rate_owner
+from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, TYPES, VARIANTS, rate_owner
 from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.studies.study import Member, Results, Study, Wave, require, require_softmax
 from diffattn.lab.studies.sweep import EXTENSIONS, swept_rates
 from diffattn.lab.training.recall_config import RecallConfig
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.known_names import check_known
 
 Group = tuple[str, str]
@@ -52,7 +51,7 @@ class RecallStudyConfig(Study):
     """Seeds that the rate is chosen on, none of them a trial's."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trials."""
-    types: tuple[str, ...] = ATTENTION_TYPES
+    types: tuple[str, ...] = TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
     """Trials' seeds that a member without a sweep gets, from the first."""

@@ -4,12 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from diffattn.lab.catalog.models import FLOOR, V2_WITH_NORM, VARIANTS, WIDER_FLOOR, WITHOUT_NORM
+from diffattn.lab.catalog.models import (
+    FLOOR,
+    TYPES,
+    V2_WITH_NORM,
+    VARIANTS,
+    WIDER_FLOOR,
+    WITHOUT_NORM,
+)
 from diffattn.lab.catalog.recipes.stability import STABILITY
 from diffattn.lab.stats.spikes import WINDOW
 from diffattn.lab.studies.study import FixedStudy, Member, require
 from diffattn.lab.training.stability import StabilityRun
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +25,7 @@ class StabilityStudyConfig(FixedStudy):
     kind: str = "stability"
     learning_rates: tuple[float, ...]
     """Peak rates; the final rate keeps its share of the peak."""
-    types: tuple[str, ...] = (*ATTENTION_TYPES, WITHOUT_NORM, V2_WITH_NORM, FLOOR, WIDER_FLOOR)
+    types: tuple[str, ...] = (*TYPES, WITHOUT_NORM, V2_WITH_NORM, FLOOR, WIDER_FLOOR)
     """Names from :data:`diffattn.lab.catalog.models.VARIANTS`. The controls tell a second map from
     a head norm, and a model that uses its context from one that does not."""
 

@@ -5,7 +5,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, cast
 
-from diffattn.lab.catalog.models import V2_WITH_NORM, WITHOUT_NORM
+from diffattn.lab.catalog.models import TYPES, V2_WITH_NORM, WITHOUT_NORM
 from diffattn.lab.records.study_results import StabilityDifference, StabilityRate, StabilityResults
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.paired import paired_difference, paired_t_test
@@ -30,7 +30,6 @@ from diffattn.lab.studies.stability.attending import (
 from diffattn.lab.studies.stability.config import StabilityStudyConfig, run_name
 from diffattn.lab.studies.stability.verdict import verdict
 from diffattn.lab.studies.study import Results
-from diffattn.models.config.attention_types import ATTENTION_TYPES
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
 """Fields of :class:`diffattn.lab.stats.spikes.Stability` that are compared between types."""
@@ -46,7 +45,7 @@ PAIRS: tuple[Pair, ...] = (
 """Models and their baselines. The first is the published claim; the last two tell whether the head
 norm makes the difference."""
 AGAINST_FLOORS = tuple(
-    (name, floor) for floor in FLOORS for name in (*ATTENTION_TYPES, WITHOUT_NORM, V2_WITH_NORM)
+    (name, floor) for floor in FLOORS for name in (*TYPES, WITHOUT_NORM, V2_WITH_NORM)
 )
 """Compared by loss alone, to tell which models use their context at a rate."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
