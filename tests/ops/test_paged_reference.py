@@ -84,7 +84,8 @@ POOL = "pages, page size, Hkv"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"q": Q[0]}, "q must be [B, T, H, 2, D], got [1, 4, 2, 8]."),
+        ({"q": Q[0]}, "q must be [B, T, H, 2, D] or in groups [B, T, G, R + 1, D], "
+         "got [1, 4, 2, 8]."),
         ({"k_pages": K[..., :4]}, f"k_pages must be [{POOL}, 2, D] or [{POOL}, D] with D = 8, got "
          "[5, 4, 2, 2, 4]."),
         ({"k_pages": K[:0]}, f"k_pages must be [{POOL}, 2, D] or [{POOL}, D] with D = 8, got "

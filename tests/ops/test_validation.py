@@ -32,7 +32,8 @@ def packed(**changes):
 
 CU_NEEDS = "cu_seqlens describes one packed row, so it needs B = 1, T = S and no kv_lengths, got "
 BOTH = [  # of both functions
-    ({"q": zeros(B, T, H, D)}, "q must be [B, T, H, 2, D], got [2, 3, 4, 3]."),
+    ({"q": zeros(B, T, H, D)}, "q must be [B, T, H, 2, D] or in groups [B, T, G, R + 1, D], "
+     "got [2, 3, 4, 3]."),
     ({"k": zeros(B, S, D)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and D = 3, "
      "got [2, 5, 3]."),
     ({"k": zeros(B, S, HKV, 4)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from diffattn.ops.backends import (
 )
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.isolation import in_own_dtype, isolated
+from diffattn.ops.inputs.masking import paired
 from diffattn.ops.inputs.validation import (
     checked_lambda,
     checked_mask,
@@ -41,6 +43,10 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "flash_diff_attn_2": composed.flash_diff_attn_2,
     "flex": flex.forward,
 }
+_ONE_MAP = {"chunked": chunked.softmax_attention, "triton": custom_op.softmax_attention}
+"""Softmax attention of backends that take groups in two calls, the subtracted maps once."""
+_IN_GROUPS = frozenset({"reference", "composed", "flash_diff_attn_1", "flash_diff_attn_2"})
+"""Backends that take groups as they are. All others read the subtracted queries R times."""
 
 
 def diff_attention(
@@ -61,14 +67,15 @@ def diff_attention(
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
-    Source: arXiv:2410.05258v2, Eq. (1).
+    Source: arXiv:2410.05258v2, Eq. (1); arXiv:2510.06949v1 for groups.
 
     Args:
         q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64. Axis 3 is the map: index 0
-            is added, index 1 subtracted. Tokens stand before heads, unlike PyTorch's own attention.
+            is added, index 1 subtracted. Groups, ``[B, T, G, R + 1, D]`` with H = G R, subtract
+            their last map. Tokens stand before heads, unlike PyTorch's own attention.
         k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
             Query head i reads key/value head ``i // (H // Hkv)``, each map its own keys.
-        v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
+        v: ``[B, S, Hkv, Dv]``, dtype of ``q``. Hkv divides H, or G.
         lam: λ, a number or float32, broadcastable to ``[B, T, H]`` (float64 too for such ``q``).
         scale: s, dimensionless, finite. Default ``D ** -0.5``.
         causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
@@ -101,8 +108,15 @@ def diff_attention(
         name = "reference"  # kernels differ on empty inputs; the definition does not
     elif mask.hides_keys and backends.copies_keys(where, name, inputs):
         k, v = mask.without_unseen(q.shape[1], k, v)
-    attend = partial(_FORWARD[name], scale=scale, mask=mask)
+    q, attend = _in_groups(name, q, scale=scale, mask=mask)
     return isolated(attend, q, k, v, lam, mask=mask, opaque=backends.is_opaque(where, name))
+
+
+def _in_groups(name: str, q: Tensor, **options: Any) -> tuple[Tensor, Callable[..., Tensor]]:
+    """Queries and function of a backend for R added maps, which may be one."""
+    if q.shape[3] > 2 and name in _ONE_MAP:
+        return q, partial(composed.two_calls, _ONE_MAP[name], **options)
+    return q if name in _IN_GROUPS else paired(q), partial(_FORWARD[name], **options)
 
 
 def diff_attention_maps(
@@ -129,7 +143,7 @@ def diff_attention_maps(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: ``[B, T, H, 2, D]``.
+        q: As in :func:`diff_attention`. In groups A2 stands beside each map that it is taken from.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, dtype of ``q``.
         lam: λ, a number or float32, broadcastable to ``[B, T, H]``.
         rows: int64 ``[R]``, query positions in [0, T). Default: all.

@@ -9,7 +9,7 @@ from torch import Tensor
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs import backends
-from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.inputs.masking import AttentionMask, paired
 from diffattn.ops.inputs.validation import (
     checked_lambda,
     checked_mask,
@@ -43,7 +43,8 @@ def paged_decode(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64. A sequence with fewer than T
+        q: ``[B, T, H, 2, D]`` or in groups ``[B, T, G, R + 1, D]``, float16, bfloat16, float32 or
+            float64. A sequence with fewer than T
             queries has them last: query i stands at position ``i + L - T``.
         k_pages: ``[pages, page size, Hkv, 2, D]``, dtype of ``q``, or without the axis of maps if
             both share keys. The channels must be contiguous, other strides are free.
@@ -70,6 +71,7 @@ def paged_decode(
     validate_pages(where, q, k_pages, v_pages)
     lam = checked_lambda(where, q, lam)
     validate_block_table(where, q, k_pages, block_table, kv_lengths)
+    q = paired(q)
     mask = replace(checked_mask(where, q, k_pages, causal, window), kv_lengths=kv_lengths)
     scale = checked_scale(where, scale, q)
     inputs = backends.describe(q, k_pages, v_pages, lam)

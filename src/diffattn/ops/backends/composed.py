@@ -3,6 +3,8 @@
 Arguments and results are those of :func:`diffattn.ops.backends.reference.forward`.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,6 +24,28 @@ def flash_diff_attn_1(
     On CPU the flash kernel refuses ``Dv != D`` and PyTorch materialises the maps.
 
     Source: arXiv:2410.05258v2, Appendix A, FlashDiffAttn_1.
+    """
+    return two_calls(attend, q, k, v, lam, scale=scale, mask=mask)
+
+
+def two_calls(
+    attend: Callable[..., Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask = CAUSAL,
+) -> Tensor:
+    r"""Any softmax attention, once for the added maps and once for the subtracted ones.
+
+    .. math:: O_{g,r} = \mathrm{softmax}(s Q_{g,r} K_1^\top) V -
+              \lambda\,\mathrm{softmax}(s Q_{g,R+1} K_2^\top) V
+
+    In groups ``[B, T, G, R + 1, D]`` the subtracted output is computed once and read R times.
+
+    Source: arXiv:2510.06949v1, Grouped Differential Attention.
     """
     maps = _split_maps(q, k)
     out_1, out_2 = (attend(q_i, k_i, v, scale=scale, mask=mask) for q_i, k_i in maps)
@@ -48,7 +72,7 @@ def flash_diff_attn_2(
 def one_call(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
-    r"""One call of 2H heads: the keys of both maps lie side by side, each query reads its half.
+    r"""One call for all maps: the keys of both maps lie side by side, each query reads its half.
 
     With ``K = [k1 | k2]`` of width 2D, the query ``[q1 | 0]`` scores map 1 and ``[0 | q2]`` map 2,
     exactly. Keys and values are passed as they are, at equal widths when ``Dv = 2D``, so that
@@ -58,22 +82,24 @@ def one_call(
     """
     head_dim = q.shape[-1]
     if k.ndim == 5:
-        q_1, q_2 = q.unbind(3)
-        q = torch.stack([F.pad(q_1, (0, head_dim)), F.pad(q_2, (head_dim, 0))], dim=3)
+        added, subtracted = q[:, :, :, :-1], q[:, :, :, -1:]
+        q = torch.cat([F.pad(added, (0, head_dim)), F.pad(subtracted, (head_dim, 0))], dim=3)
         k = k.flatten(3)  # [B, S, Hkv, 2D]
-    # Heads 2i and 2i + 1 are the maps of head i, so grouped queries still meet their own keys.
-    out = attend(q.flatten(2, 3), k, v, scale=scale, mask=mask)  # [B, T, 2H, Dv]
-    out_1, out_2 = out.unflatten(2, (-1, 2)).unbind(3)
-    return _subtract(out_1, out_2, lam, q.dtype)
+    # The maps of a head or group lie side by side, so grouped queries still meet their own keys.
+    out = attend(q.flatten(2, 3), k, v, scale=scale, mask=mask)  # [B, T, G (R + 1), Dv]
+    out = out.unflatten(2, q.shape[2:4])
+    return _subtract(out[:, :, :, :-1].flatten(2, 3), out[:, :, :, -1], lam, q.dtype)
 
 
 def _split_maps(q: Tensor, k: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """(Q1, K1) and (Q2, K2), each ``[B, T, heads, D]``."""
+    """(Q1, K1) and (Q2, K2), each ``[B, T, heads, D]``; groups have R heads of Q1, one of Q2."""
     k_1, k_2 = (k, k) if k.ndim == 4 else k.unbind(3)
-    q_1, q_2 = q.unbind(3)
-    return (q_1, k_1), (q_2, k_2)
+    return (q[:, :, :, :-1].flatten(2, 3), k_1), (q[:, :, :, -1], k_2)
 
 
 def _subtract(out_1: Tensor, out_2: Tensor, lam: Tensor, dtype: torch.dtype) -> Tensor:
-    """O1 − λ O2 with λ in its own, wider dtype."""
-    return (out_1 - lam.expand(out_1.shape[:3])[..., None] * out_2).to(dtype)
+    """O1 − λ O2 with λ in its own, wider dtype; R heads of O1 share one of O2."""
+    groups = (out_2.shape[2], -1)
+    lam = lam.expand(out_1.shape[:3]).unflatten(2, groups)[..., None]
+    out = out_1.unflatten(2, groups) - lam * out_2[:, :, :, None]
+    return out.flatten(2, 3).to(dtype)

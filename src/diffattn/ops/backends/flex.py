@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffattn.errors import BackendError, ShapeError, shown
 from diffattn.ops.inputs.isolation import in_own_dtype
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_range
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_range, paired
 from diffattn.ops.inputs.operators import TRANSFORMS, registered, transformed
 from diffattn.ops.inputs.validation import (
     checked_lambda,
@@ -92,7 +92,7 @@ def flex_diff_attention(
     where = "flex_diff_attention"
     validate_queries_keys(where, q, k)
     validate_values(where, q, k, v)
-    lam = checked_lambda(where, q, lam)
+    lam, q = checked_lambda(where, q, lam), paired(q)
     scale = checked_scale(where, scale, q)
     _validate_masks(where, q, k, mask_mod, block_mask)
     if score_mod is not None and not callable(score_mod):

@@ -8,6 +8,8 @@ from diffattn.ops.inputs.masking import (
     AttentionMask,
     in_range,
     masked_softmax,
+    num_heads_of,
+    paired,
     repeat_heads,
 )
 
@@ -26,7 +28,7 @@ def forward(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: ``[B, T, H, 2, D]``.
+        q: ``[B, T, H, 2, D]``, or ``[B, T, G, R + 1, D]`` with H = G R.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``.
@@ -37,7 +39,7 @@ def forward(
         ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
     """
     _, _, signed = maps(q, k, lam, scale=scale, mask=mask)
-    v = repeat_heads(v, q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
+    v = repeat_heads(v, num_heads_of(q)).transpose(1, 2)  # [B, H, S, Dv]
     return torch.matmul(signed.to(v.dtype), v).transpose(1, 2).to(q.dtype)
 
 
@@ -55,7 +57,7 @@ def maps(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: ``[B, T, H, 2, D]``.
+        q: As in :func:`forward`.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         lam: λ, broadcastable to ``[B, T, H]``.
         scale: s.
@@ -65,6 +67,7 @@ def maps(
     Returns:
         A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
     """
+    q = paired(q)
     num_queries, num_heads = q.shape[1], q.shape[2]
     lam = lam.expand(q.shape[:3])  # [B, T, H]
     if rows is not None:

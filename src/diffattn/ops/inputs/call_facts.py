@@ -41,9 +41,11 @@ def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inpu
     """Read the facts a choice depends on off the tensors of one call."""
     import torch
 
+    from diffattn.ops.inputs.masking import num_heads_of
     from diffattn.ops.inputs.operators import transformed
 
     compiler = torch.compiler
+    num_heads = q.shape[2] if q.ndim == 4 else num_heads_of(q)
     sizes = (*q.shape[:3], k.shape[1])
     differentiated = q.requires_grad or k.requires_grad or v.requires_grad
     if lam is not None:
@@ -52,7 +54,7 @@ def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inpu
         device=q.device.type,
         dtype=q.dtype,
         batch=q.shape[0],
-        num_heads=q.shape[2],
+        num_heads=num_heads,
         num_queries=q.shape[1],
         num_keys=k.shape[1],
         head_dim=q.shape[-1],

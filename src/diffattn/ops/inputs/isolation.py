@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.inputs.masking import AttentionMask, paired
 
 
 def in_own_dtype(device: torch.device) -> Any:
@@ -38,7 +38,7 @@ def isolated(
 
     Args:
         attend: A backend whose mask is ``mask``.
-        q: ``[B, T, H, 2, D]`` or ``[B, T, H, D]``.
+        q: ``[B, T, H, 2, D]``, ``[B, T, G, R + 1, D]`` or ``[B, T, H, D]``.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         *lam: λ, or nothing.
@@ -73,6 +73,7 @@ def _is_finite(out: Tensor) -> bool:
 
 def _spoilt(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
     """bool ``[B, T, H, Dv]``: outputs of queries that are not finite, or see what is not."""
+    q = q if q.ndim == 4 else paired(q)
     num_queries, num_keys = q.shape[1], k.shape[1]
     bad_keys = ~k.isfinite().flatten(3).all(-1)[..., None]  # [B, S, Hkv, 1]
     counts = pad((bad_keys | ~v.isfinite()).cumsum(1), (0, 0, 0, 0, 1, 0))  # [B, S + 1, Hkv, Dv]

@@ -222,6 +222,22 @@ def in_range(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float16 else x
 
 
+def num_heads_of(q: Tensor) -> int:
+    """H, the output heads of queries ``[B, T, G, R + 1, D]``: R of each group."""
+    return q.shape[2] * (q.shape[3] - 1)
+
+
+def paired(q: Tensor) -> Tensor:
+    """``[B, T, G, R + 1, D]`` to ``[B, T, G R, 2, D]``: each added query beside its subtracted one.
+
+    Copies queries alone, and only if R > 1: keys and values are shared as before.
+    """
+    if q.shape[3] == 2:
+        return q
+    added, subtracted = q[:, :, :, :-1], q[:, :, :, -1:]
+    return torch.stack([added, subtracted.expand_as(added)], dim=4).flatten(2, 3)
+
+
 def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
     """``[B, S, Hkv, ...]`` to ``[B, S, H, ...]``: query head i meets head ``i // (H // Hkv)``."""
     group = num_heads // x.shape[2]

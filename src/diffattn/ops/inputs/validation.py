@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ShapeError, shown
-from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.inputs.masking import AttentionMask, num_heads_of
 from diffattn.ops.inputs.numbers import is_number, is_whole, plain
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -32,8 +32,7 @@ def validate_queries_keys(where: str, q: Tensor, k: Tensor) -> None:
     """Raise ShapeError unless ``q`` and ``k`` have the documented form."""
     validate_tensor(where, "q", q)
     validate_tensor(where, "k", k)
-    if q.ndim != 5 or q.shape[3] != 2 or q.shape[-1] == 0:
-        raise ShapeError(f"{where}: q must be [B, T, H, 2, D], got {list(q.shape)}.")
+    _validate_queries(where, q)
     batch, _, num_heads, _, head_dim = q.shape
     fits = k.ndim in (4, 5) and k.shape[0] == batch and k.shape[-1] == head_dim
     if not fits or (k.ndim == 5 and k.shape[3] != 2):
@@ -44,6 +43,14 @@ def validate_queries_keys(where: str, q: Tensor, k: Tensor) -> None:
     validate_heads(where, num_heads, k.shape[2])
     validate_dtype(where, "q", q)
     validate_like(where, "k", k, q)
+
+
+def _validate_queries(where: str, q: Tensor) -> None:
+    if q.ndim != 5 or q.shape[3] < 2 or q.shape[-1] == 0:
+        raise ShapeError(
+            f"{where}: q must be [B, T, H, 2, D] or in groups [B, T, G, R + 1, D], "
+            f"got {list(q.shape)}."
+        )
 
 
 def validate_values(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -75,7 +82,7 @@ def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
         raise ShapeError(f"{where}: lam must be float32, got {lam.dtype}.")
     if lam.device != q.device:
         raise ShapeError(f"{where}: lam must be on {q.device} like q, got {lam.device}.")
-    target = q.shape[:3]
+    target = (*q.shape[:2], num_heads_of(q))
     pairs = zip(reversed(lam.shape), reversed(target), strict=False)
     if lam.ndim > 3 or any(size not in (1, want) for size, want in pairs):
         raise ShapeError(
@@ -217,8 +224,7 @@ def validate_pages(where: str, q: Tensor, k_pages: Tensor, v_pages: Tensor) -> N
     """Raise ShapeError unless the pages of a cache fit ``q``."""
     for name, x in (("q", q), ("k_pages", k_pages), ("v_pages", v_pages)):
         validate_tensor(where, name, x)
-    if q.ndim != 5 or q.shape[3] != 2 or q.shape[-1] == 0:
-        raise ShapeError(f"{where}: q must be [B, T, H, 2, D], got {list(q.shape)}.")
+    _validate_queries(where, q)
     head_dim, form = q.shape[-1], tuple(k_pages.shape[3:])
     if form not in ((head_dim,), (2, head_dim)) or 0 in k_pages.shape:
         raise ShapeError(
