@@ -82,8 +82,7 @@ def diff_attention(
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
         key_padding_mask: bool ``[B, S]``, True where a key is real.
         kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache. Default ``S``.
-        cu_seqlens: int32 ``[num_docs + 1]``, document borders of a packed row (B = 1, T = S, no
-            ``kv_lengths``): no attention across them.
+        cu_seqlens: int32 ``[num_docs + 1]``, borders of documents in one row (B = 1, T = S).
         backend: A name from ``backends.names("diff_attention")`` and no other, or ``"auto"``.
 
     Returns:
