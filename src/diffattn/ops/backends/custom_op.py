@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffattn.ops.backends.grid_slices import in_slices
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
-from diffattn.ops.inputs.operators import registered
+from diffattn.ops.inputs.operators import register_gradient, registered, run, run_backward
 
 
 def diff_attention(
@@ -22,9 +22,7 @@ def diff_attention(
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
-    tensors, options = (q, k, v, lam), (scale, *mask.flat())
-    op = _diff_attention if wants_gradient(*tensors) else _diff_attention_inference
-    return first_result(op, *tensors, *options)
+    return run(_diff_attention, _diff_attention_inference, q, k, v, lam, scale, *mask.flat())
 
 
 def softmax_attention(
@@ -36,14 +34,8 @@ def softmax_attention(
 
     Arguments and result as in :func:`diffattn.ops.backends.sdpa.attend`.
     """
-    op = _diff_attention if wants_gradient(q, k, v) else _diff_attention_inference
-    options = (scale, *mask.flat())
-    return first_result(op, q[:, :, :, None], k, v, None, *options)
-
-
-def wants_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd will ask for what only gradients need."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    call = (q[:, :, :, None], k, v, None, scale, *mask.flat())
+    return run(_diff_attention, _diff_attention_inference, *call)
 
 
 # The schemas are written out: the options of a mask, flat, are the same in all of them. Without λ
@@ -149,17 +141,10 @@ def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor 
     no_gradients = (None,) * 6  # of the options
     if grad is None:
         return (None,) * 4 + no_gradients
-    *gradients, of_lambda = diff_attention_backward(
-        grad, *saved, *ctx.options, padding, lengths, borders
-    )
+    call = (grad, *saved, *ctx.options, padding, lengths, borders)
+    *gradients, of_lambda = run_backward(diff_attention_backward, *call)
     has_lambda = saved[3] is not None
     return *gradients, of_lambda if has_lambda else None, *no_gradients
 
 
-_diff_attention.register_autograd(_differentiate, setup_context=_keep)
-
-
-def first_result(op: Any, *args: Any) -> Tensor:
-    """The result of an operator, or the first of several."""
-    result = op(*args)
-    return result if isinstance(result, Tensor) else result[0]
+register_gradient(_diff_attention, _keep, _differentiate)

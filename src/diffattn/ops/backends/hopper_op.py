@@ -10,7 +10,7 @@ from diffattn.errors import BackendError
 from diffattn.ops.backends import custom_op
 from diffattn.ops.backends.grid_slices import in_slices
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
-from diffattn.ops.inputs.operators import registered
+from diffattn.ops.inputs.operators import register_gradient, registered, run, run_backward
 
 
 def diff_attention(
@@ -35,8 +35,7 @@ def diff_attention(
             "diff_attention: backend 'hopper' needs a scale above 0 and no mask besides causal, "
             f"got {wrong}."
         )
-    op = _forward if custom_op.wants_gradient(q, k, v, lam) else _forward_inference
-    return custom_op.first_result(op, q, k, v, lam, scale, mask.causal)
+    return run(_forward, _forward_inference, q, k, v, lam, scale, mask.causal)
 
 
 @registered("diffattn::hopper_diff_attention")
@@ -85,10 +84,9 @@ def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor 
     if grad is None:
         return (None,) * 6
     scale, causal = ctx.options
-    gradients = custom_op.diff_attention_backward(
-        grad, *ctx.saved_tensors, scale, causal, None, None, None, None
-    )
+    call = (grad, *ctx.saved_tensors, scale, causal, None, None, None, None)
+    gradients = run_backward(custom_op.diff_attention_backward, *call)
     return *gradients, None, None
 
 
-_forward.register_autograd(_differentiate, setup_context=_keep)
+register_gradient(_forward, _keep, _differentiate)

@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 
 from diffattn.errors import BackendError
 
+_PLAIN = (Tensor, torch.nn.Parameter)
 TRANSFORMS = "torch.func transforms (vmap, grad, jvp) and forward-mode derivatives"
 
 
@@ -29,7 +30,8 @@ def registered(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]
     """``torch.library.custom_op`` of an operator that changes none of its arguments.
 
     PyTorch would drop a forward-mode derivative without a word: the operator refuses it. Under
-    ``vmap``, as of a gradient of many outputs at once, it runs once per element.
+    ``vmap``, as of a gradient of many outputs at once, it runs once per element. The function
+    itself stays there as ``direct``: a third of the time of a small call is the dispatcher's.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -53,6 +55,56 @@ def registered(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]
             return stacked, (0,) * len(stacked)
 
         op.register_vmap(one_by_one)
+        op.direct = function  # type: ignore[attr-defined]
         return op
 
     return decorate
+
+
+def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
+    """Give an operator its gradient, registered and direct.
+
+    Args:
+        op: Of :func:`registered`; its first result alone has a gradient.
+        keep: ``keep(ctx, inputs, output)``: what is saved.
+        differentiate: ``differentiate(ctx, grad, *others)``: the gradient of every input.
+    """
+    op.register_autograd(differentiate, setup_context=keep)
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
+            output = op.direct(*inputs)
+            keep(ctx, inputs, output)
+            result: Tensor = output[0]
+            return result
+
+        backward = staticmethod(differentiate)
+
+    op.function = Direct
+
+
+def run(op: Any, inference: Any, *call: Any) -> Tensor:
+    """The first result of ``op``, which keeps what gradients need, or of ``inference``."""
+    plain, wanted = _is_plain(*call), torch.is_grad_enabled()
+    if wanted and any(isinstance(x, Tensor) and x.requires_grad for x in call):
+        result: Tensor = op.function.apply(*call) if plain else op(*call)[0]
+    else:
+        result = (inference.direct if plain else inference)(*call)
+    return result
+
+
+def run_backward(op: Any, *call: Any) -> Any:
+    """The gradients that ``op`` computes, which may be differentiated again."""
+    return (op if torch.is_grad_enabled() or not _is_plain(*call) else op.direct)(*call)
+
+
+def _is_plain(*call: Any) -> bool:
+    """Whether a call may pass PyTorch's dispatcher by: nothing looks at operators or traces them,
+    and no tensor is of a class of its own or without values."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    for x in call:
+        if isinstance(x, Tensor) and (type(x) not in _PLAIN or x.is_meta):
+            return False
+    return not (transformed(*call) or torch.jit.is_tracing())

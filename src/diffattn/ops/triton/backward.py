@@ -19,9 +19,11 @@ from diffattn.ops.triton.launch import (
     block_width,
     dense_rows,
     gradients_by_keys,
+    num_blocks,
     strides_of,
     widths,
 )
+from diffattn.ops.triton.launcher import run_kernel
 from diffattn.ops.triton.tiles import (
     keys_of_block,
     load_numbers,
@@ -227,12 +229,14 @@ def backward(
     delta, dlam = _row_sums(grad, o.contiguous(), o2.contiguous(), wide_lam, lse, strides[11:14])
 
     def go_by_keys(
-        grid: tuple[int, ...], targets: dict[str, Tensor], splits: int, options: dict[str, int]
+        grid: tuple[int, int, int], targets: dict[str, Tensor], splits: int, options: dict[str, int]
     ) -> None:
-        _diff_attention_bwd_dkv_kernel[grid](
-            q, k, v, wide_lam, grad, lse, delta, *map(targets.get, ("DK", "DV", "DQ")),
-            *mask.of_keys, *strides, mask.batch_stride, mask.key_batch_stride, *sizes, batch,
-            splits, **fixed, **{f"WITH_{name}": name in targets for name in ("DK", "DV", "DQ")},
+        run_kernel(
+            _diff_attention_bwd_dkv_kernel, grid,
+            (q, k, v, wide_lam, grad, lse, delta, *map(targets.get, ("DK", "DV", "DQ")),
+             *mask.of_keys),
+            (*strides, mask.batch_stride, mask.key_batch_stride, *sizes, batch, splits),
+            **fixed, **{f"WITH_{name}": name in targets for name in ("DK", "DV", "DQ")},
             **options,
         )  # fmt: skip
 
@@ -241,10 +245,12 @@ def backward(
     gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
     if "dq" in configs:
         config, dq = configs["dq"], torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
-        _diff_attention_bwd_dq_kernel[grid](
-            q, k, v, wide_lam, grad, lse, delta, dq, *mask.of_queries, *strides, mask.batch_stride,
-            *sizes, **fixed, **config.options,
+        grid = (num_blocks(num_queries, config.block_m), num_heads, batch)
+        run_kernel(
+            _diff_attention_bwd_dq_kernel, grid,
+            (q, k, v, wide_lam, grad, lse, delta, dq, *mask.of_queries),
+            (*strides, mask.batch_stride, *sizes),
+            **fixed, **config.options,
         )  # fmt: skip
     else:
         dq = gradients["DQ"].mul_(scale).to(q.dtype)
@@ -264,9 +270,11 @@ def _row_sums(
     batch, num_queries, num_heads, value_dim = grad.shape
     rows = (batch, num_queries, num_heads) + ((0,) if lam is None else ())
     delta, dlam = torch.empty_like(lse), lse.new_empty(rows)
-    grid = (triton.cdiv(num_queries, PREPROCESS.block_m), num_heads, batch)
-    _diff_attention_bwd_preprocess_kernel[grid](
-        grad, o, o2, lam, delta, dlam, *grad.stride()[:3], *lam_strides, num_queries, num_heads,
+    grid = (num_blocks(num_queries, PREPROCESS.block_m), num_heads, batch)
+    run_kernel(
+        _diff_attention_bwd_preprocess_kernel, grid,
+        (grad, o, o2, lam, delta, dlam),
+        (*grad.stride()[:3], *lam_strides, num_queries, num_heads),
         VALUE_DIM=value_dim, BLOCK_DV=block_width(value_dim), BLOCK_M=PREPROCESS.block_m,
         NUM_MAPS=lse.shape[2], **PREPROCESS.compiler_options,
     )  # fmt: skip

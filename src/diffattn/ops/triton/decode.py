@@ -23,7 +23,8 @@ from torch import Tensor
 
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 from diffattn.ops.triton.configs import FP_FUSION
-from diffattn.ops.triton.launch import LOG2_E, dense_rows, strides_of
+from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks, strides_of
+from diffattn.ops.triton.launcher import run_kernel
 
 _KEYS_PER_SPLIT = 128
 """A part of the keys shorter than this costs more to merge than it saves."""
@@ -308,7 +309,7 @@ def decode(
     )
     tiles["num_stages"] += 0 if block_table is None else TABLE_STAGES
     if num_splits is None:
-        programs = batch * num_kv_heads * triton.cdiv(num_rows, tiles["BLOCK_ROWS"])
+        programs = batch * num_kv_heads * num_blocks(num_rows, tiles["BLOCK_ROWS"])
         num_splits = _splits(programs, num_keys, 2 * _num_multiprocessors(q.device))
     constants = {"NUM_MAPS": num_maps, "GROUP": group, "VALUE_DIM": value_dim}
     parts = _softmax_parts(
@@ -348,12 +349,13 @@ def _softmax_parts(
     )
     # A window of S keys leaves none behind, and one near 2^31 would wrap around below position 0.
     width = 0 if window is None else min(window, num_keys)
-    grid = (batch * num_kv_heads, triton.cdiv(num_rows, constants["BLOCK_ROWS"]), num_splits)
-    _diff_attention_decode_kernel[grid](
-        q, k, v, block_table, kv_lengths, padding, *parts, *strides_of(q, k, v, None)[:11],
-        0 if block_table is None else block_table.shape[1],
-        num_keys, width, scale * LOG2_E,
-        num_queries, num_keys, num_kv_heads, num_splits, v.shape[0],
+    grid = (batch * num_kv_heads, num_blocks(num_rows, constants["BLOCK_ROWS"]), num_splits)
+    run_kernel(
+        _diff_attention_decode_kernel, grid,
+        (q, k, v, block_table, kv_lengths, padding, *parts),
+        (*strides_of(q, k, v, None)[:11], 0 if block_table is None else block_table.shape[1],
+         num_keys, width, scale * LOG2_E, num_queries, num_keys, num_kv_heads, num_splits,
+         v.shape[0]),
         HEAD_DIM=head_dim, SHARED_KEYS=k.ndim == 4, CAUSAL=causal, WINDOWED=window is not None,
         HAS_LENGTHS=kv_lengths is not None, HAS_PADDING=padding is not None,
         PAGE_SIZE=0 if block_table is None else v.shape[1],
@@ -372,9 +374,12 @@ def _combine(
     """Merge the parts of the keys and subtract the maps, into ``out``."""
     batch, num_queries, num_heads = out.shape[:3]
     lam = None if lam is None else lam.expand(batch, num_queries, num_heads)
-    _diff_attention_combine_kernel[(batch * num_queries * num_heads,)](
-        *parts, lam, out, *((0, 0, 0) if lam is None else lam.stride()),
-        num_queries, num_heads // constants["GROUP"], num_splits, **constants,
+    run_kernel(
+        _diff_attention_combine_kernel, (batch * num_queries * num_heads, 1, 1),
+        (*parts, lam, out),
+        (*((0, 0, 0) if lam is None else lam.stride()), num_queries,
+         num_heads // constants["GROUP"], num_splits),
+        **constants,
         BLOCK_SPLITS=16, num_warps=4, **FP_FUSION,
     )  # fmt: skip
 

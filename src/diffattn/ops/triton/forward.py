@@ -18,9 +18,11 @@ from diffattn.ops.triton.launch import (
     LOG2_E,
     KeyMask,
     dense_rows,
+    num_blocks,
     strides_of,
     widths,
 )
+from diffattn.ops.triton.launcher import run_kernel
 from diffattn.ops.triton.tiles import (
     finish_softmax,
     keys_of_block,
@@ -257,10 +259,12 @@ def forward(
     lse = torch.empty(sums, dtype=torch.float32, device=q.device)
     op = "" if num_maps == 2 else "softmax_"
     ((launch, config),) = forward_configs(op, q, value_dim, shared_keys=k.ndim == 4).items()
-    grid = (triton.cdiv(num_queries, config.block_m), num_heads, batch)
-    _diff_attention_fwd_kernel[grid](
-        q, k, v, lam, o, o2, lse, *mask.of_queries, *strides_of(q, k, v, lam), mask.batch_stride,
-        num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale * LOG2_E,
+    grid = (num_blocks(num_queries, config.block_m), num_heads, batch)
+    run_kernel(
+        _diff_attention_fwd_kernel, grid,
+        (q, k, v, lam, o, o2, lse, *mask.of_queries),
+        (*strides_of(q, k, v, lam), mask.batch_stride,
+         num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale * LOG2_E),
         **widths(head_dim, value_dim), NUM_MAPS=num_maps, SHARED_KEYS=k.ndim == 4,
         MAP_BY_MAP=launch == "fwd_by_map", INFERENCE=inference, **mask.flags, **config.options,
     )  # fmt: skip
