@@ -72,16 +72,24 @@ import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
+from diffattn.lab.benchmark.host import no_device
 from diffattn.ops.triton import decode
 from diffattn.ops.inputs.masking import AttentionMask
+
+class Compiled:
+    def __getitem__(self, grid):
+        return lambda *arguments: None
 
 keys = {}
 def note(kernel, *args, grid, warmup, **options):
     backend = make_backend(GPUTarget("cuda", 90, 32))
     bind = jit.create_function_from_signature(kernel.signature, kernel.params, backend)
     keys.setdefault(kernel.fn.__name__, set()).add(str(bind(*args, **options)[1:]))
+    return Compiled()
 
 jit.JITFunction.run = note
+placed = no_device()
+placed.__enter__()
 decode._num_multiprocessors = lambda device: 132
 for length in (1, 2, 16, 17, 128, 2048, 2049, 4096, 32768):
     q, lam = torch.zeros(1, 1, 2, 2, 64), torch.zeros(1, 1, 1)

@@ -13,7 +13,7 @@ Suite = Annotated[
     str,
     typer.Argument(
         help="ops, models, decode and paged (of the operator, against a cache) or generation "
-        "(of models)"
+        "(of models); host: one call's time on the host"
     ),
 ]
 Scale = Annotated[
@@ -74,7 +74,13 @@ def bench(
     again skips what the result file holds from the same code, versions, machine and settings.
     """
     from diffattn.files.destination import require_file_destination
-    from diffattn.lab.benchmark.config import BenchConfig, check_names, default_device, result_path
+    from diffattn.lab.benchmark.config import (
+        HOST,
+        BenchConfig,
+        check_names,
+        default_device,
+        result_path,
+    )
     from diffattn.lab.cli.options import whole_numbers
 
     lengths = () if length is None else whole_numbers("--length", length)
@@ -82,6 +88,9 @@ def bench(
     numbers = {"rounds": rounds, "seconds": seconds}
     check_names(suite, scale, device, attention, dtypes, contenders, numbers)  # needs no torch
     device = device or default_device()
+    if suite == HOST:
+        _host(device, result_path(out, f"host_{device}"), json_)
+        return
     tuned = None if table is None else _tuned_table(table, device)
     config = BenchConfig(
         suite=suite,
@@ -105,6 +114,28 @@ def bench(
         _show(cases, path)
     if any(row.status == "failed" for case in cases for row in case.rows):
         raise typer.Exit(1)
+
+
+def _host(device: str, path: Path, json_: bool) -> None:
+    from diffattn.lab.benchmark.host import measure_host
+    from diffattn.lab.cli.screen.tables import print_table, print_text
+
+    record = measure_host(device, path)
+    if json_:
+        typer.echo(json.dumps(record["calls"], indent=2))
+        return
+    print_table(
+        [
+            {
+                "call": f"{row['type']} {row['passes']}",
+                "ms": f"{row['milliseconds']:.3f}",
+                "launches": row["launches"],
+                **{part: f"{ms:.3f}" for part, ms in row["stages"].items()},
+            }
+            for row in record["calls"]
+        ]
+    )
+    print_text([record["scope"], f"Record: {path}"])
 
 
 def _tuned_table(path: Path, device: str) -> Any:

@@ -1,0 +1,224 @@
+"""Time that one call of the operator takes the host, from Python's entry to the last launch.
+
+On a GPU the device is idle before every call, so that nothing waits for it. Without a GPU kernels
+are compiled for one and started on no device: Triton's own C launcher, some microseconds of every
+launch, is then left out.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from diffattn.errors import BackendError
+from diffattn.files.io import write_text
+from diffattn.lab.benchmark.session import describe_run
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention
+from diffattn.ops.backends import custom_op
+from diffattn.ops.inputs import backends, kernel_support, validation
+from diffattn.ops.inputs.call_facts import Inputs, describe
+from diffattn.ops.inputs.masking import AttentionMask
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "V1": {"head_dim": 64, "value_dim": 128},
+    "V2": {"head_dim": 64, "value_dim": 64, "shared_keys": True},
+}
+_CALLS, _ROUNDS = 100, 15
+_SCOPE = {
+    "cpu": "Processor time without a device: kernels are compiled for an H100 and not started, so "
+    "that the time in Triton's C launcher and the driver is missing.",
+    "cuda": "Time until the last launch is queued, the device idle before every call.",
+}
+_CHIP = {"max_shared_mem": 232_448, "multiprocessor_count": 132}
+
+
+@dataclass(slots=True)
+class HostTime:
+    """One pass of one type."""
+
+    type: str
+    passes: str
+    """``"forward"``, without a gradient, or ``"forward + backward"``."""
+    milliseconds: float
+    launches: int
+    stages: dict[str, float] = field(default_factory=dict)
+    """Milliseconds of its parts."""
+
+
+class _NoLaunch:
+    def __init__(self, source: Any, metadata: Any) -> None:
+        pass
+
+    def __call__(self, *arguments: Any) -> None:
+        pass
+
+
+class _NoDevice:
+    """A driver of Triton's for an H100 that is not there: kernels are compiled and not started."""
+
+    launcher_cls = _NoLaunch
+
+    def __init__(self) -> None:
+        self.utils = self
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return _CHIP
+
+    def load_binary(self, *arguments: Any) -> tuple[Any, ...]:
+        return None, None, 0, 0, 1_024
+
+
+@contextmanager
+def no_device() -> Iterator[None]:
+    """Compile the kernels for an H100, and let CPU tensors pass for its own.
+
+    Raises:
+        BackendError: Triton is missing, or runs in its interpreter.
+    """
+    if kernel_support.refused_version(kernel_support.installed_version()):
+        raise BackendError("bench host: needs triton, which is not installed here.")
+    import triton
+
+    from diffattn.ops.triton import configs, launch
+
+    if triton.knobs.runtime.interpret:
+        raise BackendError("bench host: needs TRITON_INTERPRET unset, got 1.")
+
+    def as_on_a_gpu(*tensors: Tensor | None) -> Inputs:
+        facts = describe(*tensors)  # type: ignore[arg-type]
+        return replace(facts, device="cuda", capability=(9, 0), elsewhere=True)
+
+    driver = triton.runtime.driver
+    before = driver._active
+    driver.set_active(_NoDevice())
+    number = _CHIP["multiprocessor_count"]
+    try:
+        with (
+            patch.object(backends, "describe", as_on_a_gpu),
+            patch.object(validation, "_look", lambda *arguments: None),
+            patch.object(configs, "device_row", lambda device: 90),
+            patch.object(launch, "num_multiprocessors", lambda device: number),
+        ):
+            yield
+    finally:
+        driver.set_active(before)
+
+
+def measure_host(device: str, out: Path) -> dict[str, Any]:
+    """Time both types, forward alone and with backward, on a machine that does nothing else.
+
+    Args:
+        device: ``"cpu"`` or ``"cuda"``.
+        out: The record.
+
+    Returns:
+        What the record holds: the machine, the scope of the times, and the calls.
+    """
+    torch.set_num_threads(1)
+    with no_device() if device == "cpu" else nullcontext():
+        calls = [
+            measure_call(name, with_backward, device)
+            for name in SHAPES
+            for with_backward in (False, True)
+        ]
+    run = asdict(describe_run(device, {}))
+    record = {"scope": _SCOPE[device], "run": run, "calls": [asdict(call) for call in calls]}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def measure_call(name: str, with_backward: bool, device: str, rounds: int = _ROUNDS) -> HostTime:
+    """Time one pass of a type, and its parts, each inside the one before."""
+    public, inner = host_call(name, with_backward, device)
+    launches = count_launches(public)
+    total, checked, launched = _interleaved((public, inner, replay(launches)), device, rounds)
+    stages = {
+        "checks and choice": total - checked,
+        "autograd and tensors": checked - launched,
+        "all launches": launched,
+    }
+    passes = "forward + backward" if with_backward else "forward"
+    return HostTime(name, passes, total, len(launches), stages)
+
+
+def host_call(name: str, with_backward: bool, device: str) -> tuple[Callable[[], Any], ...]:
+    """One pass of 128 tokens and four heads: by the public function, and by the backend alone."""
+    case = OpCase(name="", num_queries=128, batch=1, **SHAPES[name])
+    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device=device)
+    q, k, v, lam = (x.detach().requires_grad_(with_backward) for x in inputs.tensors().values())
+    grad = torch.ones(*q.shape[:3], v.shape[-1], dtype=q.dtype, device=device)
+    options: dict[str, Any] = {"scale": q.shape[-1] ** -0.5, "mask": AttentionMask()}
+
+    def differentiated(call: Callable[[], Tensor]) -> Callable[[], Any]:
+        if not with_backward:
+            return call
+        return lambda: torch.autograd.grad(call(), (q, k, v, lam), grad)
+
+    return (
+        differentiated(lambda: diff_attention(q, k, v, lam)),
+        differentiated(lambda: custom_op.diff_attention(q, k, v, lam, **options)),
+    )
+
+
+def count_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
+    """The arguments of every launch of a call."""
+    from diffattn.ops.triton import backward, forward, launcher
+
+    launches = []
+
+    def note(*arguments: Any, **constants: Any) -> None:
+        launches.append((arguments, constants))
+        launcher.run_kernel(*arguments, **constants)
+
+    with patch.object(forward, "run_kernel", note), patch.object(backward, "run_kernel", note):
+        call()
+    return launches
+
+
+def replay(launches: list[tuple[Any, ...]]) -> Callable[[], None]:
+    """A call that makes these launches again and nothing else."""
+    from diffattn.ops.triton.launcher import run_kernel
+
+    def run() -> None:
+        for arguments, constants in launches:
+            run_kernel(*arguments, **constants)
+
+    return run
+
+
+def _interleaved(calls: tuple[Callable[[], Any], ...], device: str, rounds: int) -> list[float]:
+    """Median milliseconds of each call: processor time on a CPU, time to queue on a GPU."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds + 1):
+        for call, kept in zip(calls, times, strict=True):
+            spent = 0.0
+            for _ in range(_CALLS):
+                start = clock()
+                call()
+                spent += clock() - start
+                if device == "cuda":
+                    torch.cuda.synchronize()
+            kept.append(1e3 * spent / _CALLS)
+    return [statistics.median(kept[1:]) for kept in times]
