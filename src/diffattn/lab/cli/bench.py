@@ -85,12 +85,11 @@ def bench(
 
     lengths = () if length is None else whole_numbers("--length", length)
     dtypes, contenders = _words(dtype), _words(only)
-    numbers = {"rounds": rounds, "seconds": seconds}
-    check_names(suite, scale, device, attention, dtypes, contenders, numbers)  # needs no torch
+    numbers = {"rounds": rounds, "seconds": seconds}  # checked without torch
+    check_names(suite, scale, device, attention, dtypes, contenders, numbers)
     device = device or default_device()
     if suite == HOST:
-        _host(device, result_path(out, f"host_{device}"), json_)
-        return
+        return _host(device, result_path(out, f"host_{device}"), json_)
     tuned = None if table is None else _tuned_table(table, device)
     config = BenchConfig(
         suite=suite,
@@ -104,8 +103,7 @@ def bench(
         seconds=seconds,
         table=tuned.digest if tuned else None,
     )
-    path = result_path(out, device)
-    require_file_destination(path)
+    require_file_destination(path := result_path(out, device))
     with tuned.in_force() if tuned else nullcontext():
         cases = _run(config, path, fresh)
     if json_:

@@ -6,6 +6,8 @@ the baseline of the same technique, is the case of one map. Source: arXiv:2410.0
 Appendix G; the two-kernel form is that of arXiv:2205.14135, Algorithm 4.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -227,35 +229,36 @@ def backward(
     strides = (*strides_of(q, k, v, wide_lam), *grad.stride()[:3])
     sizes = (num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale, scale * LOG2_E)
     delta, dlam = _row_sums(grad, o.contiguous(), o2.contiguous(), wide_lam, lse, strides[11:14])
+    read, by_keys = (q, k, v, wide_lam, grad, lse, delta), ("DK", "DV", "DQ")
 
     def go_by_keys(
-        grid: tuple[int, int, int], targets: dict[str, Tensor], splits: int, options: dict[str, int]
+        grid: tuple[int, int, int], targets: dict[str, Tensor], splits: int, options: Any
     ) -> None:
         run_kernel(
             _diff_attention_bwd_dkv_kernel, grid,
-            (q, k, v, wide_lam, grad, lse, delta, *map(targets.get, ("DK", "DV", "DQ")),
-             *mask.of_keys),
+            (*read, *map(targets.get, by_keys), *mask.of_keys),
             (*strides, mask.batch_stride, mask.key_batch_stride, *sizes, batch, splits),
-            **fixed, **{f"WITH_{name}": name in targets for name in ("DK", "DV", "DQ")},
-            **options,
+            **fixed, **{f"WITH_{name}": name in targets for name in by_keys}, **options,
         )  # fmt: skip
 
     op, padding = "" if num_maps == 2 else "softmax_", mask.padding is not None
     configs = backward_configs(op, q, value_dim, shared_keys=shared_keys, padding=padding)
     gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
-    if "dq" in configs:
-        config, dq = configs["dq"], torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if config := configs.get("dq"):
+        dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         grid = (num_blocks(num_queries, config.block_m), num_heads, batch)
         run_kernel(
-            _diff_attention_bwd_dq_kernel, grid,
-            (q, k, v, wide_lam, grad, lse, delta, dq, *mask.of_queries),
-            (*strides, mask.batch_stride, *sizes),
-            **fixed, **config.options,
+            _diff_attention_bwd_dq_kernel, grid, (*read, dq, *mask.of_queries),
+            (*strides, mask.batch_stride, *sizes), **fixed, **config.options,
         )  # fmt: skip
     else:
         dq = gradients["DQ"].mul_(scale).to(q.dtype)
-    dlam = dlam if lam is None else dlam.sum_to_size(lam.shape)
-    return dq, gradients["DK"], gradients["DV"], dlam
+    return (
+        dq,
+        gradients["DK"],
+        gradients["DV"],
+        dlam if lam is None else dlam.sum_to_size(lam.shape),
+    )
 
 
 def _row_sums(
