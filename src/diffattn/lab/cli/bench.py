@@ -89,7 +89,8 @@ def bench(
     check_names(suite, scale, device, attention, dtypes, contenders, numbers)
     device = device or default_device()
     if suite == HOST:
-        return _host(device, result_path(out, f"host_{device}"), json_)
+        _host(device, result_path(out, f"host_{device}"), json_)
+        return
     tuned = None if table is None else _tuned_table(table, device)
     config = BenchConfig(
         suite=suite,

@@ -231,9 +231,7 @@ def backward(
     delta, dlam = _row_sums(grad, o.contiguous(), o2.contiguous(), wide_lam, lse, strides[11:14])
     read, by_keys = (q, k, v, wide_lam, grad, lse, delta), ("DK", "DV", "DQ")
 
-    def go_by_keys(
-        grid: tuple[int, int, int], targets: dict[str, Tensor], splits: int, options: Any
-    ) -> None:
+    def go_by_keys(grid: Any, targets: dict[str, Tensor], splits: int, options: Any) -> None:
         run_kernel(
             _diff_attention_bwd_dkv_kernel, grid,
             (*read, *map(targets.get, by_keys), *mask.of_keys),
@@ -253,12 +251,8 @@ def backward(
         )  # fmt: skip
     else:
         dq = gradients["DQ"].mul_(scale).to(q.dtype)
-    return (
-        dq,
-        gradients["DK"],
-        gradients["DV"],
-        dlam if lam is None else dlam.sum_to_size(lam.shape),
-    )
+    dlam = dlam if lam is None else dlam.sum_to_size(lam.shape)
+    return dq, gradients["DK"], gradients["DV"], dlam
 
 
 def _row_sums(
