@@ -74,25 +74,19 @@ def bench(
     again skips what the result file holds from the same code, versions, machine and settings.
     """
     from diffattn.files.destination import require_file_destination
-    from diffattn.lab.benchmark.config import (
-        HOST,
-        BenchConfig,
-        check_names,
-        default_device,
-        result_path,
-    )
+    from diffattn.lab.benchmark import config as settings
     from diffattn.lab.cli.options import whole_numbers
 
     lengths = () if length is None else whole_numbers("--length", length)
     dtypes, contenders = _words(dtype), _words(only)
     numbers = {"rounds": rounds, "seconds": seconds}  # checked without torch
-    check_names(suite, scale, device, attention, dtypes, contenders, numbers)
-    device = device or default_device()
-    if suite == HOST:
-        _host(device, result_path(out, f"host_{device}"), json_)
+    settings.check_names(suite, scale, device, attention, dtypes, contenders, numbers)
+    device = device or settings.default_device()
+    if suite == settings.HOST:
+        _host(device, settings.result_path(out, f"host_{device}"), json_)
         return
     tuned = None if table is None else _tuned_table(table, device)
-    config = BenchConfig(
+    config = settings.BenchConfig(
         suite=suite,
         scale=scale,
         device=device,
@@ -104,7 +98,7 @@ def bench(
         seconds=seconds,
         table=tuned.digest if tuned else None,
     )
-    require_file_destination(path := result_path(out, device))
+    require_file_destination(path := settings.result_path(out, device))
     with tuned.in_force() if tuned else nullcontext():
         cases = _run(config, path, fresh)
     if json_:
