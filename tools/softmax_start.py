@@ -43,7 +43,7 @@ from diffattn.models.conversion.convert import convert
 WAYS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "softmax": (None, {}),
     "diff_v2": ("diff_v2", {}),
-    "diff_v2_gate": ("diff_v2_gate", {}),
+    "diff_v2_gate": ("gated_head", {}),
     "diff": ("diff", {}),
     "diff_plain": ("diff", {"head_norm": False}),
 }

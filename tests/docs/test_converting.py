@@ -11,7 +11,7 @@ PAGE = (ROOT / "docs" / "guides" / "converting.md").read_text(encoding="utf-8")
 RECORD = read_json(ROOT / "docs" / "records" / "softmax_start.json")
 ROWS = {
     "diff_v2": "| `diff_v2` |",
-    "diff_v2_gate": "| control: V2's λ, no second map (`diff_v2_gate`) |",
+    "diff_v2_gate": "| control: gated softmax (`gated_head`) |",
     "diff": "| `diff` |",
     "diff_plain": "| `diff` with `head_norm=false` |",
 }

@@ -49,15 +49,6 @@ def test_minus_the_mean_of_the_values_that_a_token_sees(x):
     torch.testing.assert_close(control(x), softmax(x) - 0.7 * means, rtol=0, atol=1e-7)
 
 
-def test_a_gate_is_v2_whose_maps_are_equal(x):
-    """With equal queries both maps are one, and V2 is that map times 1 - λ."""
-    gate, v2 = pair(controls.GatedAttention, DiffAttentionV2)
-    rows = v2.q_proj.weight.data.view(HEADS, 2, DIM, WIDTH)
-    rows[:, 1] = rows[:, 0]
-    gate.q_proj.weight.data.copy_(rows[:, 0].reshape(-1, WIDTH))
-    torch.testing.assert_close(gate(x), v2(x), rtol=0, atol=1e-12)
-
-
 def test_a_constant_is_v2_without_a_projection_of_lambda(x):
     constant, v2 = pair(controls.ConstantLambdaAttention, DiffAttentionV2)
     v2.lambda_proj.weight.data.zero_()  # σ(0) = ½

@@ -9,6 +9,7 @@ from torch import nn
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.feed_forward import SwiGLU
+from diffattn.layers.gated_attention import ElementGatedAttention, GatedAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.inputs.lambda_param import lambda_init
@@ -22,6 +23,8 @@ LAYERS = {
     "diff_v2": DiffAttentionV2,
     "diff_v2 with bias": partial(DiffAttentionV2, lambda_bias=True),
     "shared_diff": V1_LAYERS[1],
+    "gated_head": partial(GatedAttention, lambda_bias=True),
+    "gated_element": ElementGatedAttention,
 }
 every_layer = pytest.mark.parametrize("layer_class", LAYERS.values(), ids=LAYERS)
 
@@ -68,6 +71,9 @@ def formula(formulas):
             if len(maps) == 2:
                 signed = signed - lambdas(layer, x, formulas)[..., head, None] * maps[1]
             out = signed @ values[kv_head]
+            if isinstance(layer, GatedAttention):
+                lam = lambdas(layer, x, formulas).unflatten(-1, (layer.num_heads, -1))
+                out = (1 - lam[:, :, head]) * out
             if eps is not None:
                 weight = dict(layer.named_parameters()).get("head_norm.weight")
                 out = formulas.rms_norm(out, weight, eps, factor)

@@ -21,9 +21,11 @@ def test_only_projections_of_whole_heads_are_quantised(attention_type, make_conf
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear) and should_convert_module(name, skipped)
     }
-    low_rank = {"q_down_proj", "k_down_proj"} if attention_type == "shared_diff" else set()
+    others = {"shared_diff": {"q_down_proj", "k_down_proj"}, "gated_element": {"lambda_proj"}}
     feed_forward = {"gate_proj", "up_proj", "down_proj"}
-    assert converted == {"q_proj", "k_proj", "v_proj", "o_proj"} | feed_forward | low_rank
+    assert converted == {"q_proj", "k_proj", "v_proj", "o_proj"} | feed_forward | others.get(
+        attention_type, set()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -31,7 +33,7 @@ def test_a_model_in_16_bits_computes(attention_type, make_config, build, ids, tm
     """In float16, Hugging Face keeps the λ projection in float32."""
     build(make_config(attention_type)).save_pretrained(tmp_path)
     model = DiffTransformerForCausalLM.from_pretrained(tmp_path, dtype=dtype)
-    if attention_type == "diff_v2":
+    if attention_type in ("diff_v2", "gated_head"):
         wanted = torch.float32 if dtype == torch.float16 else dtype
         assert model.model.layers[0].self_attn.lambda_proj.weight.dtype == wanted
     with torch.no_grad():

@@ -52,7 +52,7 @@ def test_replaced_projections_compute_the_same(make_config, build, ids, attentio
         assert torch.equal(replace_projections(model, kind)(ids).logits, expected)
 
 
-@pytest.mark.parametrize("attention_type", ["diff_v2", "diff_token_lambda", "diff_v2_gate"])
+@pytest.mark.parametrize("attention_type", ["diff_v2", "diff_token_lambda", "gated_head"])
 def test_a_wrapped_projection_of_lambda_keeps_its_wider_dtype(
     make_config, build, ids, attention_type
 ):

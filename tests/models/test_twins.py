@@ -10,7 +10,7 @@ from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.twins import MATCHES
 
 PAIRS = list(permutations(ATTENTION_TYPES, 2))
-SOFTMAX_HEADS = {"softmax": 1, "diff_v2": 1, "diff": 2, "shared_diff": 2}
+SOFTMAX_HEADS = dict.fromkeys(ATTENTION_TYPES, 1) | {"diff": 2, "shared_diff": 2}
 """That one head stands for."""
 
 

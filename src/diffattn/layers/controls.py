@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from diffattn.errors import ConfigError
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.gated_attention import AfterAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs.isolation import isolated
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
-from diffattn.ops.softmax_attention import softmax_attention
 
 SUBTRACTED_MEAN = 0.7
 """Share of the mean value that :class:`MeanFreeAttention` takes off."""
@@ -99,49 +99,7 @@ class MeanFreeAttention(SoftmaxAttention):
         return (torch.tensor(SUBTRACTED_MEAN, device=x.device),)
 
 
-class _AfterAttention(DiffAttentionV2):
-    """V2 whose λ acts on outputs of softmax attention, not on maps."""
-
-    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
-        """Outputs of softmax attention and λ ``[B, T, H, 1]`` to ``[B, T, H, D]``."""
-        raise NotImplementedError
-
-    def forward(
-        self,
-        x: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        *,
-        attend: Callable[..., Tensor] | None = None,
-    ) -> Tensor:
-        """As :meth:`AttentionLayer.forward`; ``attend(q, k, v)`` gets no λ."""
-        attend = attend or softmax_attention
-        (lam,) = super().lambdas(x)
-
-        def attend_and_combine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = attend(q, k, v)
-            return self.combined(out, lam[..., None]).to(out.dtype)
-
-        return super().forward(x, position_embeddings, attend=attend_and_combine)
-
-    def lambdas(self, x: Tensor) -> tuple[()]:  # type: ignore[override]
-        """None for the operator."""
-        return ()
-
-
-class GatedAttention(_AfterAttention):
-    r"""V2 with its λ as a gate and no second map.
-
-    .. math:: O = (1 - \sigma(X W_\lambda))\,\mathrm{softmax}(s Q K^\top) V
-    """
-
-    query_maps = 1
-
-    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
-        """The output times the gate."""
-        return (1 - lam) * out
-
-
-class AcrossGroupsAttention(_AfterAttention):
+class AcrossGroupsAttention(AfterAttention):
     r"""V2 whose pairs are query heads i and i + H instead of neighbours.
 
     .. math:: O_i = \mathrm{softmax}(s Q_i K_g^\top) V_g - \sigma(X W_\lambda)_i\,

@@ -25,7 +25,7 @@ def _matrix_parameters(config: ModelSettings) -> int:
         count += (
             hidden * width * (heads * facts.query_projections + kv_heads * facts.key_projections)
         )
-    return count + (heads * hidden if facts.lambda_projection else 0)
+    return count + config.lambda_rows * hidden
 
 
 def _other_parameters(config: ModelSettings) -> int:
@@ -40,7 +40,7 @@ def _other_parameters(config: ModelSettings) -> int:
         count += config.head_dim * (config.num_heads * queries + keys_values)
     if config.qk_norm and facts.query_projections:
         count += 2 * config.head_dim
-    count += config.num_heads if config.lambda_bias else 0
+    count += config.lambda_rows if config.lambda_bias else 0
     if config.uses_head_norm and config.head_norm_affine and facts.query_projections:
         count += facts.value_width * config.head_dim
     return count

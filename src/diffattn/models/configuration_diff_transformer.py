@@ -160,7 +160,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
         if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
-        attention_facts(type(self).__name__, self.attention_type)
+        self.attention_type = attention_facts(type(self).__name__, self.attention_type).name
         if self.num_kv_heads is None:
             self.num_kv_heads = self.num_heads
             self._check_derived_heads(given)  # asked for in place of ours: sizes follow from those

@@ -155,7 +155,9 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             self._keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
             # accelerate's FSDP makes a group of each of these: one dtype in a group.
             self._no_split_modules = [*self._no_split_modules, LambdaVectors.__name__]
-        if config.attention.lambda_projection:  # too narrow for quantisers, which read the list
+        facts = config.attention
+        if facts.lambda_projection and not facts.lambda_per_channel:
+            # Too narrow for quantisers, which read the list.
             self._keep_in_fp32_modules = ["lambda_proj"]
         self.post_init()
 

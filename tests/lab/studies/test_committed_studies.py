@@ -1,5 +1,6 @@
 """The committed studies: whole, clean, and their results follow from their runs."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.summary import study_results
 from diffattn.lab.training.recall import solved_step
+from diffattn.models.config.attention_types import OLD_NAMES
 from tools.committed_pages import committed_summary, recall_summary
 
 ROOT = Path(__file__).parents[3]
@@ -50,8 +52,16 @@ def runs_of(name):
     return Runs(folder, {run: read_json(folder / run / "results.json") for run in names})
 
 
+def of_today(record):
+    """A record with today's names of attention types."""
+    text = json.dumps(record)
+    for old, new in OLD_NAMES.items():
+        text = text.replace(f'"attention_type": "{old}"', f'"attention_type": "{new}"')
+    return json.loads(text)
+
+
 def committed(name, file="results.json"):
-    return read_json(PUBLISHED_STUDIES / name / file)
+    return of_today(read_json(PUBLISHED_STUDIES / name / file))
 
 
 def config_of(name):
@@ -117,10 +127,10 @@ def test_every_run_is_whole_and_from_a_clean_commit(name):
     for member, record in zip(members, records, strict=True):
         assert record.commit
         assert record.dirty is False
-        assert record.config["model"] == member.config.model.settings()
+        assert of_today(record.config["model"]) == member.config.model.settings()
         measured, train = runs.results[member.config.name], member.config.train
         if name in ("practical", "recall"):
-            assert record.config == member.config.resolved()
+            assert of_today(record.config) == member.config.resolved()
             rows = [r for r in metrics[member.config.name] if "accuracy" in r]
             assert (rows[0]["step"], rows[-1]["step"]) == (0, measured["steps"])
             assert solved_step(rows, member.config.solved_accuracy) == measured["solved_step"]

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
+from diffattn.layers.gated_attention import GatedAttention
 
 WITH_MAPS = ["diffattn", "eager"]
-NUM_MAPS = {"softmax": 1, "diff": 2, "diff_v2": 2, "shared_diff": 2}
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_attentions_are_the_differential_maps(model, ids, implementation, lambda
     with implementation(model, name), torch.no_grad():
         out = model(ids, output_attentions=True, output_attention_maps=True)
     assert len(out.attentions) == len(out.attention_maps) == len(lambdas) == 2
-    num_maps = NUM_MAPS[model.config.attention_type]
+    num_maps = model.config.attention.query_maps
     # Sums of 11 float32 numbers of absolute sum 1 + |λ|, each off by at most four roundings
     # (exponential, division, product with λ, difference), as is each entry.
     epsilon = torch.finfo(torch.float32).eps
@@ -49,17 +49,25 @@ def test_attentions_are_the_differential_maps(model, ids, implementation, lambda
 
 
 def test_the_output_is_the_differential_map_times_v(model, ids):
-    """The layer's output is what its differential map does to V."""
+    """The layer's output is what its differential map does to V, before a gate."""
     attention = model.model.layers[0].self_attn
     seen = {}
     attention.v_proj.register_forward_hook(lambda module, inputs, v: seen.update(v=v))
     attention.o_proj.register_forward_pre_hook(lambda module, inputs: seen.update(heads=inputs[0]))
     attention.head_norm = torch.nn.Identity()
+    if isinstance(attention, GatedAttention):
+        attention.lambda_proj.register_forward_hook(
+            lambda module, inputs, gates: seen.update(gates=gates)
+        )
     with torch.no_grad():
         signed = model(ids, output_attentions=True).attentions[0]
     num_kv_heads = model.config.num_kv_heads
     v = seen["v"].unflatten(-1, (num_kv_heads, -1)).repeat_interleave(4 // num_kv_heads, dim=2)
-    heads = torch.einsum("bhts,bshd->bthd", signed, v).flatten(2)
+    heads = torch.einsum("bhts,bshd->bthd", signed, v)
+    if isinstance(attention, GatedAttention):
+        logits = seen["gates"].unflatten(-1, (heads.shape[2], -1))
+        heads = heads * (1 - logits.sigmoid())
+    heads = heads.flatten(2)
     budget = 4 * 11 * torch.finfo(torch.float32).eps * signed.abs().sum(-1).max() * v.abs().max()
     assert (heads - seen["heads"]).abs().max() <= budget
 

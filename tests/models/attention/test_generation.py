@@ -203,7 +203,7 @@ def test_a_new_token_reads_keys_and_values_where_the_cache_holds_them(
     cache, config, build, ids, monkeypatch
 ):
     """Each step and layer runs 'decode' on views: both maps' keys lie side by side, uncopied."""
-    if config.attention_type == "softmax":
+    if config.attention_op == "softmax_attention":
         pytest.skip("softmax attention has one map")
     model, calls = build(config), []
     real = api._FORWARD["decode"]

@@ -32,7 +32,7 @@ def compiles(test):
 def other(request, model):
     """The model under one implementation and backend."""
     name, backend = request.param
-    if backend == "composed" and model.config.attention_type == "softmax":
+    if backend == "composed" and model.config.attention_op == "softmax_attention":
         backend = "sdpa"
     model.config.attention_backend = backend
     model.set_attn_implementation(name)

@@ -15,7 +15,10 @@ from model_folders import edit_config
 
 # Heads of the one attention call under Hugging Face's kernels, in units of num_heads and
 # num_kv_heads: V1 calls with [q1, q2, q1, q2] and stores [k1, k2, k1, k2] in a paged cache.
-PHYSICAL_HEADS = {"softmax": (1, 1), "diff": (4, 4), "diff_v2": (2, 1), "shared_diff": (4, 4)}
+PHYSICAL_HEADS = {
+    "softmax": (1, 1), "diff": (4, 4), "diff_v2": (2, 1), "shared_diff": (4, 4),
+    "gated_head": (1, 1), "gated_element": (1, 1),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,10 @@ def test_whole_numbers_are_floats_where_those_are_meant(make_config, tmp_path):
     ("fields", "message"),
     [
         ({"attention_type": "dif"}, "got 'dif'. Did you mean 'diff'\\?"),
-        ({"attention_type": "zzz"}, "must be in {softmax, diff, diff_v2, shared_diff, none, "),
+        (
+            {"attention_type": "zzz"},
+            "must be in {softmax, diff, diff_v2, shared_diff, gated_head, ",
+        ),
         ({"attention_backend": "refrence"}, "Did you mean 'reference'\\?"),
         ({"vocab_sise": 10}, "unknown field 'vocab_sise'. Did you mean 'vocab_size'\\?"),
         ({"qkv_bais": True}, "unknown field 'qkv_bais'. Did you mean 'qkv_bias'\\?"),
@@ -157,7 +163,10 @@ def test_whole_numbers_are_floats_where_those_are_meant(make_config, tmp_path):
         ({"shared_rank": 4}, "shared_rank belongs to attention_type 'shared_diff', got 4"),
         ({"attention_type": "shared_diff", "shared_rank": 0}, "shared_rank must be 1 or more"),
         ({"attention_type": "diff_v2", "lambda_init": 0.8}, "lambda_init belongs to 'diff'"),
-        ({"lambda_bias": True}, "lambda_bias belongs to 'diff_v2', got 'diff'"),
+        (
+            {"lambda_bias": True},
+            "lambda_bias belongs to 'diff_v2', 'gated_head' and 'gated_element', got 'diff'",
+        ),
         ({"lambda_init": [0.2]}, "one value for each of 12 layers, got 1"),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",

@@ -9,6 +9,7 @@ import torch
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.training.initial import initial_config, initial_model, initial_weights
 from diffattn.models.conversion.convert import convert
+from diffattn.models.conversion.layouts import STARTS
 from model_folders import edit_config
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -122,7 +123,7 @@ def test_a_head_norm_starts_from_the_size_of_the_values(
 
 @pytest.mark.scheduled
 @every_family
-@pytest.mark.parametrize("target", ["diff_v2", "diff", "shared_diff", "diff_v2_gate"])
+@pytest.mark.parametrize("target", STARTS)
 def test_caches_and_kernels_agree(family, target, start, network, ids, implementation):
     """What a cache holds has its bias, its norm and its position already."""
     model = network(start(family, target))

@@ -6,7 +6,6 @@ from transformers import GenerationConfig
 
 from diffattn.errors import ConfigError
 from diffattn.models.conversion.convert import convert
-from diffattn.models.conversion.layouts import STARTS
 from diffattn.models.conversion.our_model import read_model
 from diffattn.models.conversion.pretrained import start_from_softmax
 from diffattn.models.conversion.settings_of import settings_of
@@ -49,8 +48,9 @@ def test_a_head_norm_cannot_keep_the_output(source, tmp_path):
 
 
 @pytest.mark.scheduled
-def test_the_control_without_a_second_map_starts_alike(source, start, network, ids):
-    result, reference = network(start("llama", "diff_v2_gate")), network(source("llama"))
+@pytest.mark.parametrize("kind", ["gated_head", "gated_element"])
+def test_gated_attention_starts_alike(kind, source, start, network, ids):
+    result, reference = network(start("llama", kind)), network(source("llama"))
     exact = reference(ids).logits
     assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
     shape = reference.model.layers[0].self_attn.q_proj.weight.shape
@@ -73,7 +73,7 @@ def test_our_softmax_model_becomes_v2(make_config, build, converted, network, id
     assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
-@pytest.mark.parametrize("kind", STARTS)
+@pytest.mark.parametrize("kind", ["diff_v2", "diff", "shared_diff"])
 def test_a_backend_of_softmax_alone_is_not_kept(kind, make_config, build, tmp_path):
     build(make_config("softmax", attention_backend="sdpa")).save_pretrained(tmp_path)
     with open_source(str(tmp_path)) as source:

@@ -89,6 +89,7 @@ _type, _control, _ablation, _match, _rank = (
 )
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
 GATE = "diff_v2_gate"
+ELEMENT_GATE = "gated_element"
 FEW = (BASELINE, _V2, GATE)
 """For minutes on a laptop: the Transformer, the type with the lowest loss of the study, and the
 control that shares most of its lead."""
@@ -157,6 +158,7 @@ _TEXT = (
         "V2 without its second map: softmax times 1 − λ",
         also=(BASELINE,),
         side_effect_of=(_V2,),
+        layer="gated_head",
     ),
     _ablation("diff_v2_constant", "DIFF V2, λ = ½", _V2, "V2 with λ = ½"),
     _ablation(
@@ -230,6 +232,13 @@ _RECALL = (
     ),
 )
 _ABLATIONS = (
+    _ablation(
+        ELEMENT_GATE,
+        "Gated softmax, per channel",
+        BASELINE,
+        "softmax times a gate per channel of its output",
+        also=(GATE,),
+    ),
     _ablation(
         WIDE,
         "Softmax, half the heads",
@@ -336,6 +345,8 @@ RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED, UNIFORM)
 """Recall has more controls: head norm alone, width of heads, added maps, a uniform second map."""
 SWEPT = (*TYPES, FLOOR)
 """Variants whose learning rate is swept; the others use that of their baseline."""
+SWEPT_ALONE = (ELEMENT_GATE,)
+"""Swept, too, where they take part, and not run at the common rate."""
 MEMBERS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),
     "ablations": (

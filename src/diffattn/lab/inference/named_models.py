@@ -8,7 +8,7 @@ from typing import Any
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
 from diffattn.models.checkpoint_folder import checkpoint_folder, listed, models_inside
-from diffattn.models.config.attention_types import ATTENTION
+from diffattn.models.config.attention_types import attention_facts
 
 _STUDY = "study.json"
 _PARTS = ("", "text", "recall")
@@ -113,7 +113,7 @@ def _rank(run: Path) -> tuple[bool, float, Path] | None:
     """Sorts the best run first; ``None`` for a control, or without a loss."""
     if not (run / "results.json").is_file():
         return None
-    facts = ATTENTION[_config(str(run))["attention_type"]]
+    facts = attention_facts(str(run), _config(str(run))["attention_type"])
     loss = read_json(run / "results.json")["validation_loss"]
     return None if facts.control or loss is None else (facts.query_maps == 1, loss, run)
 

@@ -38,6 +38,8 @@ class AttentionType:
     """λ comes from four vectors per layer and λ_init."""
     lambda_projection: bool = False
     """λ comes from a projection of every token."""
+    lambda_per_channel: bool = False
+    """The projection has a row for every channel of a head, not one for the head."""
     low_rank_maps: bool = False
     """The maps share one base projection and differ by updates of rank ``shared_rank``."""
     projected_maps: int | None = None
@@ -120,6 +122,16 @@ _ROWS = (
         head_norm=True, lambda_vectors=True, low_rank_maps=True,
     ),
     AttentionType(
+        name="gated_head", layer=("diffattn.layers.gated_attention", "GatedAttention"),
+        source="arXiv:2505.06708", query_maps=1, key_maps=1, value_width=1, attention_units=2,
+        head_norm=False, lambda_projection=True,
+    ),
+    AttentionType(
+        name="gated_element", layer=("diffattn.layers.gated_attention", "ElementGatedAttention"),
+        source="arXiv:2505.06708", query_maps=1, key_maps=1, value_width=1, attention_units=2,
+        head_norm=False, lambda_projection=True, lambda_per_channel=True,
+    ),
+    AttentionType(
         name="none", layer=(_CONTROLS, "NoAttention"), control="no attention: zero in its place",
         source="ours", query_maps=1, key_maps=1, value_width=1, attention_units=0,
         head_norm=False, projected_maps=0,
@@ -134,11 +146,6 @@ _ROWS = (
         control="softmax minus 0.7 times the mean value: the second map is uniform",
         source="ours", query_maps=2, key_maps=1, value_width=1, attention_units=4,
         head_norm=False, projected_maps=1,
-    ),
-    AttentionType(
-        name="diff_v2_gate", layer=(_CONTROLS, "GatedAttention"),
-        control="V2 without its second map: softmax times 1 - λ", source="ours", query_maps=1,
-        key_maps=1, value_width=1, attention_units=2, head_norm=False, lambda_projection=True,
     ),
     AttentionType(
         name="diff_v2_constant", layer=(_CONTROLS, "ConstantLambdaAttention"),
@@ -197,6 +204,8 @@ _ROWS = (
 )  # fmt: skip
 ATTENTION = {row.name: row for row in _ROWS}
 """Name to facts, in the order of tables and studies; the controls come last."""
+OLD_NAMES = {"diff_v2_gate": "gated_head"}
+"""Of older configurations and records, to the names of today."""
 ATTENTION_TYPES = tuple(row.name for row in _ROWS if not row.control)
 """Types of the papers."""
 CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
@@ -204,11 +213,16 @@ CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
 
 
 def attention_facts(where: str, name: str) -> AttentionType:
-    """The row of a type, for example ``"diff"``; ``where`` begins the message of a ConfigError."""
+    """The row of a type, for example ``"diff"``; ``where`` begins the message of a ConfigError.
+
+    Names of older configurations are known, too.
+    """
+    name = OLD_NAMES.get(name, name) if isinstance(name, str) else name
     check_known(where, "attention_type", name, ATTENTION)
     return ATTENTION[name]
 
 
 def types_with(fact: str) -> str:
     """The types for which a yes-or-no fact holds, for messages: ``"'diff' and 'shared_diff'"``."""
-    return " and ".join(repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact))
+    *others, last = [repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact)]
+    return f"{', '.join(others)} and {last}" if others else last

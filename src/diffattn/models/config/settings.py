@@ -83,6 +83,7 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         facts = attention_facts(type(self).__name__, self.attention_type)
+        self.attention_type = facts.name
         self._check_numbers()
         if self.num_kv_heads is None:
             self.num_kv_heads = self.num_heads
@@ -174,6 +175,13 @@ class ModelSettings:
     def uses_head_norm(self) -> bool:
         """Whether heads are normalised: the setting, or the attention type's own default."""
         return self.attention.head_norm if self.head_norm is None else self.head_norm
+
+    @property
+    def lambda_rows(self) -> int:
+        """Rows of the projection that makes λ of every token, 0 without one."""
+        facts = self.attention
+        per_head = self.head_dim if facts.lambda_per_channel else 1
+        return self.num_heads * per_head if facts.lambda_projection else 0
 
     def _error(self, must: str, got: object) -> ConfigError:
         return ConfigError(f"{type(self).__name__}: {must}, got {short(got)}.")

@@ -11,7 +11,7 @@ from diffattn.files.io import write_json
 from diffattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
 from diffattn.models.conversion import pretrained
-from diffattn.models.conversion.layouts import STARTED_CONTROLS, STARTS
+from diffattn.models.conversion.layouts import STARTS
 from diffattn.models.conversion.our_model import OurModel, fold, read_model
 from diffattn.models.conversion.source import Source, open_source
 from diffattn.models.conversion.target import WRITERS, Written, as_ours
@@ -72,7 +72,7 @@ def convert(
     Args:
         source: A model folder, a run directory or one ``.safetensors`` file.
         target: ``"diffattn"``, ``"diffllama"``, ``"original"``; or an attention type: of a softmax
-            model a name of ``STARTS`` or ``STARTED_CONTROLS``, of Shared DIFF ``"diff"``.
+            model a name of ``STARTS``, of Shared DIFF ``"diff"``.
         layout: Layout of the source, if neither ``config.json`` nor its names say it.
         changes: Fields of the configuration to set, and ``rope_theta``.
         verify: Compare the source with its manifest first, if it has one.
@@ -119,7 +119,7 @@ def _express(
 ) -> tuple[Written, bool]:
     """Express the model as the target; also whether it computes the same as the source."""
     kind = model.config.attention_type
-    if kind == "softmax" and target in (*STARTS, *STARTED_CONTROLS):
+    if kind == "softmax" and target in STARTS:
         begun = pretrained.start_from_softmax(model, target, start)
         rounded = target in ("diff", "shared_diff")  # the others' factor of 2 rounds nothing
         return replace(as_ours(begun), rounded=rounded), pretrained.preserves_output(begun.config)

@@ -12,10 +12,8 @@ Pairs = Literal["adjacent", "split"]
 """Maps of head i: rows 2i and 2i + 1, or i and i + h (of the heads' blocks of rows)."""
 Rope = Literal["halves", "interleaved", "none"]
 """Channels that a rotary position turns together: c and c + D/2, or 2c and 2c + 1."""
-STARTS = ("diff_v2", "diff", "shared_diff")
+STARTS = ("diff_v2", "diff", "shared_diff", "gated_head", "gated_element")
 """Attention types that a softmax model can become."""
-STARTED_CONTROLS = ("diff_v2_gate",)
-"""Controls that it can become as well: V2 without its second map."""
 TARGETS = ("diffattn", "diffllama", "original", *STARTS)
 """Layouts and attention types that can be written."""
 LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")

@@ -46,7 +46,7 @@ def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, 
 
     Args:
         model: Softmax model.
-        attention_type: A name of ``layouts.STARTS``, or the control.
+        attention_type: A name of ``layouts.STARTS``.
         changes: ``head_norm``, ``lambda_init`` and ``shared_rank`` of V1 and Shared DIFF, if set.
 
     Raises:
@@ -82,7 +82,7 @@ def _start_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
     if config.attention.query_projections == 2:
         _repeat_for_both_maps(weights, "q", layer, config.num_heads)
     weights["o", layer] = multiply(weights["o", layer], 2.0)
-    shape = (config.num_heads, config.hidden_size)
+    shape = (config.lambda_rows, config.hidden_size)
     weights["lambda_proj", layer] = create(partial(torch.zeros, shape, dtype=dtype))
     weights["lambda_bias", layer] = create(partial(torch.zeros, shape[:1], dtype=dtype))
     if config.uses_head_norm:

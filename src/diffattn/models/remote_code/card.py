@@ -19,6 +19,8 @@ _NAMES = {
     "diff": "differential attention (DIFF Transformer, V1)",
     "diff_v2": "differential attention V2",
     "shared_diff": "differential attention with shared projections (Shared DIFF Transformer)",
+    "gated_head": "gated softmax attention, one gate per head",
+    "gated_element": "gated softmax attention, one gate per channel",
 }
 _TASKS = {
     "AutoModelForCausalLM": "text-generation",
@@ -111,5 +113,6 @@ def _lambda_facts(config: Any) -> str:
             f"{', '.join(initial)} from the first layer to the last"
         )
     if facts.lambda_projection:
-        return "one number per token and head, projected from the token"
+        owner = "channel of a head" if facts.lambda_per_channel else "head"
+        return f"one number per token and {owner}, projected from the token"
     return "none learned"

@@ -33,15 +33,17 @@ SOFTMAX = {"maps": 1, "queries": 1, "keys": 1, "width": 1, "head_norm": False, "
 head_dim, default of head_norm, and λ: a number, from "vectors", or projected from each "token"."""
 V1 = {"maps": 2, "queries": 2, "keys": 2, "width": 2, "head_norm": True, "lam": "vectors"}
 V2 = {"maps": 2, "queries": 2, "keys": 1, "width": 1, "head_norm": False, "lam": "token"}
+GATED = V2 | {"maps": 1, "queries": 1}
 ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "softmax": SOFTMAX,
     "diff": V1,
     "diff_v2": V2,
     "shared_diff": V1,
+    "gated_head": GATED,
+    "gated_element": GATED,
     "none": SOFTMAX,  # from here on controls, which change one thing
     "softmax_half": SOFTMAX,
     "softmax_minus_mean": SOFTMAX | {"maps": 2, "lam": 0.7},
-    "diff_v2_gate": V2 | {"maps": 1, "queries": 1},
     "diff_v2_constant": V2 | {"lam": 0.5},
     "diff_v2_added": V2,
     "diff_v2_added_matched": V2,
@@ -53,7 +55,7 @@ ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "diff_v2_across": V2,
     "shared_diff_map_norm": V1 | {"head_norm": False},
 }
-AFTER_ATTENTION = ("diff_v2_gate", "diff_v2_across")
+AFTER_ATTENTION = ("gated_head", "gated_element", "diff_v2_across")
 """λ acts on the outputs of softmax attention, not on maps."""
 
 
@@ -179,7 +181,9 @@ class DiffTransformerAttention(nn.Module):
             self.add_module(f"{name}_norm", norm)
         self.v_proj = nn.Linear(hidden, config.num_kv_heads * self.value_dim, bias=bias)
         if facts["lam"] == "token":
-            self.lambda_proj = nn.Linear(hidden, config.num_heads, bias=config.lambda_bias)
+            per_head = width if self.kind == "gated_element" else 1
+            rows = config.num_heads * per_head
+            self.lambda_proj = nn.Linear(hidden, rows, bias=config.lambda_bias)
         self.o_proj = nn.Linear(config.num_heads * self.value_dim, hidden, bias=False)
         normed = facts["head_norm"] if config.head_norm is None else config.head_norm
         factor = 1 - self.lambda_init if facts["width"] == 2 else 1.0
@@ -222,8 +226,8 @@ class DiffTransformerAttention(nn.Module):
         out, acting_map = attend(q, k, v, act_on_maps, attention_mask, **kwargs)  # [B, T, H, Dv]
         if self.kind == "diff_v2_added_matched":
             out = (out * ((1 + lam) / (1 - lam))[..., None]).to(v.dtype)  # lam is −λ
-        if self.kind == "diff_v2_gate":
-            out = ((1 - lam[..., None]) * out).to(v.dtype)
+        if self.kind.startswith("gated"):
+            out = ((1 - lam.unflatten(-1, (out.shape[2], -1))) * out).to(v.dtype)
         if self.kind == "diff_v2_across":
             first, second = out.chunk(2, dim=2)
             out = (first - lam[..., None] * second).to(v.dtype)

@@ -121,10 +121,10 @@ def test_utilisation_is_that_of_the_records():
             got = measured_utilisation(device(kind), precision, name, hidden_size + 9)
             assert got == (share, source)
     assert measured_utilisation(device("cpu"), "float32", "diff", 10**6)[0] == 0.766
-    share, source = measured_utilisation(device("a100"), "bfloat16", "diff_v2_gate", 4_096)
+    share, source = measured_utilisation(device("a100"), "bfloat16", "gated_head", 4_096)
     assert share == 0.487
     assert source.endswith(
-        "assumed for this device; diff_v2_gate is assumed to reach that of softmax"
+        "assumed for this device; gated_head is assumed to reach that of softmax"
     )
     assert measured_utilisation(device("h100"), "float32", "diff", 3_072) is None
 

@@ -9,6 +9,7 @@ from typing import Any
 from diffattn.lab.catalog.models import (
     BASELINE,
     SWEPT,
+    SWEPT_ALONE,
     VARIANTS,
     gets_every_seed,
     rate_owner,
@@ -113,7 +114,8 @@ class ComparisonConfig(Study):
     @property
     def swept(self) -> list[str]:
         """The variants whose learning rate is swept."""
-        return [name for name in self.variants if self.own_rates or name in SWEPT]
+        swept = self.variants if self.own_rates else (*SWEPT, *SWEPT_ALONE)
+        return [name for name in self.variants if name in swept]
 
     def waves(self, results: Results) -> Iterator[Wave]:
         """The sweep, wave by wave; its leading rates with all steps; then the runs that count."""

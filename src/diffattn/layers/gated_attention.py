@@ -1,0 +1,71 @@
+"""Gated attention: softmax attention whose output is weighted by a gate from the layer's input."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.ops.softmax_attention import softmax_attention
+
+
+class AfterAttention(DiffAttentionV2):
+    """V2 whose λ acts on outputs of softmax attention, not on maps."""
+
+    lambda_width = 1
+    """Numbers λ of one token and head."""
+
+    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
+        """Outputs of softmax attention and λ ``[B, T, H, 1 or D]`` to ``[B, T, H, D]``."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: Tensor,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        *,
+        attend: Callable[..., Tensor] | None = None,
+    ) -> Tensor:
+        """As :meth:`AttentionLayer.forward`; ``attend(q, k, v)`` gets no λ."""
+        attend = attend or softmax_attention
+        (lam,) = super().lambdas(x)
+
+        def attend_and_combine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            out = attend(q, k, v)
+            return self.combined(out, lam.unflatten(-1, (-1, self.lambda_width))).to(out.dtype)
+
+        return super().forward(x, position_embeddings, attend=attend_and_combine)
+
+    def lambdas(self, x: Tensor) -> tuple[()]:  # type: ignore[override]
+        """None for the operator."""
+        return ()
+
+
+class GatedAttention(AfterAttention):
+    r"""Softmax attention with one gate per token and head: V2's λ, and no second map.
+
+    .. math:: O = (1 - \sigma(X W_\lambda))\,\mathrm{softmax}(s Q K^\top) V
+
+    The gate :math:`1 - \sigma(z) = \sigma(-z)` is the paper's with the other sign of the weights.
+
+    Source: arXiv:2505.06708, section 2.2 (gate after the weighted values, per head).
+    """
+
+    query_maps = 1
+
+    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
+        """The output times the gate."""
+        return (1 - lam) * out
+
+
+class ElementGatedAttention(GatedAttention):
+    r"""Softmax attention with one gate per token and channel of the output, as in Qwen3-Next.
+
+    .. math:: O = (1 - \sigma(X W_\lambda)) \odot \mathrm{softmax}(s Q K^\top) V
+
+    Source: arXiv:2505.06708, section 2.2 (gate after the weighted values, per channel).
+    """
+
+    def _make_lambda_projection(self) -> None:
+        self.lambda_width = self.head_dim
+        rows = self.num_heads * self.head_dim
+        self.lambda_proj = nn.Linear(self.hidden_size, rows, bias=self.has_lambda_bias)
