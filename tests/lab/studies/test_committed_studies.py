@@ -9,7 +9,7 @@ from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import NEVER_ATTEND
 from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.records.fields import checked
-from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.run import RunRecord, config_hash
 from diffattn.lab.records.stored_runs import runs_folder
 from diffattn.lab.records.study_results import RESULTS
 from diffattn.lab.report.page.committed import RECALL, TEXT
@@ -98,6 +98,11 @@ def members_of(name, config, runs):
 def read_any(name):
     """The study as the report reads it."""
     return READERS.get(name, read_study)(PUBLISHED_STUDIES / name)
+
+
+def test_hashes_know_older_names():
+    for old, new in OLD_NAMES.items():
+        assert config_hash({"attention_type": old}) == config_hash({"attention_type": new})
 
 
 @pytest.mark.parametrize("name", [*OF_TEXT, *READERS])

@@ -14,7 +14,6 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, short
 from diffattn.files.io import read_json, write_json
-from diffattn.models.config.attention_types import OLD_NAMES
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("diffattn", "torch", "transformers", "accelerate", "tokenizers", "numpy")
@@ -73,13 +72,9 @@ def require_schema(value: Any, path: Path, expected: int = SCHEMA_VERSION) -> No
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """First 16 hex digits of the SHA-256 of a resolved config, independent of key order.
-
-    Attention types have their oldest names in it: a record stays recognised.
-    """
+    """First 16 hex digits of the SHA-256 of a resolved config, independent of key order."""
     text = json.dumps(config, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    for old, new in OLD_NAMES.items():
-        text = text.replace(f'"{new}"', f'"{old}"')
+    text = text.replace('"gated_head"', '"diff_v2_gate"')  # the name that first records have
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
