@@ -63,6 +63,7 @@ OF_THE_ROOT = {"lab.evaluation": {"protocol", "metrics"}, "lab.report": {"page",
 """What wings may import of the folder they are in."""
 TORCH_ONLY = {"ops", "layers"}
 WITHOUT_TORCH = {"lab.records", "lab.report", "lab.stats", "files"}
+ONE_FILE = "remote_code/modeling_diff_transformer.py"
 KERNELS = ("ops/triton/", "ops/hopper/")
 LINES_OF_SOURCE = 69_500
 BACKENDS = {"reference", "chunked", "composed", "flex", "decode"}
@@ -249,12 +250,12 @@ def test_the_wheel_holds_no_tools():
 
 
 def test_files_are_short():
-    """400 lines, Triton kernels 500; the tests too."""
+    """400 lines, Triton kernels and the model that is copied as one file 500; the tests too."""
     long = {}
     for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py"), *TOOLS.rglob("*.py")]:
         name = path.relative_to(ROOT).as_posix()
         num_lines = len(path.read_text(encoding="utf-8").splitlines())
-        if num_lines > (500 if any(folder in name for folder in KERNELS) else 400):
+        if num_lines > (500 if any(part in name for part in (*KERNELS, ONE_FILE)) else 400):
             long[name] = num_lines
     assert not long
 

@@ -181,8 +181,7 @@ class DiffTransformerAttention(nn.Module):
             self.add_module(f"{name}_norm", norm)
         self.v_proj = nn.Linear(hidden, config.num_kv_heads * self.value_dim, bias=bias)
         if facts["lam"] == "token":
-            per_head = width if self.kind == "gated_element" else 1
-            rows = config.num_heads * per_head
+            rows = config.num_heads * (width if self.kind == "gated_element" else 1)
             self.lambda_proj = nn.Linear(hidden, rows, bias=config.lambda_bias)
         self.o_proj = nn.Linear(config.num_heads * self.value_dim, hidden, bias=False)
         normed = facts["head_norm"] if config.head_norm is None else config.head_norm
