@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab.records": {"files"},
     "lab.stats": set(),
     "lab.testing": {"ops"},
+    "lab.layer_check": {"layers", "ops"},
     "lab.inference": {"lab.data", "lab.records", *LIBRARY},
     "lab.training": BELOW_RUNNERS,
     "lab.evaluation": BELOW_RUNNERS,
@@ -40,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab.report": {"lab.records", "lab.stats", "lab.catalog", "files"},  # of it models alone
     "lab.cli": {
         "lab.studies", "lab.inspection", "lab.catalog", "lab.report", "lab.testing",
+        "lab.layer_check",
         *RUNNERS, *BELOW_RUNNERS,
     },
 }  # fmt: skip

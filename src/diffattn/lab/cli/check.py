@@ -8,8 +8,15 @@ import typer
 
 def check(
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    layer: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="compare a layer of yours with the published one"),
+    ] = None,
 ) -> None:
-    """Show which backends run here, and why others do not."""
+    """Check which backends run here, or a layer of yours for known mistakes."""
+    if layer is not None:
+        _check_layer(layer, json_)
+        return
     from diffattn.lab.benchmark import backends_here
     from diffattn.lab.records.run import hardware, package_versions
 
@@ -37,6 +44,39 @@ def check(
                 f"{gpu['auto']}"
             )
     if any(row["wrong"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _check_layer(path: str, json_: bool) -> None:
+    from dataclasses import asdict
+
+    from diffattn.lab.layer_check.calling import load_layer
+    from diffattn.lab.layer_check.compare import check_layer
+
+    report = check_layer(load_layer(path))
+    if json_:
+        facts = asdict(report) | {"right": report.right}
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(
+            f"{report.made}: {report.attention_type}, {report.num_heads} heads, queries of "
+            f"{report.head_dim}, values of {report.value_dim}, layout: {report.layout}."
+        )
+        for name, text in report.mistakes.items():
+            typer.echo(f"{name}: {text}")
+        if not report.explained:
+            typer.echo(
+                f"No formula gives its output: off by {report.difference:.1e} from the published "
+                f"one, by {report.remaining:.1e} from the nearest with known mistakes."
+            )
+        elif report.right:
+            typer.echo(f"Right: off by {report.difference:.1e}, which is rounding.")
+        else:
+            typer.echo(
+                f"Off by {report.difference:.1e} from the published formula, by "
+                f"{report.remaining:.1e} with these mistakes planted."
+            )
+    if not report.right:
         raise typer.Exit(1)
 
 

@@ -1,0 +1,1 @@
+"""Compare a user's attention layer with the published formula, and name known mistakes."""

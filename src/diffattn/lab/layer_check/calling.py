@@ -1,0 +1,181 @@
+"""Make a user's layer and call it, by the names of its arguments."""
+
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.errors import ConfigError, did_you_mean, first_line
+from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.ops.inputs.rotary import rotary_embedding
+
+HIDDEN, HEADS, LAYER, TOKENS = 64, 4, 2, 9
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "hidden": (
+        "hidden_size", "embed_dim", "d_model", "dim", "dim_model", "embedding_dim", "n_embd",
+        "in_channels", "d_in", "dmodel", "model_dim",
+    ),
+    "heads": ("num_heads", "n_heads", "n_head", "heads", "head_nums", "nhead", "h", "h_head"),
+    "width": ("head_dim", "d_head", "dim_head", "head_size", "d", "d_k"),
+    "layer": ("layer_idx", "depth", "layer_id", "layer_index", "layer", "l"),
+    "lambda_init": ("lambda_init", "λinit", "lambda_start", "init_lambda"),
+    "rank": ("shared_rank", "rank", "r"),
+    "dropout": ("dropout", "attn_drop", "proj_drop", "dropout_rate", "p"),
+    "length": ("max_seq_len", "block_size", "context_length", "seq_len", "max_len"),
+}  # fmt: skip
+_VALUES = {
+    "hidden": HIDDEN, "heads": HEADS, "width": HIDDEN // HEADS // 2, "layer": LAYER,
+    "lambda_init": lambda_init(LAYER), "rank": 3, "dropout": 0.0, "length": 16,
+}  # fmt: skip
+_MEANING = {name: meaning for meaning, names in _ARGUMENTS.items() for name in names}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserLayer:
+    """A layer as its author starts it, and how it was made."""
+
+    layer: nn.Module
+    made: str
+    """The call that made it, or ``"as it is"``."""
+    given: tuple[str, ...]
+    """What was given to the constructor: ``layer``, ``lambda_init`` and so on."""
+
+
+def load_layer(path: str) -> UserLayer:
+    """Make the layer that ``module:name`` names: a class, a function that returns one, or a layer.
+
+    Arguments without a default are given by their names, and so are those of depth and λ_init.
+
+    Raises:
+        ConfigError: The name leads to nothing, or an argument's meaning is unknown.
+    """
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"--layer: must be MODULE:NAME, got {path!r}.")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name.removesuffix(".py"))
+    except Exception as error:
+        raise ConfigError(
+            f"--layer: cannot import {module_name}: {type(error).__name__}: {first_line(error)}."
+        ) from error
+    finally:
+        sys.path.pop(0)
+    target = getattr(module, name, None)
+    if target is None:
+        raise ConfigError(
+            f"--layer: {module_name} has no {name!r}.{did_you_mean(name, vars(module))}"
+        )
+    if isinstance(target, nn.Module):
+        return UserLayer(layer=deepcopy(target).float().eval(), made=f"{name} as it is", given=())
+    if not callable(target):
+        raise ConfigError(
+            f"--layer: {name} must be a class, a function or a layer, got {type(target).__name__}."
+        )
+    return _make(name, target)
+
+
+def _make(name: str, target: Callable[..., Any]) -> UserLayer:
+    arguments: dict[str, Any] = {}
+    given = []
+    for parameter in inspect.signature(target).parameters.values():
+        meaning = _MEANING.get(parameter.name.lower())
+        required = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
+        )  # fmt: skip
+        if meaning is None and required:
+            raise ConfigError(
+                f"--layer: {name} needs {parameter.name!r}, which no rule fills: name a function "
+                "without arguments that returns the layer."
+            )
+        if meaning is not None and (required or meaning in ("layer", "lambda_init", "dropout")):
+            arguments[parameter.name] = _VALUES[meaning]
+            given.append(meaning)
+    shown = ", ".join(f"{key}={value:.4g}" for key, value in arguments.items())
+    torch.manual_seed(0)
+    try:
+        layer = target(**arguments)
+    except Exception as error:
+        raise ConfigError(
+            f"--layer: {name}({shown}) raises {type(error).__name__}: {first_line(error)}."
+        ) from error
+    if not isinstance(layer, nn.Module):
+        raise ConfigError(
+            f"--layer: {name}({shown}) must return a torch.nn.Module, got {type(layer).__name__}."
+        )
+    return UserLayer(layer=layer.float().eval(), made=f"{name}({shown})", given=tuple(given))
+
+
+def call_layer(layer: nn.Module, x: Tensor, width: int, mask: str = "none") -> Tensor:
+    """Output ``[B, T, hidden]`` of the layer for ``x``.
+
+    Args:
+        layer: Called as ``layer(x)``; arguments for queries, keys and values all get ``x``, those
+            for rotary positions cos and sin.
+        x: ``[B, T, hidden]``.
+        width: D, of rotary positions.
+        mask: A key of :data:`MASKS`.
+
+    Raises:
+        ConfigError: The forward needs something else, fails, or returns another shape.
+    """
+    where = type(layer).__name__
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for parameter in inspect.signature(layer.forward).parameters.values():
+        name, required = parameter.name, parameter.default is parameter.empty
+        if "mask" in name and (required or mask != "none"):
+            keywords[name] = MASKS[mask if mask != "none" else "−∞ where hidden"](x.shape[1])
+        elif name in ("rel_pos", "position_embeddings", "rotary", "cos_sin"):
+            tables = rotary_embedding(torch.arange(x.shape[1])[None], head_dim=width)
+            # The original code turns pairs of channels by one column each, others by two.
+            keywords[name] = [t[0, :, : width // 2] if name == "rel_pos" else t for t in tables]
+        elif required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD and len(positional) < 3:
+            positional.append(x)
+        elif required and parameter.kind not in (
+            parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
+        ):  # fmt: skip
+            raise ConfigError(f"{where}.forward: needs {name!r}, which no rule fills.")
+    try:
+        out = layer(*positional, **keywords)
+    except Exception as error:
+        raise ConfigError(
+            f"{where}.forward: must take x of shape {list(x.shape)}, raises "
+            f"{type(error).__name__}: {first_line(error)}."
+        ) from error
+    out = out[0] if isinstance(out, tuple) else out
+    if not isinstance(out, Tensor) or out.shape != x.shape:
+        got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ConfigError(f"{where}.forward: must return {list(x.shape)}, got {got}.")
+    return out
+
+
+def number_of_heads(layer: nn.Module) -> int | None:
+    """The layer's attribute for the number of its heads."""
+    values = (getattr(layer, name, None) for name in _ARGUMENTS["heads"])
+    return next((value for value in values if isinstance(value, int)), None)
+
+
+def takes_mask(layer: nn.Module) -> bool:
+    """Whether the forward has an argument for a mask."""
+    return any("mask" in name for name in inspect.signature(layer.forward).parameters)
+
+
+def _additive(tokens: int) -> Tensor:
+    return torch.full((tokens, tokens), -math.inf).triu(1)
+
+
+MASKS: dict[str, Callable[[int], Tensor]] = {
+    "−∞ where hidden": _additive,
+    "True where seen": lambda tokens: torch.ones(tokens, tokens, dtype=torch.bool).tril(),
+    "True where hidden": lambda tokens: torch.ones(tokens, tokens, dtype=torch.bool).triu(1),
+}
+"""Causal masks ``[T, T]`` in the conventions that layers use."""

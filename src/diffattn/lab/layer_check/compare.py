@@ -1,0 +1,288 @@
+"""Compare a layer with the published formula, and name the mistakes that explain its output."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from diffattn.lab.layer_check.calling import (
+    LAYER,
+    MASKS,
+    TOKENS,
+    UserLayer,
+    call_layer,
+    number_of_heads,
+    takes_mask,
+)
+from diffattn.lab.layer_check.formula import Formula, LayerWeights, Pairs, Positions, attend
+from diffattn.lab.layer_check.mistakes import FACTS, PLANTED, Mistake
+from diffattn.lab.layer_check.weights import LAMBDA_NAME, read_weights
+from diffattn.layers.lambda_vectors import LAMBDA_STD
+from diffattn.ops.inputs.lambda_param import lambda_init
+
+MOST_TOGETHER = 3
+"""Mistakes that are planted at once."""
+_ULPS = 64
+"""Roundings of float32 on the longest way to one value: a product of 64 terms."""
+
+
+class Start(NamedTuple):
+    """A λ_init that a layer may have, and the mistake if it has it."""
+
+    value: float
+    mistake: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerReport:
+    """The verdict on one layer."""
+
+    made: str
+    attention_type: str
+    num_heads: int
+    head_dim: int
+    value_dim: int
+    layout: str
+    """Order of rows, positions and mask: choices that are right either way."""
+    explained: bool
+    """The formula, with the mistakes below, gives the layer's output to rounding."""
+    difference: float
+    """Largest difference from the published formula, over the layer's largest output."""
+    remaining: float
+    """The same of the nearest formula."""
+    mistakes: dict[str, str]
+
+    @property
+    def right(self) -> bool:
+        """The layer computes the published formula and starts as published."""
+        return self.explained and not self.mistakes
+
+
+def check_layer(user: UserLayer) -> LayerReport:
+    """Compare a layer with the published formula on the same weights.
+
+    The weights are drawn anew, so that every step shows in the output. Mistakes are planted in the
+    formula, alone and together, until it gives the layer's output.
+
+    Raises:
+        ConfigError: The layer cannot be read or called.
+    """
+    heads = number_of_heads(user.layer)
+    mistakes = _facts_of_start(user, read_weights(user.layer, heads))
+    layer = _draw_anew(user.layer)
+    weights = read_weights(layer, heads)
+    hidden = weights.matrices["q"].shape[1]
+    x = torch.randn(2, TOKENS, hidden, generator=torch.Generator().manual_seed(1))
+    mask = _causal_mask(layer, x, weights.head_dim)
+    actual = call_layer(layer, x, weights.head_dim, mask or "none")
+    mistakes |= _facts_of_gradient(layer, actual)
+    actual, x = actual.detach().double(), x.double()
+    starts = _starts(user, weights)
+    remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
+    plain = (_difference(actual, attend(weights, f, x)) for f in _layouts(weights, starts[0].value))
+    explained = remaining <= _rounding(weights, formula, x)
+    if explained:
+        mistakes = planted | mistakes
+    elif mask is None:
+        mistakes["not_causal"] = "A token's output depends on later tokens."
+    return LayerReport(
+        made=user.made, attention_type=weights.attention_type, num_heads=weights.num_heads,
+        head_dim=weights.head_dim, value_dim=weights.value_dim, explained=explained,
+        layout=_describe(formula, mask) if explained else "unknown", difference=min(plain),
+        remaining=remaining, mistakes=mistakes,
+    )  # fmt: skip
+
+
+def _draw_anew(layer: nn.Module) -> nn.Module:
+    """A copy in which no step hides: no zeros, no ones, and λ away from λ_init."""
+    layer, generator = deepcopy(layer), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim > 1 and "vector" not in name and not _is_vector(name):
+                drawn = drawn * parameter.shape[-1] ** -0.5
+            elif parameter.numel() > 1 and _is_vector(name):
+                drawn = drawn * (parameter.shape[-1] ** -0.25)
+            else:
+                drawn = 0.5 + 0.1 * drawn
+            parameter.copy_(drawn)
+    return layer
+
+
+def _is_vector(name: str) -> bool:
+    return bool(LAMBDA_NAME.search(name.lower())) and "proj" not in name
+
+
+def _causal_mask(layer: nn.Module, x: Tensor, width: int) -> str | None:
+    """The first way to call the layer, with no mask or with one, in which it is causal."""
+    later = x.clone()
+    later[:, -1] += 1.0
+    for mask in ("none", *(MASKS if takes_mask(layer) else ())):
+        with torch.no_grad():
+            before, after = (call_layer(layer, y, width, mask) for y in (x, later))
+        rounding = _ULPS * torch.finfo(before.dtype).eps * before.abs().max()
+        if (before - after)[:, :-1].abs().max() <= rounding:
+            return mask
+    return None
+
+
+def _starts(user: UserLayer, weights: LayerWeights) -> list[Start]:
+    """The λ_init that the layer should have, then those that it may have."""
+    if weights.attention_type == "diff_v2":
+        return [Start(0.0, {})]
+    value = getattr(user.layer, "lambda_init", None)
+    number = float(value) if isinstance(value, float | Tensor) else None
+    right = lambda_init(LAYER)
+    if {"layer", "lambda_init"} & set(user.given):
+        others = {lambda_init(LAYER + 1), lambda_init(LAYER - 1), 0.8, number or 0.8} - {right}
+        depth = "lambda_init_depth"
+        return [Start(right, {})] + [
+            Start(v, {depth: FACTS[depth].format(value=v, index=LAYER, right=right)})
+            for v in sorted(others)
+        ]
+    values = [0.8, 0.5, lambda_init(0)] if number is None else [number]
+    schedule = {lambda_init(layer) for layer in range(48)}
+    constant = "lambda_init_constant"
+    return [
+        Start(v, {} if v in schedule else {constant: FACTS[constant].format(value=v)})
+        for v in values
+    ]
+
+
+def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
+    """The published formula in every order of rows and positions that is right."""
+    v2 = weights.attention_type == "diff_v2"
+    base = Formula(lambda_init=start, norm_over="nothing" if v2 else "head", factor=not v2)
+    lams = ["exp"]
+    if len(weights.lambdas) == 1:
+        lams = ["number", "number_and_start", "exp_number", "sigmoid_number"]
+    rows: list[tuple[Pairs, Pairs, Pairs]] = [("adjacent",) * 3, ("split", "adjacent", "adjacent")]
+    if not v2:
+        rows = [("adjacent",) * 3, ("split", "split", "adjacent"), ("split",) * 3]
+    rotary: tuple[Positions, ...] = ("none", "halves", "interleaved")
+    for lam, positions, (queries, keys, values) in product(lams, rotary, rows):
+        formula = replace(
+            base, lam=lam, positions=positions, query_pairs=queries, key_pairs=keys,
+            value_halves=values,
+        )  # fmt: skip
+        if _fits(weights, formula):
+            yield formula
+
+
+def _explain(
+    weights: LayerWeights, actual: Tensor, x: Tensor, starts: list[Start], leaks: bool
+) -> tuple[float, Formula, dict[str, str]]:
+    """The formula with the fewest mistakes that gives the output, or else the nearest."""
+    known = [
+        mistake
+        for mistake in PLANTED
+        if weights.attention_type in mistake.attention_types
+        and (leaks or not mistake.leaks)
+        and not (len(weights.lambdas) == 1 and "lam" in mistake.changes)
+    ]
+    best = (float("inf"), Formula(), dict[str, str]())
+    for total in range(MOST_TOGETHER + 1):
+        for start in starts:
+            together = total - len(start.mistake)
+            for planted in combinations(known, together) if together >= 0 else ():
+                if leaks and not any(mistake.leaks for mistake in planted):
+                    continue
+                for formula in _planted(weights, planted, start.value):
+                    difference = _difference(actual, attend(weights, formula, x))
+                    if difference < best[0]:
+                        texts = {mistake.name: mistake.text for mistake in planted}
+                        best = (difference, formula, texts | start.mistake)
+        if best[0] <= _rounding(weights, best[1], x):
+            break
+    return best
+
+
+def _planted(
+    weights: LayerWeights, planted: tuple[Mistake, ...], start: float
+) -> Iterator[Formula]:
+    """Every layout of the formula with these mistakes, each in a step of its own."""
+    steps = [step for mistake in planted for step in mistake.changes]
+    if len(set(steps)) < len(steps):
+        return
+    changes = {step: value for mistake in planted for step, value in mistake.changes.items()}
+    made = set()
+    for layout in _layouts(weights, start):
+        formula = replace(layout, **changes)
+        if formula not in made and _fits(weights, formula):
+            made.add(formula)
+            yield formula
+
+
+def _fits(weights: LayerWeights, formula: Formula) -> bool:
+    """Whether the norm's scale has the size that this formula needs."""
+    heads = weights.num_heads * weights.value_dim
+    sizes = {"head": {weights.value_dim, heads}, "heads": {heads}, "nothing": set[int]()}
+    sizes |= {"tokens": sizes["head"], "output": {weights.matrices["o"].shape[0]}}
+    fitting = sizes[formula.norm_over]
+    return weights.norm is None or not fitting or weights.norm.numel() in fitting
+
+
+def _difference(actual: Tensor, formula: Tensor) -> float:
+    """Largest difference over the largest output; infinite for another or no number."""
+    difference = float((actual - formula).abs().max() / actual.abs().max())
+    return difference if difference == difference else float("inf")
+
+
+def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
+    """How far float32 and another eps of the norm, of at most 1e-5, can move the output."""
+    generator = torch.Generator().manual_seed(2)
+
+    def nudge(tensor: Tensor) -> Tensor:
+        steps = 2 * torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype) - 1
+        return tensor * (1 + _ULPS * torch.finfo(torch.float32).eps * steps)
+
+    exact = attend(weights, formula, x)
+    nudged = replace(
+        weights, matrices={role: nudge(tensor) for role, tensor in weights.matrices.items()}
+    )
+    moved = _difference(exact, attend(nudged, formula, nudge(x)))
+    return 2 * (moved + _difference(exact, attend(weights, replace(formula, eps=0.0), x)))
+
+
+def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
+    """Mistakes that the shapes and the first values of the parameters show."""
+    facts: dict[str, str] = {}
+    vectors = weights.lambdas
+    queries, hidden = weights.matrices["q"].shape
+    if len(vectors) == 4 and not any(vector.any() for vector in vectors):
+        facts["zero_vectors"] = FACTS["zero_vectors"]
+    elif len(vectors) == 4 and (std := float(torch.stack(vectors).std())) > 2 * LAMBDA_STD:
+        facts["wide_start"] = FACTS["wide_start"].format(value=std)
+    elif len(vectors) == 1:
+        facts["lambda_is_a_number"] = FACTS["lambda_is_a_number"]
+    if weights.attention_type != "diff_v2":
+        if weights.value_dim == weights.head_dim:
+            facts["narrow_values"] = FACTS["narrow_values"]
+        if queries == 2 * hidden and "width" not in user.given:
+            facts["heads_not_halved"] = FACTS["heads_not_halved"]
+    return facts
+
+
+def _facts_of_gradient(layer: nn.Module, out: Tensor) -> dict[str, str]:
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
+    parameters = [p for name, p in layer.named_parameters() if LAMBDA_NAME.search(name.lower())]
+    reached = [p for p in parameters if p.requires_grad]
+    if out.requires_grad and reached:
+        gradients = torch.autograd.grad(out, reached, weights, allow_unused=True)
+        if any(gradient is not None and gradient.any() for gradient in gradients):
+            return {}
+    return {"detached_lambda": FACTS["detached_lambda"]}
+
+
+def _describe(formula: Formula, mask: str | None) -> str:
+    pairs = {
+        "adjacent": "maps of head i in rows 2i and 2i + 1",
+        "split": "maps of head i in rows i and i + H",
+        "repeated": "",
+    }[formula.query_pairs]
+    positions = "no positions" if formula.positions == "none" else f"rotary {formula.positions}"
+    return ", ".join([pairs, positions] + ([f"mask: {mask}"] if mask not in (None, "none") else []))
