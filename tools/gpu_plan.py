@@ -12,7 +12,7 @@ from diffattn.lab.benchmark.contender_names import contender_names
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.records.run import RunRecord
 from diffattn.models.config.known_names import check_known
-from diffattn.ops.inputs.kernel_support import OPT_IN
+from diffattn.ops.inputs.kernel_support import VARIABLE as KERNELS
 from tools.outcomes import CHOICE, VARIABLE, read_outcomes
 from tools.stages import Stage
 
@@ -197,7 +197,7 @@ class _Plan:
                 title="the study for leases, as far as there is time",
                 limit_seconds=LONGEST_STAGE,
                 commands=(_lease(self.full, self.root, self.out),),
-                environment={OPT_IN: "0"},  # what it finds should not rest on untested kernels
+                environment={KERNELS: "0"},  # what it finds should not rest on untested kernels
                 fills=True,
             ),
         ]
@@ -244,7 +244,7 @@ def _adapted(stage: Stage, *, full: bool, device: str, root: Path) -> Stage:
     shared = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     if VARIABLE not in stage.environment:
         # No record says yet that kernels passed on this GPU, so `auto` would leave them alone.
-        shared[OPT_IN] = "1"
+        shared[KERNELS] = "1"
     stage = replace(
         stage,
         environment={**shared, **stage.environment},

@@ -1,6 +1,7 @@
 """The capability table: what it lists, what it chooses, and how it refuses."""
 
 import re
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -116,6 +117,7 @@ def test_auto_decodes_on_a_gpu_only_what_the_kernel_takes(facts_of_call, chosen,
     assert backends.resolve(OP, "auto", facts(**H100, **facts_of_call)) == chosen
 
 
+HOPPER_WIDTHS = ((64, 128), (128, 256), (64, 64))
 H100 = {"device": "cuda", "dtype": torch.bfloat16, "head_dim": 64, "value_dim": 128,
         "capability": (9, 0)}  # fmt: skip
 
@@ -136,7 +138,8 @@ def on_gpus(monkeypatch):
                 for row in backends.table(op)
             ]  # fmt: skip
             monkeypatch.setitem(backends._TABLE, op, tuple(rows))
-        monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+        monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
+        monkeypatch.setattr(kernel_support, "_WARNED", set())
         monkeypatch.setattr(kernel_support, "TESTED", {(9, 0): ("3.7",)} if verified else {})
         monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
 
@@ -147,23 +150,61 @@ def on_gpus(monkeypatch):
     ("verified", "capability", "chosen"),
     [
         (True, (9, 0), "triton"),
-        (True, (8, 0), "composed"),  # of another family there is no record
-        (False, (9, 0), "composed"),
+        (True, (8, 0), "untested"),  # of another family there is no record
+        (False, (9, 0), "untested"),
+        (False, (12, 0), "untested"),
         (True, (7, 5), "composed"),
         (True, None, "composed"),
     ],
 )
-def test_auto_waits_for_a_record_of_the_device(verified, capability, chosen, on_gpus, monkeypatch):
+def test_auto_takes_kernels_on_every_new_gpu_and_warns_once_of_an_untested_one(
+    verified, capability, chosen, on_gpus, monkeypatch
+):
     on_gpus(verified=verified)
     inputs = facts(**H100 | {"capability": capability, "num_queries": 100, "num_keys": 100})
-    assert backends.resolve(OP, "auto", inputs) == chosen
     few = replace(inputs, num_queries=1)
-    assert backends.resolve(OP, "auto", few) == (
-        "triton_decode" if chosen == "triton" else "decode"
+    kernels = ("composed", "decode") if chosen == "composed" else ("triton", "triton_decode")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert backends.resolve(OP, "auto", inputs) == kernels[0]
+            assert backends.resolve(OP, "auto", few) == kernels[1]
+    if chosen != "untested":
+        assert not caught
+        return
+    (warning,) = caught
+    dotted = ".".join(map(str, capability))
+    assert str(warning.message).startswith(
+        f"diffattn: auto chooses the Triton kernels: they were not tested on compute capability "
+        f"{dotted}. 'diffattn check' compares them"
     )
-    monkeypatch.setenv(kernel_support.OPT_IN, "1")
-    able = capability is not None and capability >= (8, 0)
-    assert backends.resolve(OP, "auto", inputs) == ("triton" if able else "composed")
+    monkeypatch.setenv(kernel_support.VARIABLE, "0")
+    assert backends.resolve(OP, "auto", inputs) == "composed"
+    monkeypatch.setenv(kernel_support.VARIABLE, "1")
+    monkeypatch.setattr(kernel_support, "_WARNED", set())
+    assert backends.resolve(OP, "auto", inputs) == "triton"  # a warning would fail the test
+
+
+@pytest.mark.parametrize(
+    ("changes", "chosen"),
+    [
+        ({}, "hopper"),
+        ({"head_dim": 128, "value_dim": 256}, "hopper"),
+        ({"value_dim": 64}, "hopper"),
+        ({"head_dim": 128, "value_dim": 128}, "triton"),  # never run
+        ({"at_most_causal": False}, "triton"),
+        ({"num_queries": 511}, "triton"),
+        ({"dtype": torch.float32}, "composed"),
+        ({"capability": (8, 0)}, "triton"),
+    ],
+)
+def test_auto_takes_the_hopper_kernel_where_it_was_right(changes, chosen, on_gpus, monkeypatch):
+    on_gpus(verified=True)
+    monkeypatch.setenv(kernel_support.VARIABLE, "1")
+    inputs = facts(**H100 | {"num_queries": 512, "num_keys": 512} | changes)
+    assert backends.resolve(OP, "auto", inputs) in (chosen, "triton")
+    monkeypatch.setattr(kernel_support, "HOPPER_TESTED", {"3.7": HOPPER_WIDTHS})
+    assert backends.resolve(OP, "auto", inputs) == chosen
 
 
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])

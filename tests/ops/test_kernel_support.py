@@ -44,17 +44,17 @@ def test_a_blocked_package_is_not_installed(module, name, error, monkeypatch):
 
 
 def test_compiled_code_asks_as_auto_does_without_a_warning(monkeypatch):
-    monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+    monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
     monkeypatch.setattr(kernel_support, "TESTED", {(9, 0): ("3.7",)})
     monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
     monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
 
     @torch.compile(fullgraph=True, backend="eager")
     def asked(x):
-        reasons = [kernel_support.unverified(chip) is None for chip in ((9, 0), (8, 0))]
+        reasons = [kernel_support.takes_kernels(chip) for chip in ((9, 0), (8, 0))]
         return x, *reasons, kernel_support.available()
 
-    assert asked(torch.ones(())) == (1, True, False, None)
+    assert asked(torch.ones(())) == (1, True, True, None)
 
 
 def test_cpu_tensors_need_the_interpreter(monkeypatch):
@@ -121,14 +121,12 @@ def test_the_capability_is_that_of_the_tensors_device_and_asked_once(monkeypatch
     ],
 )
 def test_kernels_wait_for_tests_on_their_device(tested, capability, reason, monkeypatch):
-    monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+    monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
     monkeypatch.setattr(kernel_support, "TESTED", tested)
     monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
-    assert kernel_support.unverified(capability) == reason
+    assert kernel_support.untested(capability) == reason
     if capability is not None:
         assert kernel_support.passed_tests(capability) == (reason is None)
-    monkeypatch.setenv(kernel_support.OPT_IN, "1")
-    assert kernel_support.unverified(capability) is None
 
 
 def test_without_triton_any_tested_version_counts(monkeypatch):

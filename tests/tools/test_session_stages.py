@@ -11,7 +11,7 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import write_json
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, BenchRun
-from diffattn.ops.inputs.kernel_support import OPT_IN
+from diffattn.ops.inputs.kernel_support import VARIABLE
 from tools import gpu_plan, stages
 from tools.stages import Stage, choose, read_stage, refusal, run_stages
 
@@ -172,7 +172,7 @@ def test_the_plan_fits_its_session(scale, device, tmp_path):
 def test_kernels_are_opted_in_where_they_are_not_tested(tmp_path):
     """``auto`` leaves kernels without a record alone, and its tests expect that."""
     planned = gpu_plan.gpu_stages("full", "cuda", Path("/code"), tmp_path)
-    without = [s.name for s in planned if s.environment.get(OPT_IN) != "1"]
+    without = [s.name for s in planned if s.environment.get(VARIABLE) != "1"]
     assert without == ["correctness", "others", "hopper", "lease"]
 
 

@@ -101,7 +101,9 @@ def diff_attention(
     validate_values(where, q, k, v)
     lam = checked_lambda(where, q, lam)
     mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v, lam)
+    scale = checked_scale(where, scale, q)
+    at_most_causal = mask.at_most_causal and scale > 0
+    inputs = backends.describe(q, k, v, lam, at_most_causal=at_most_causal)
     name = backends.resolve(where, backend, inputs)
     if not (q.numel() and k.numel()):
         name = "reference"  # kernels differ on empty inputs; the definition does not

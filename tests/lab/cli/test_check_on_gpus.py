@@ -11,8 +11,8 @@ from diffattn.ops import attention as api
 from diffattn.ops.inputs import kernel_support
 
 NOT_TESTED = (
-    "auto does not choose the Triton kernels: they were not tested on compute capability 9.0{}. To "
-    "use them all the same, name backend 'triton', or set DIFFATTN_UNVERIFIED_KERNELS=1."
+    "auto chooses the Triton kernels: they were not tested on compute capability 9.0{}. "
+    "DIFFATTN_UNVERIFIED_KERNELS=0 does without them."
 )
 
 
@@ -21,7 +21,7 @@ def one_gpu(monkeypatch):
     """A machine with one GPU, on which nothing is run."""
 
     def build(capability, tested):
-        monkeypatch.delenv(kernel_support.OPT_IN, raising=False)
+        monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
         monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -67,12 +67,13 @@ def test_check_says_for_each_gpu_what_auto_does(capability, tested, message, one
     assert f"cuda:0, NVIDIA Fake, compute capability {dotted}: {gpu['auto']}" in shown
 
 
-def test_an_opt_in_is_not_called_tested(one_gpu, cli, monkeypatch):
+def test_check_says_that_untested_kernels_are_left_out(one_gpu, cli, monkeypatch):
     one_gpu((9, 0), {})
-    monkeypatch.setenv(kernel_support.OPT_IN, "1")
+    monkeypatch.setenv(kernel_support.VARIABLE, "0")
     (gpu,) = json.loads(cli("check", "--json").out)["gpus"]
     assert gpu["auto"] == (
-        "auto chooses the Triton kernels untested, because DIFFATTN_UNVERIFIED_KERNELS is set."
+        "auto does not choose the Triton kernels: they were not tested on compute capability 9.0, "
+        "and DIFFATTN_UNVERIFIED_KERNELS is 0."
     )
 
 

@@ -104,8 +104,8 @@ def no_device() -> Iterator[None]:
     if triton.knobs.runtime.interpret:
         raise BackendError("bench host: needs TRITON_INTERPRET unset, got 1.")
 
-    def as_on_a_gpu(*tensors: Tensor | None) -> Inputs:
-        facts = describe(*tensors)  # type: ignore[arg-type]
+    def as_on_a_gpu(*tensors: Any, **options: Any) -> Inputs:
+        facts = describe(*tensors, **options)
         return replace(facts, device="cuda", capability=(9, 0), elsewhere=True)
 
     driver = triton.runtime.driver

@@ -20,7 +20,7 @@ from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRun
 from diffattn.lab.records.run import config_hash, git_state, hardware, package_versions
 from diffattn.models.memory import require_memory
-from diffattn.ops.inputs.kernel_support import OPT_IN
+from diffattn.ops.inputs.kernel_support import VARIABLE
 
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[int], None]
@@ -121,8 +121,8 @@ def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
         machine |= {"gpu_bytes": properties.total_memory}
     source = source_hash()
     identity = {"source": source, "versions": versions, "hardware": machine, "settings": settings}
-    if os.environ.get(OPT_IN):  # then auto takes other kernels
-        identity[OPT_IN] = os.environ[OPT_IN]
+    if os.environ.get(VARIABLE):  # then auto takes other kernels
+        identity[VARIABLE] = os.environ[VARIABLE]
     return BenchRun(
         name=f"{device}-{config_hash(identity)[:8]}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),

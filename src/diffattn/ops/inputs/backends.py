@@ -304,6 +304,7 @@ def _refusal(op: str, name: str, inputs: Inputs) -> str | None:
 
 
 _FEW_QUERIES = 8
+_HOPPER_QUERIES = 512  # below, its time on the host counts more
 _FEW_SCORES = 64 * 1024  # of one map, all heads and batch rows counted
 
 
@@ -312,18 +313,25 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
     Few queries hold no map worth saving: what counts is that K and V are read once. On a CPU a
     small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
-    form keeps memory flat at every length, where Triton's kernels cannot run, or never did. It is
-    exported, as a choice by length would narrow the lengths. Transforms look into the definition.
+    form keeps memory flat at every length, where Triton's kernels cannot run. It is exported, as a
+    choice by length would narrow the lengths. Transforms look into the definition.
     """
     import torch
 
     if inputs.any_length:
         return "reference" if inputs.transformed else "composed"
     kernels = inputs.device == "cuda" and inputs.dtype != torch.float32
-    if kernels and (inputs.elsewhere or kernel_support.unverified(inputs.capability) is None):
+    if kernels and (inputs.elsewhere or kernel_support.takes_kernels(inputs.capability)):
         # A packed row has as many queries as keys, a cache has more keys.
         few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
-        for name in ("triton_decode", "triton") if few else ("triton",):
+        hopper = (
+            inputs.capability == kernel_support.HOPPER_CAPABILITY
+            and inputs.at_most_causal
+            and inputs.num_queries >= _HOPPER_QUERIES
+            and kernel_support.takes_hopper(inputs.head_dim, inputs.value_dim)
+        )
+        names = ("triton_decode",) * few + ("hopper",) * hopper + ("triton",)
+        for name in names:
             if _refusal("diff_attention", name, inputs) is None:
                 return name
     if inputs.num_queries <= _FEW_QUERIES:

@@ -30,6 +30,8 @@ class Inputs:
     """Whether an input is part of a graph that will be differentiated."""
     transformed: bool = False
     """Whether ``torch.func`` transforms the call, or an input carries a forward-mode derivative."""
+    at_most_causal: bool = True
+    """Whether no key is hidden but by ``causal``, and the scale is above 0."""
     any_length: bool = False
     """Whether sizes are those of an example: the call is exported for others, too."""
     elsewhere: bool = False
@@ -37,7 +39,9 @@ class Inputs:
     has passed its tests."""
 
 
-def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inputs:
+def describe(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None, *, at_most_causal: bool = True
+) -> Inputs:
     """Read the facts a choice depends on off the tensors of one call."""
     import torch
 
@@ -61,6 +65,7 @@ def describe(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Inpu
         value_dim=v.shape[-1],
         capability=kernel_support.compute_capability(q.device),
         needs_gradient=differentiated and torch.is_grad_enabled(),
+        at_most_causal=at_most_causal,
         transformed=transformed(q, k, v, lam),
         # Dynamo, which strict export uses, shows a dynamic size as an integer like any other.
         any_length=any(isinstance(size, torch.SymInt) for size in sizes)

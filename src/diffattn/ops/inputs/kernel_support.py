@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,18 @@ HOPPER_CAPABILITY = (9, 0)
 HEAD_DIMS = (32, 64, 96, 128)
 DTYPES = ("bfloat16", "float16", "float32")
 MAX_DECODE_QUERIES = 16
-OPT_IN = "DIFFATTN_UNVERIFIED_KERNELS"
-"""Set to 1 in the environment, it lets ``auto`` choose kernels on GPUs that were not tested."""
+VARIABLE = "DIFFATTN_UNVERIFIED_KERNELS"
+"""In the environment, of GPUs on which the kernels were not tested: 0 keeps ``auto`` from choosing
+kernels there, 1 silences its warning."""
 TESTED: dict[tuple[int, int], tuple[str, ...]] = {(9, 0): ("3.6",)}
 """Compute capability to the minor versions of triton whose kernels passed all tests there. The runs
 are in ``docs/reference/verified_devices.md``."""
 _CAPABILITIES: dict[int, tuple[int, int]] = {}
 """By index of the device: asked on every call, and slow to ask."""
+HOPPER_TESTED = {"3.6": ((64, 128), (128, 256), (64, 64))}
+"""Minor version of triton to the head and value widths at which the Hopper kernel was right."""
+_WARNED: set[tuple[int, int]] = set()
+_FALSE = ("0", "false", "off", "no", "n")
 _TRUE = ("1", "true", "on", "yes", "y")
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
 """Read once, as Triton does where a kernel is defined."""
@@ -71,28 +77,58 @@ def auto_says(capability: tuple[int, int]) -> str:
         reason = f"needs compute capability {dotted(LEAST_CAPABILITY)} or above"
     if reason is not None:
         return f"auto cannot choose the Triton kernels: backend 'triton' {reason}."
-    reason = unverified(capability)
+    reason = untested(capability)
+    if reason is not None and _setting() in _FALSE:
+        return f"auto does not choose the Triton kernels: {reason}, and {VARIABLE} is 0."
     if reason is not None:
-        return (
-            f"auto does not choose the Triton kernels: {reason}. To use them all the same, name "
-            f"backend 'triton', or set {OPT_IN}=1."
-        )
-    if not passed_tests(capability):
-        return f"auto chooses the Triton kernels untested, because {OPT_IN} is set."
+        return f"auto chooses the Triton kernels: {reason}. {VARIABLE}=0 does without them."
     return (
         f"auto chooses the Triton kernels: all tests passed on compute capability "
         f"{dotted(capability)} under triton {minor_of(_INSTALLED)}."
     )
 
 
-def unverified(capability: tuple[int, int] | None) -> str | None:
-    """Why ``auto`` does not choose the kernels on a GPU of this capability, or ``None``.
+def takes_kernels(capability: tuple[int, int] | None) -> bool:
+    """Whether ``auto`` may choose the kernels on a GPU; the first time untested, with a warning."""
+    reason = untested(capability)
+    if reason is None or capability is None:
+        return reason is None
+    if capability < LEAST_CAPABILITY or _setting() in _FALSE:
+        return False
+    _warn_once(capability, reason)
+    return True
+
+
+def _setting() -> str:
+    return os.environ.get(VARIABLE, "").lower()
+
+
+def _warn_once(capability: tuple[int, int], reason: str) -> None:
+    import torch
+
+    if torch.compiler.is_compiling() or capability in _WARNED:
+        return
+    _WARNED.add(capability)
+    if _setting() not in _TRUE:
+        warnings.warn(
+            f"diffattn: auto chooses the Triton kernels: {reason}. 'diffattn check' compares them "
+            f"with the definition on this GPU. {VARIABLE}=1 silences this warning, 0 does without "
+            "them.",
+            stacklevel=2,
+        )
+
+
+def takes_hopper(head_dim: int, value_dim: int) -> bool:
+    """Whether the Hopper kernel was right at these widths under the installed triton."""
+    return (head_dim, value_dim) in HOPPER_TESTED.get(minor_of(_INSTALLED), ())
+
+
+def untested(capability: tuple[int, int] | None) -> str | None:
+    """Why the kernels count as untested on a GPU of this capability, or ``None``.
 
     A kernel that compiles may still be wrong. Only tests on such a GPU can tell, and only about the
     machine code that this minor version of triton makes.
     """
-    if os.environ.get(OPT_IN, "").lower() in _TRUE:
-        return None
     if capability is None:
         return "its compute capability is unknown"
     if passed_tests(capability):

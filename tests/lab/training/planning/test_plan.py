@@ -161,7 +161,7 @@ def test_a_kernel_without_a_record_is_planned_with_what_runs_in_its_place(monkey
     shown = [[note for note in notes(of) if "Attention" in note] for of in made.values()]
     assert shown[1] == []
     assert shown[0][0].startswith(
-        "Attention by triton needs DIFFATTN_UNVERIFIED_KERNELS=1 there; else composed runs, with "
+        "Attention by triton, untested there; under DIFFATTN_UNVERIFIED_KERNELS=0 composed runs, "
     )
 
 

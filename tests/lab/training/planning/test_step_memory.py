@@ -132,7 +132,7 @@ def test_two_layers_tell_what_all_of_them_need(attention_type, precision, checkp
 
 def test_the_backend_of_a_gpu_without_a_record_is_said(monkeypatch):
     """On a GPU that is here and has one, too: another machine is meant."""
-    monkeypatch.setenv(kernel_support.OPT_IN, "1")
+    monkeypatch.setenv(kernel_support.VARIABLE, "1")
     monkeypatch.setattr(kernel_support, "_CAPABILITIES", {None: (9, 0)})
     longer = replace(TRAIN, precision="bfloat16")
     chosen = functools.partial(

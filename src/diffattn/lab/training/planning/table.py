@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from diffattn.lab.training.planning.plan import Plan
 from diffattn.lab.training.planning.step_memory import PARTS
-from diffattn.ops.inputs.kernel_support import OPT_IN
+from diffattn.ops.inputs.kernel_support import VARIABLE
 
 _SHOWN = 0.01
 """Share of the memory below which a part is not worth a line."""
@@ -59,8 +59,8 @@ def notes(plan: Plan) -> list[str]:
     if plan.backend_untested is not None:
         slower = f", with {factor:.2f} times the operations" if factor and factor > 1 else ""
         sentences.append(
-            f"Attention by {plan.backend} needs {OPT_IN}=1 there; else {plan.backend_untested} "
-            f"runs{slower}."
+            f"Attention by {plan.backend}, untested there; under {VARIABLE}=0 "
+            f"{plan.backend_untested} runs{slower}."
         )
     elif factor and factor > 1:
         sentences.append(f"Attention by composed: {factor:.2f} times the operations.")
