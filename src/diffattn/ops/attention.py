@@ -99,11 +99,9 @@ def diff_attention(
     where = "diff_attention"
     validate_queries_keys(where, q, k)
     validate_values(where, q, k, v)
-    lam = checked_lambda(where, q, lam)
+    lam, scale = checked_lambda(where, q, lam), checked_scale(where, scale, q)
     mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-    scale = checked_scale(where, scale, q)
-    at_most_causal = mask.at_most_causal and scale > 0
-    inputs = backends.describe(q, k, v, lam, at_most_causal=at_most_causal)
+    inputs = backends.describe(q, k, v, lam, at_most_causal=mask.at_most_causal and scale > 0)
     name = backends.resolve(where, backend, inputs)
     if not (q.numel() and k.numel()):
         name = "reference"  # kernels differ on empty inputs; the definition does not
