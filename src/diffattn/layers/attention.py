@@ -34,6 +34,7 @@ class AttentionLayer(nn.Module):
 
     query_maps = 1
     key_maps = 1
+    group_ratio = 1
     value_width = 1
     normalises_heads = False
     operator: Callable[..., Tensor]
@@ -64,10 +65,12 @@ class AttentionLayer(nn.Module):
                 f"{where}: num_heads and head_dim must be 1 or more, "
                 f"got {num_heads} and {head_dim}."
             )
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_kv_heads < 1 or num_heads % num_kv_heads:
+        groups = num_heads // self.group_ratio
+        num_kv_heads = groups if num_kv_heads is None else num_kv_heads
+        if num_kv_heads < 1 or groups % num_kv_heads:
+            name = "num_heads" if groups == num_heads else "num_heads / group_ratio"
             raise ConfigError(
-                f"{where}: num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}."
+                f"{where}: num_kv_heads must divide {name} = {groups}, got {num_kv_heads}."
             )
         self.hidden_size = hidden_size
         self.num_heads = num_heads
@@ -94,7 +97,7 @@ class AttentionLayer(nn.Module):
             )
 
     def _make_query_key_projections(self) -> None:
-        queries = self.num_heads * self.query_maps * self.head_dim
+        queries = self.num_heads // self.group_ratio * self.query_maps * self.head_dim
         keys = self.num_kv_heads * self.key_maps * self.head_dim
         self.q_proj = nn.Linear(self.hidden_size, queries, bias=self.qkv_bias)
         self.k_proj = nn.Linear(self.hidden_size, keys, bias=self.qkv_bias)

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from diffattn.errors import ConfigError
 from diffattn.layers.attention import AttentionLayer
 from diffattn.layers.lambda_vectors import LambdaVectors
 from diffattn.ops.attention import diff_attention
@@ -70,3 +71,38 @@ class DiffAttention(AttentionLayer):
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """λ of the layer, the same for every token."""
         return (self.lam(),)
+
+
+class GroupedDiffAttention(DiffAttention):
+    r"""V1 whose subtracted map is shared by a group of R added maps.
+
+    .. math:: O_{g,r} = (\mathrm{softmax}(s Q_{g,r} K_1^\top) -
+              \lambda\,\mathrm{softmax}(s Q_{g,R+1} K_2^\top)) V
+
+    A group has R + 1 queries, the subtracted one last, and all its maps read one key/value head.
+    λ, the norm of every output head and its factor are V1's.
+
+    Source: arXiv:2510.06949v1, Grouped Differential Attention.
+
+    Args:
+        hidden_size: Width of the residual stream, in channels.
+        num_heads: H, added maps and output heads.
+        head_dim: D, width of one query or key; values are 2D wide.
+        group_ratio: R, added maps per subtracted map; divides ``num_heads``. 1 is V1.
+        **options: Keyword arguments of :class:`DiffAttention`; ``num_kv_heads`` divides H / R, the
+            default.
+
+    Raises:
+        ConfigError: ``group_ratio`` does not divide ``num_heads``, or as for every layer.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, head_dim: int, *, group_ratio: int, **options: Any
+    ) -> None:
+        if group_ratio < 1 or num_heads % group_ratio:
+            raise ConfigError(
+                f"GroupedDiffAttention: group_ratio must divide num_heads = {num_heads}, "
+                f"got {group_ratio}."
+            )
+        self.group_ratio, self.query_maps = group_ratio, group_ratio + 1
+        super().__init__(hidden_size, num_heads, head_dim, **options)

@@ -22,9 +22,7 @@ def _matrix_parameters(config: ModelSettings) -> int:
         low = 2 * config.shared_rank * (hidden + width)
         count += (heads + kv_heads) * (hidden * width + low)
     else:
-        count += (
-            hidden * width * (heads * facts.query_projections + kv_heads * facts.key_projections)
-        )
+        count += hidden * width * (config.num_projected_queries + kv_heads * facts.key_projections)
     return count + config.lambda_rows * hidden
 
 
@@ -33,11 +31,11 @@ def _other_parameters(config: ModelSettings) -> int:
     facts = config.attention
     count = 4 * config.head_dim if facts.lambda_vectors else 0
     if config.qkv_bias and facts.query_projections:
-        queries, keys = (
-            (1, 1) if facts.low_rank_maps else (facts.query_projections, facts.key_projections)
-        )
+        queries, keys = config.num_projected_queries, facts.key_projections
+        if facts.low_rank_maps:
+            queries, keys = config.num_heads, 1
         keys_values = config.num_kv_heads * (keys + facts.value_width)
-        count += config.head_dim * (config.num_heads * queries + keys_values)
+        count += config.head_dim * (queries + keys_values)
     if config.qk_norm and facts.query_projections:
         count += 2 * config.head_dim
     count += config.lambda_rows if config.lambda_bias else 0
@@ -80,7 +78,9 @@ def flops_per_token(
     products += 3 * config.hidden_size * config.intermediate_size
     facts = config.attention
     units = facts.composed_units if composed else facts.attention_units
-    units *= config.num_heads * config.head_dim
-    per_layer = products + units * (seq_len + 1) / 2
+    # A group's subtracted map is scored once, and composed meets V once.
+    of_map = facts.composed_units // facts.query_maps if composed else 1
+    units = units * config.num_heads - of_map * (config.num_heads - config.num_groups)
+    per_layer = products + units * config.head_dim * (seq_len + 1) / 2
     forward = 2 * (config.num_hidden_layers * per_layer + config.vocab_size * config.hidden_size)
     return round((3 if training else 1) * forward)

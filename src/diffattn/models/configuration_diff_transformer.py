@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from diffattn.errors import ConfigError, did_you_mean, shown
 from diffattn.models.config.attention_types import attention_facts
-from diffattn.models.config.settings import OPTIONS, ModelSettings
+from diffattn.models.config.settings import NAMED_WHERE_SET, OPTIONS, ModelSettings
 from diffattn.models.remote_code.saving import NamesItsCode
 from diffattn.models.twins import Twin
 from diffattn.models.twins import twin as matched_twin
@@ -99,17 +99,21 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     Source: arXiv:2410.05258v2, section 2 (architecture), Appendices D and E (sizes).
 
     Args:
-        attention_type: ``"softmax"``, ``"diff"`` (V1), ``"diff_v2"`` or ``"shared_diff"``.
+        attention_type: ``"softmax"``, ``"diff"`` (V1), ``"diff_v2"``, ``"shared_diff"`` or
+            ``"grouped_diff"``.
         vocab_size: Rows of the embedding; may exceed the tokenizer's.
         hidden_size: Width of the residual stream, in channels.
         intermediate_size: Width inside SwiGLU. Default: 8/3 of ``hidden_size``, rounded to the
             nearest multiple of 64.
         num_hidden_layers: Decoder blocks.
         num_heads: H of the operator. The softmax twin of V1 or Shared has ``2 * num_heads``.
-        num_kv_heads: Hkv, divides ``num_heads``. Default: ``num_heads``.
+        num_kv_heads: Hkv, divides ``num_heads``. Default: ``num_heads``. Of grouped heads both
+            times ``num_heads / group_ratio``.
         head_dim: D, width of one query or key, even. Default: what makes the heads fill
             ``hidden_size`` (``hidden_size / num_heads`` for softmax and V2, half of it else).
         shared_rank: r of Shared DIFF, else ``None``. Default for Shared DIFF: ``head_dim // 4``.
+        group_ratio: R of grouped differential attention, heads that share one subtracted map, else
+            ``None``. Default: 4, or the next smaller that fits the heads.
         head_norm: RMSNorm per head. Default: on for V1 and Shared DIFF, off for softmax and V2.
         head_norm_affine: Learn the scale of that norm.
         head_norm_eps: Added to its mean square.
@@ -162,7 +166,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
         self.attention_type = attention_facts(type(self).__name__, self.attention_type).name
         if self.num_kv_heads is None:
-            self.num_kv_heads = self.num_heads
+            self._derive_heads()
             self._check_derived_heads(given)  # asked for in place of ours: sizes follow from those
         # Checked here, and by the strict class again, which would wrap the error.
         ModelSettings.__post_init__(self)
@@ -186,7 +190,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
         Options are named where they are on: older versions refuse names that they do not know.
         """
-        named = {k: x for k, x in super().to_dict().items() if k not in OPTIONS or x}
+        named = {k: x for k, x in super().to_dict().items() if k not in NAMED_WHERE_SET or x}
         return named | {name: getattr(self, name) for name in _DERIVED_HEADS}
 
     __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds

@@ -33,6 +33,8 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
         options["lambda_init"] = config.layer_lambda_init(layer_idx)
     if facts.low_rank_maps:
         options["shared_rank"] = config.shared_rank
+    if facts.grouped:
+        options["group_ratio"] = config.group_ratio
     if facts.lambda_projection:
         options["lambda_bias"] = config.lambda_bias
     return facts.layer_class()(config.hidden_size, config.num_heads, config.head_dim, **options)

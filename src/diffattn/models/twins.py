@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +12,7 @@ from diffattn.models.config.attention_types import AttentionType, attention_fact
 from diffattn.models.config.known_names import check_known
 from diffattn.models.config.settings import ModelSettings, kept_backend
 
-_HEADS = {"num_heads", "num_kv_heads", "head_dim"}
+_HEADS = {"num_heads", "num_kv_heads", "head_dim", "group_ratio"}
 MATCHES = ("params", "heads", "attention_flops", "flops")
 SomeSettings = TypeVar("SomeSettings", bound=ModelSettings)
 
@@ -36,7 +36,9 @@ def twin(
 
     Heads are converted at equal ``head_dim`` through the softmax model they stand for: V1 and
     Shared DIFF have half its heads and key/value heads, V2 its own number (with
-    ``"attention_flops"`` half of it, since V2 attends with twice its heads).
+    ``"attention_flops"`` half of it, since V2 attends with twice its heads). Grouped heads count as
+    V1's; a twin of them has their key/value heads, and one with a key/value head for each head
+    becomes grouped with one for each group.
 
     - ``"heads"``: convert heads, leave the rest.
     - ``"params"``: also change the FFN width until the parameters match as closely as whole
@@ -51,13 +53,14 @@ def twin(
     ``changes`` are fields of the twin to set, for example ``shared_rank=8``.
 
     Raises:
-        ConfigError: Unknown type, match or field, or heads that cannot be halved.
+        ConfigError: Unknown type, match or field, heads that cannot be halved, or
+            ``"attention_flops"`` of grouped heads.
     """
     facts = attention_facts("twin", attention_type)
     check_known("twin", "match", match, MATCHES)
     values = deepcopy(config.settings())
     for name in changes:
-        check_known("twin", "field", name, values)
+        check_known("twin", "field", name, {*values, *(x.name for x in fields(ModelSettings))})
     if attention_type != config.attention_type:
         values |= _convert_settings(config, facts, match)
     result = type(config)(**(values | changes))
@@ -81,6 +84,12 @@ def _convert_settings(config: ModelSettings, facts: AttentionType, match: str) -
     """Settings that another attention type changes; the others keep their values."""
     # Settings of the old type fall back to the new type's default.
     values: dict[str, Any] = {"shared_rank": None, "head_norm": None, "lambda_bias": False}
+    values["group_ratio"] = None
+    if match == "attention_flops" and (facts.grouped or config.attention.grouped):
+        raise ConfigError(
+            "twin: match of 'grouped_diff' must be 'params', 'heads' or 'flops', got "
+            "'attention_flops', which whole heads do not give."
+        )
     values |= {
         "attention_type": facts.name,
         "attention_backend": kept_backend(config.attention_backend, facts),
@@ -96,6 +105,8 @@ def _convert_settings(config: ModelSettings, facts: AttentionType, match: str) -
                 f"{softmax_heads} / {divisor}."
             )
         values[name] = softmax_heads // divisor
+    if facts.grouped and values["num_kv_heads"] == values["num_heads"]:
+        values["num_kv_heads"] = None
     return values
 
 

@@ -16,6 +16,7 @@ from transformers.masking_utils import flash_attention_mask
 
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.inputs.masking import num_heads_of, paired
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
 from diffattn.probes.finite import require_finite_logits, require_same_logits
 from diffattn.probes.lambdas import diffllama_lambda
@@ -179,10 +180,10 @@ def _operator_hook(layer: int, on_attention: OnAttention) -> Callable[..., Any]:
         def attend(q: Tensor, k: Tensor, v: Tensor, *lam: Tensor) -> Tensor:
             one_map = q.ndim == 4
             given = AttentionInputs(
-                q=q[0, :, :, None] if one_map else q[0],
+                q=q[0, :, :, None] if one_map else paired(q)[0],
                 k=k[0, :, :, None] if k.ndim == 4 else k[0],
                 v=v[0],
-                lam=None if one_map else lam[0].expand(q.shape[:3])[0],
+                lam=None if one_map else lam[0].expand(*q.shape[:2], num_heads_of(q))[0],
                 scale=q.shape[-1] ** -0.5,
             )
             on_attention(layer, given)

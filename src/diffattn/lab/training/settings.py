@@ -28,6 +28,7 @@ _SECTIONS: dict[str, type] = {
 _DERIVED = {
     "model.num_heads": "num_kv_heads",
     "model.hidden_size": "intermediate_size",
+    "model.group_ratio": "num_kv_heads",
     "model.head_dim": "shared_rank",
 }
 """Settings to those of the model that follow them as long as they are the default."""
@@ -37,6 +38,7 @@ _ATTENTION_SETTINGS = (
     "lambda_init",
     "lambda_bias",
     "shared_rank",
+    "group_ratio",
 )
 
 

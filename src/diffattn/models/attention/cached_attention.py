@@ -40,6 +40,7 @@ from diffattn.models.attention.paged_cache import PagedBatch
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs import backends, kernel_support
+from diffattn.ops.inputs.masking import num_heads_of
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 
 IMPLEMENTATION = "diffattn"
@@ -89,8 +90,8 @@ def bind(
         rows = batch if key_mask.cu_seqlens is not None else 1  # laid end to end
         if rows > 1:
             q, k, v = (x.flatten(0, 1)[None] for x in (q, k, v))
-            lam = None if lam is None else lam.expand(batch, num_tokens, q.shape[2])
-            lam = None if lam is None else lam.flatten(0, 1)[None]
+            if lam is not None:
+                lam = lam.expand(batch, num_tokens, num_heads_of(q)).flatten(0, 1)[None]
         options = key_mask.options()
         if recorder is not None:
             _record(recorder, acting_map, q, k, lam, options, rows)

@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from diffattn.models.attention.cache_layout import in_kernel_layout
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.ops.inputs.masking import in_range, repeat_heads
+from diffattn.ops.inputs.masking import in_range, paired, repeat_heads
 
 
 class AttentionMapRecorder(nn.Module):
@@ -65,12 +65,13 @@ def by_kernel(
     """Attention by one call of a kernel that pairs query, key and value heads of one width.
 
     V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2, k1, k2]``, ``V = [left, left, right,
-    right]``; V2 has its two query heads side by side already.
+    right]``; V2 has its two query heads side by side already. Subtracted queries of groups are
+    repeated.
 
     Args:
         implementation: A name of Hugging Face's interface.
         kernel: Module of the layer.
-        q: ``[B, T, H, 2, D]``, or ``[B, T, H, D]`` of softmax attention.
+        q: ``[B, T, H, 2, D]``, ``[B, T, G, R + 1, D]``, or ``[B, T, H, D]`` of softmax attention.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``; ``None`` for softmax attention.
@@ -80,6 +81,7 @@ def by_kernel(
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
     """
+    q = q if lam is None else paired(q)
     num_heads = q.shape[2]
     pieces = 2 if k.ndim == 5 else 1
     if pieces == 2:
@@ -122,8 +124,8 @@ def through_maps(
         acting_map: Norm of the difference of the maps, if the layer has one.
         recorder: Given when maps are wanted.
     """
+    q = paired(q) if q.ndim == 5 else q[:, :, :, None]
     num_heads, dtype = q.shape[2], q.dtype
-    q = q if q.ndim == 5 else q[:, :, :, None]
     k = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
     q, k = in_range(q), in_range(k)
     scores = q.permute(0, 2, 3, 1, 4) @ k.permute(0, 2, 3, 4, 1)  # [B, H, maps, T, S]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.ops.attention import diff_attention
+from diffattn.ops.inputs.masking import num_heads_of
 from diffattn.ops.paged_decode import gathered_pages, paged_decode
 
 _FEW_QUERIES = 16
@@ -69,7 +70,7 @@ class PagedBatch:
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
             return diff_attention(q, k, v, lam, cu_seqlens=self.cu_seqlens, backend=backend)
-        num_tokens, num_heads = q.shape[1:3]
+        num_tokens, num_heads = q.shape[1], num_heads_of(q)
         lam = lam.expand(1, num_tokens, num_heads)
         out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # the last for no token
         for sequence in self.many:

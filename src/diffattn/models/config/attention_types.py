@@ -40,6 +40,8 @@ class AttentionType:
     """λ comes from a projection of every token."""
     lambda_per_channel: bool = False
     """The projection has a row for every channel of a head, not one for the head."""
+    grouped: bool = False
+    """``group_ratio`` heads share one subtracted map; all other facts are those of a ratio of 1."""
     low_rank_maps: bool = False
     """The maps share one base projection and differ by updates of rank ``shared_rank``."""
     projected_maps: int | None = None
@@ -71,7 +73,7 @@ class AttentionType:
     @property
     def matches_softmax(self) -> bool:
         """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
-        if self.low_rank_maps or self.lambda_projection or self.projected_maps == 0:
+        if self.low_rank_maps or self.grouped or self.lambda_projection or self.projected_maps == 0:
             return False
         return self.query_projections == self.key_projections == self.value_width
 
@@ -120,6 +122,11 @@ _ROWS = (
         name="shared_diff", layer=("diffattn.layers.shared_diff_attention", "SharedDiffAttention"),
         source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
         head_norm=True, lambda_vectors=True, low_rank_maps=True,
+    ),
+    AttentionType(
+        name="grouped_diff", layer=("diffattn.layers.diff_attention", "GroupedDiffAttention"),
+        source="arXiv:2510.06949v1", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+        head_norm=True, lambda_vectors=True, grouped=True,
     ),
     AttentionType(
         name="gated_head", layer=("diffattn.layers.gated_attention", "GatedAttention"),

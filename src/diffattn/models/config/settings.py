@@ -22,7 +22,7 @@ else:
 
 _COUNTS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_heads", "intermediate_size",
-    "num_kv_heads", "head_dim", "shared_rank", "max_position_embeddings",
+    "num_kv_heads", "head_dim", "shared_rank", "group_ratio", "max_position_embeddings",
 )  # fmt: skip
 _RANGES = {  # without an epsilon, a vector of zeros has no norm
     "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0), "initializer_range": (0.0, 100.0),
@@ -32,6 +32,10 @@ _LARGEST_LAMBDA_INIT = 100.0
 OPTIONS = ("qkv_bias", "qk_norm", "scaled_head_init")
 """Options that are off unless a configuration sets them. Settings, and the hashes of records, name
 them where they are on."""
+NAMED_WHERE_SET = (*OPTIONS, "group_ratio")
+"""Settings that came later: what was written without them stays as it is."""
+_RATIOS = (4, 3, 2, 1)
+"""Defaults of ``group_ratio``, the first that fits the heads."""
 
 
 def kept_backend(name: str, facts: AttentionType) -> str:
@@ -59,6 +63,7 @@ class ModelSettings:
     num_kv_heads: Derived = None  # type: ignore[assignment]
     head_dim: Derived = None  # type: ignore[assignment]
     shared_rank: Derived = None  # type: ignore[assignment]
+    group_ratio: Derived = None  # type: ignore[assignment]
     head_norm: bool | None = None
     head_norm_affine: bool = True
     head_norm_eps: float = 1e-5
@@ -85,8 +90,7 @@ class ModelSettings:
         facts = attention_facts(type(self).__name__, self.attention_type)
         self.attention_type = facts.name
         self._check_numbers()
-        if self.num_kv_heads is None:
-            self.num_kv_heads = self.num_heads
+        self._derive_heads()
         if self.head_dim is None:
             self.head_dim = self.hidden_size // (self.num_heads * facts.value_width)
         if self.intermediate_size is None:
@@ -94,6 +98,15 @@ class ModelSettings:
         if self.shared_rank is None and facts.low_rank_maps:
             self.shared_rank = max(1, self.head_dim // 4)
         self.validate_architecture()
+
+    def _derive_heads(self) -> None:
+        if self.attention.grouped and self.group_ratio is None:
+            kv_heads = self.num_kv_heads or 1
+            fits = (r for r in _RATIOS if self.num_heads % r == 0)
+            fits = (r for r in fits if self.num_heads // r % kv_heads == 0)
+            self.group_ratio = next(fits, 1)
+        if self.num_kv_heads is None:
+            self.num_kv_heads = self.num_groups
 
     def _check_numbers(self) -> None:
         for name in _COUNTS:
@@ -128,12 +141,18 @@ class ModelSettings:
         facts = self.attention
         self._check_numbers()
         backend_names = ("auto", *backends.names(facts.op))
+        ratio: int = 1 if self.group_ratio is None else self.group_ratio
         check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)
         for holds, must, got in (
             (self.intermediate_size >= 1, "intermediate_size must be 1 or more",
              self.intermediate_size),
-            (self.num_kv_heads >= 1 and self.num_heads % self.num_kv_heads == 0,
-             f"num_kv_heads must divide num_heads = {self.num_heads}", self.num_kv_heads),
+            (facts.grouped or self.group_ratio is None,
+             f"group_ratio belongs to attention_type {types_with('grouped')}", self.group_ratio),
+            (ratio >= 1 and self.num_heads % ratio == 0,
+             f"group_ratio must divide num_heads = {self.num_heads}", self.group_ratio),
+            (self.num_kv_heads >= 1 and self.num_groups % self.num_kv_heads == 0,
+             f"num_kv_heads must divide num_heads{' / group_ratio' if facts.grouped else ''} = "
+             f"{self.num_groups}", self.num_kv_heads),
             (self.head_dim >= 2 and self.head_dim % 2 == 0,
              "head_dim must be even and 2 or more for rotary positions", self.head_dim),
             (facts.low_rank_maps or self.shared_rank is None,
@@ -162,14 +181,25 @@ class ModelSettings:
 
     def settings(self) -> dict[str, Any]:
         """The fields above as plain values, and options that are on; nothing of Hugging Face's."""
-        names = [field.name for field in fields(ModelSettings) if field.name not in OPTIONS]
-        names += [name for name in OPTIONS if getattr(self, name)]
+        names = [field.name for field in fields(ModelSettings) if field.name not in NAMED_WHERE_SET]
+        names += [name for name in NAMED_WHERE_SET if getattr(self, name)]
         return {name: getattr(self, name) for name in names}
 
     @property
     def attention(self) -> AttentionType:
         """The facts of its attention type. Read-only."""
         return ATTENTION[self.attention_type]
+
+    @property
+    def num_groups(self) -> int:
+        """Subtracted maps of one layer: one for ``group_ratio`` heads, else one per head."""
+        return self.num_heads // (self.group_ratio or 1)
+
+    @property
+    def num_projected_queries(self) -> int:
+        """Queries of a token in one layer, ``head_dim`` wide each."""
+        maps = self.attention.query_projections
+        return self.num_heads + self.num_groups * (maps - 1) if maps else 0
 
     @property
     def uses_head_norm(self) -> bool:

@@ -18,6 +18,7 @@ _NAMES = {
     "softmax": "softmax attention (a Transformer)",
     "diff": "differential attention (DIFF Transformer, V1)",
     "diff_v2": "differential attention V2",
+    "grouped_diff": "grouped differential attention",
     "shared_diff": "differential attention with shared projections (Shared DIFF Transformer)",
     "gated_head": "gated softmax attention, one gate per head",
     "gated_element": "gated softmax attention, one gate per channel",

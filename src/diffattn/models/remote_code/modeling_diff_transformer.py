@@ -5,7 +5,7 @@ loads them with ``trust_remote_code=True`` where the package is not installed. T
 faster kernels, its own backends (``attention_backend``) and the same results to rounding.
 
 Licence: Apache-2.0, http://www.apache.org/licenses/LICENSE-2.0
-Papers: arXiv:2410.05258 (DIFF Transformer), arXiv:2501.17900 (Shared DIFF Transformer).
+Papers: arXiv:2410.05258 (DIFF), arXiv:2501.17900 (Shared DIFF), arXiv:2510.06949 (grouped).
 """
 
 import math
@@ -39,6 +39,7 @@ ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "diff": V1,
     "diff_v2": V2,
     "shared_diff": V1,
+    "grouped_diff": V1,
     "gated_head": GATED,
     "gated_element": GATED,
     "none": SOFTMAX,  # from here on controls, which change one thing
@@ -74,6 +75,7 @@ class DiffTransformerConfig(PreTrainedConfig):
     num_kv_heads: int = 6
     head_dim: int = 64
     shared_rank: int | None = None
+    group_ratio: int = 1
     head_norm: bool | None = None
     head_norm_affine: bool = True
     head_norm_eps: float = 1e-5
@@ -166,11 +168,10 @@ class DiffTransformerAttention(nn.Module):
         if facts["lam"] == "vectors":
             self.lambda_bias = LambdaVectors(width)
         bias, rank = config.qkv_bias, config.shared_rank
-        for name, maps, heads in (
-            ("q", facts["queries"], config.num_heads),
-            ("k", facts["keys"], config.num_kv_heads),
-        ):
-            rows = heads * width * (maps if rank is None else 1)
+        self.maps = {"q": facts["queries"] + config.group_ratio - 1, "k": facts["keys"]}
+        groups = {"q": config.num_heads // config.group_ratio, "k": config.num_kv_heads}
+        for name, heads in groups.items():
+            rows = heads * width * (self.maps[name] if rank is None else 1)
             self.add_module(f"{name}_proj", nn.Linear(hidden, rows, bias=bias))
             if rank is not None:
                 down = nn.Linear(hidden, heads * 2 * rank, bias=False)
@@ -210,6 +211,9 @@ class DiffTransformerAttention(nn.Module):
         v = self.v_proj(x).unflatten(-1, (-1, self.value_dim))
         cos, sin = (table[:, :, None, None] for table in position_embeddings)
         q, k = ((y * cos + llama.rotate_half(y) * sin).to(v.dtype) for y in (q, k))
+        if q.shape[3] > 2:  # a group's last query beside each of the others
+            added, last = q[..., :-1, :], q[..., -1:, :]
+            q = torch.stack([added, last.expand_as(added)], 4).flatten(2, 3)
         if q.shape[3] < self.config.attention["maps"]:  # zero queries see all keys alike
             q = torch.cat([q, torch.zeros_like(q)], 3)
             k = k if self.value_dim == self.config.head_dim else torch.cat([k, k], 3)
@@ -240,8 +244,7 @@ class DiffTransformerAttention(nn.Module):
             up = getattr(self, f"{name}_up")
             low = getattr(self, f"{name}_down_proj")(x).unflatten(-1, (up.shape[0], 2, -1))
             return rows.unflatten(-1, (-1, 1, width)) + torch.einsum("bthmr,hmdr->bthmd", low, up)
-        maps = self.config.attention["queries" if name == "q" else "keys"]
-        return rows.unflatten(-1, (-1, maps, width))
+        return rows.unflatten(-1, (-1, self.maps[name], width))
 
     def lambdas(self, x: Tensor) -> Any:
         """λ that broadcasts to ``[B, T, H]``, float32 or wider; ``None`` for one map."""
@@ -259,10 +262,7 @@ class DiffTransformerAttention(nn.Module):
     def by_kernel(
         self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, mask: Any, **kwargs: Any
     ) -> tuple[Tensor, None]:
-        """One call of a kernel that pairs heads of one width.
-
-        V1 becomes Q = [q1, q2, q1, q2], K = [k1, k2, k1, k2], V = [left, left, right, right].
-        """
+        """One kernel call: Q = [q1, q2, q1, q2], K likewise, V = [left, left, right, right]."""
         wide, heads = k.shape[3] == 2, q.shape[2]
         if wide:
             left, right = v.chunk(2, dim=-1)
