@@ -23,7 +23,8 @@ OPERATORS = {
     "softmax_attention",
     "softmax_attention_maps",
 }
-LAYERS = {"DiffAttention", "DiffAttentionV2", "SharedDiffAttention", "SoftmaxAttention"}
+LAYERS = {"DiffAttention", "DiffAttentionV2", "SharedDiffAttention", "SoftmaxAttention",
+          "GroupedDiffAttention"}  # fmt: skip
 MODELS = {
     "DiffTransformerConfig",
     "DiffTransformerForCausalLM",

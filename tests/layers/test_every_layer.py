@@ -1,5 +1,6 @@
 """What all attention layers have in common."""
 
+import re
 from functools import partial
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from diffattn.errors import ConfigError, ShapeError
-from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
@@ -21,6 +22,7 @@ LAYERS = {
     "diff": DiffAttention,
     "diff_v2": DiffAttentionV2,
     "shared_diff": partial(SharedDiffAttention, shared_rank=2),
+    "grouped_diff": partial(GroupedDiffAttention, group_ratio=2),
 }
 DIFFERENTIAL = [name for name in LAYERS if name != "softmax"]
 every_layer = pytest.mark.parametrize("kind", LAYERS)
@@ -52,8 +54,9 @@ def test_shapes_given_to_attend(kind, device):
     shapes = {name: t if t is None else tuple(t.shape) for name, t in heard.items()}
     maps = {"softmax": (), "diff_v2": ()}.get(kind, (2,))
     value_dim = DIM if kind in ("softmax", "diff_v2") else 2 * DIM
+    queries = {"softmax": (4,), "grouped_diff": (2, 3)}.get(kind, (4, 2))  # two groups
     assert shapes == {
-        "q": (3, LENGTH, 4, *(() if kind == "softmax" else (2,)), DIM),
+        "q": (3, LENGTH, *queries, DIM),
         "k": (3, LENGTH, 2, *maps, DIM),
         "v": (3, LENGTH, 2, value_dim),
         "lam": {"softmax": None, "diff_v2": (3, LENGTH, 4)}.get(kind, ()),
@@ -121,7 +124,7 @@ def test_biases_and_norms_come_before_the_rotation(kind, formulas, assert_matche
         )
         v = (x @ layer.v_proj.weight.T + layer.v_proj.bias).unflatten(-1, (2, -1))
         out = operator(kind)(q, k, v, *layer.lambdas(x))
-        if kind == "diff":
+        if kind in ("diff", "grouped_diff"):
             norm = layer.head_norm
             out = formulas.rms_norm(out, norm.weight, norm.eps, norm.factor)
         return out.flatten(2) @ layer.o_proj.weight.T
@@ -212,6 +215,8 @@ def test_empty_batch_and_length(kind):
 )
 def test_bad_head_counts(kind, options, message):
     sizes = {"hidden_size": HIDDEN, "num_heads": 4, "head_dim": DIM, "num_kv_heads": 2} | options
+    if kind == "grouped_diff":
+        message = message.replace("num_heads = 4", "num_heads / group_ratio = 2")
     name = type(make(kind)).__name__
     with pytest.raises(ConfigError) as error:
         LAYERS[kind](**sizes)
@@ -220,7 +225,15 @@ def test_bad_head_counts(kind, options, message):
 
 @every_layer
 def test_key_value_heads_default_to_the_heads(kind):
-    assert make(kind, num_kv_heads=None).num_kv_heads == 4
+    layer = make(kind, num_kv_heads=None)
+    assert layer.num_kv_heads == 4 // layer.group_ratio
+
+
+@pytest.mark.parametrize("ratio", [3, 0, 8, -2])
+def test_a_ratio_that_does_not_divide_is_refused(ratio):
+    message = f"GroupedDiffAttention: group_ratio must divide num_heads = 4, got {ratio}."
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        GroupedDiffAttention(HIDDEN, 4, DIM, group_ratio=ratio)
 
 
 @every_layer

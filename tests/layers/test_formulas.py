@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.layers.gated_attention import ElementGatedAttention, GatedAttention
@@ -16,13 +16,18 @@ from diffattn.ops.inputs.lambda_param import lambda_init
 from diffattn.ops.inputs.rotary import rotary_embedding
 
 HIDDEN, LENGTH, DIM = 12, 6, 4
-V1_LAYERS = (DiffAttention, partial(SharedDiffAttention, shared_rank=3))
+V1_LAYERS = (
+    DiffAttention,
+    partial(SharedDiffAttention, shared_rank=3),
+    partial(GroupedDiffAttention, group_ratio=2),
+)
 LAYERS = {
     "softmax": SoftmaxAttention,
     "diff": DiffAttention,
     "diff_v2": DiffAttentionV2,
     "diff_v2 with bias": partial(DiffAttentionV2, lambda_bias=True),
     "shared_diff": V1_LAYERS[1],
+    "grouped_diff": V1_LAYERS[2],
     "gated_head": partial(GatedAttention, lambda_bias=True),
     "gated_element": ElementGatedAttention,
 }
@@ -34,7 +39,11 @@ def queries_or_keys(layer, x, name, head, number):
     weight, dim = getattr(layer, f"{name}_proj").weight, layer.head_dim
     if not isinstance(layer, SharedDiffAttention):
         maps = layer.query_maps if name == "q" else layer.key_maps
-        start = (maps * head + min(number, maps - 1)) * dim
+        index = maps * head + min(number, maps - 1)
+        if name == "q":  # the subtracted query of a group is its last
+            group, place = divmod(head, layer.group_ratio)
+            index = maps * group + (place if number == 0 else maps - 1)
+        start = index * dim
         return x @ weight[start : start + dim].T
     # X (W + U Zᵀ)
     down, up = getattr(layer, f"{name}_down_proj").weight, getattr(layer, f"{name}_up")
@@ -62,7 +71,7 @@ def formula(formulas):
         for head in range(layer.num_heads):
             kv_head = head // (layer.num_heads // layer.num_kv_heads)
             maps = []
-            for number in range(layer.query_maps):
+            for number in range(min(layer.query_maps, 2)):
                 q = queries_or_keys(layer, x, "q", head, number)
                 k = queries_or_keys(layer, x, "k", kv_head, number)
                 q, k = formulas.rotate(q, rotary), formulas.rotate(k, rotary)
@@ -88,7 +97,8 @@ def formula(formulas):
 @pytest.mark.parametrize("rotary", [False, True], ids=["no positions", "rotary"])
 def test_equals_the_formula(layer_class, kv_heads, rotary, formula, assert_matches_formula):
     """Only the head norm of V1 and Shared DIFF is on by default, with factor 1 − λ_init."""
-    layer = layer_class(HIDDEN, 4, DIM, num_kv_heads=kv_heads, layer_idx=2)
+    heads = 8 if layer_class is LAYERS["grouped_diff"] else 4  # four groups
+    layer = layer_class(HIDDEN, heads, DIM, num_kv_heads=kv_heads, layer_idx=2)
     tables = rotary_embedding(torch.arange(LENGTH), DIM) if rotary else None
     norm = (1e-5, 1 - lambda_init(2)) if isinstance(layer, DiffAttention) else ()
     assert_matches_formula(layer, formula(*norm), tables)
@@ -109,7 +119,7 @@ def test_head_norm_options(layer_class, affine, eps, formula, assert_matches_for
     assert_matches_formula(layer, formula(eps, 1 - 0.9 if has_lambda_init else 1.0))
 
 
-@pytest.mark.parametrize("layer_class", V1_LAYERS, ids=["diff", "shared_diff"])
+@pytest.mark.parametrize("layer_class", V1_LAYERS, ids=["diff", "shared_diff", "grouped_diff"])
 def test_without_head_norm_there_is_no_factor(layer_class, formula, assert_matches_formula):
     layer = layer_class(HIDDEN, 2, DIM, head_norm=False, lambda_init=0.9)
     assert "head_norm.weight" not in dict(layer.named_parameters())

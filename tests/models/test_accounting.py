@@ -26,6 +26,7 @@ COUNTED = [
     *product(ATTENTION_TYPES, OPTIONS),
     *product(CONTROL_TYPES, [{"qkv_bias": True, "qk_norm": True, "head_norm": True}]),
     *(("shared_diff", {"shared_rank": rank}) for rank in (1, 4, 8)),
+    *(("grouped_diff", {"group_ratio": r, "num_kv_heads": 1, "qkv_bias": True}) for r in (1, 4)),
     ("diff_v2", {"lambda_bias": True}),
 ]
 
@@ -97,7 +98,9 @@ def test_v2_combined_before_the_values_takes_three_units(make_config, build):
 
 def test_flops_count_the_visible_pairs_only(config):
     """Over twice the tokens a token meets seq_len / 2 more keys, at the type's units each."""
-    per_key = 2 * config.attention.attention_units * config.num_heads * config.head_dim
+    units = config.attention.attention_units * config.num_heads
+    units -= config.num_heads - config.num_groups  # a group's subtracted map has one score
+    per_key = 2 * units * config.head_dim
     difference = flops_per_token(config, 32) - flops_per_token(config, 16)
     assert difference == config.num_hidden_layers * per_key * 8
     assert flops_per_token(config) == flops_per_token(config, config.max_position_embeddings)

@@ -139,7 +139,7 @@ def test_start_of_training(attention_type, make_config):
             std = config.shared_rank**-0.5 if name.endswith(("q_up", "k_up")) else 0.03
             # 5 standard errors of a standard deviation estimated from n normal numbers.
             assert abs(parameter.std() / std - 1) < 5 * (2 * parameter.numel()) ** -0.5, name
-    if attention_type in ("diff", "shared_diff"):
+    if config.attention.lambda_vectors:
         drawn = torch.cat(lambdas)
         assert drawn.numel() == 2 * 4 * 64
         assert abs(drawn.std() / 0.1 - 1) < 5 * (2 * drawn.numel()) ** -0.5

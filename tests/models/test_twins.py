@@ -10,7 +10,11 @@ from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.twins import MATCHES
 
 PAIRS = list(permutations(ATTENTION_TYPES, 2))
-SOFTMAX_HEADS = dict.fromkeys(ATTENTION_TYPES, 1) | {"diff": 2, "shared_diff": 2}
+WHOLE_HEADS = [pair for pair in PAIRS if "grouped_diff" not in pair]
+"""Pairs whose work in attention whole heads can make equal."""
+SOFTMAX_HEADS = dict.fromkeys(ATTENTION_TYPES, 1) | dict.fromkeys(
+    ("diff", "shared_diff", "grouped_diff"), 2
+)
 """That one head stands for."""
 
 
@@ -35,8 +39,11 @@ def test_v1_and_softmax_differ_by_six_head_dims_per_layer(make_config, num_kv_he
         assert result.config.twin("diff", match=match).config.settings() == original.settings()
 
 
-@pytest.mark.parametrize("match", MATCHES)
-@pytest.mark.parametrize(("kind", "other"), PAIRS)
+@pytest.mark.parametrize(
+    ("kind", "other", "match"),
+    [(*pair, match) for match in MATCHES
+     for pair in (WHOLE_HEADS if match == "attention_flops" else PAIRS)],
+)  # fmt: skip
 def test_residuals_are_those_of_built_models(make_config, built_parameters, kind, other, match):
     original = make_config(kind)
     result = original.twin(other, match=match)
@@ -74,11 +81,26 @@ def test_params_leaves_less_than_half_a_step_of_the_ffn(make_config, kind, other
         assert abs(result.parameter_difference) <= step * 3 * hidden_size * 2 / 2
 
 
-@pytest.mark.parametrize(("kind", "other"), PAIRS)
+@pytest.mark.parametrize(("kind", "other"), WHOLE_HEADS)
 def test_attention_flops_are_equal(make_config, kind, other):
     original = make_config(kind)
     result = original.twin(other, match="attention_flops").config
     assert attention_flops(result) == attention_flops(original)
+
+
+def test_grouped_heads_have_the_key_value_heads_of_their_groups(make_config):
+    """As many key/value heads as heads become one per group, and stay when the type changes."""
+    softmax = make_config("softmax", num_heads=16, num_kv_heads=16)
+    grouped = softmax.twin("grouped_diff", "heads").config
+    assert (grouped.num_heads, grouped.group_ratio, grouped.num_kv_heads) == (8, 4, 2)
+    three = softmax.twin("grouped_diff", group_ratio=2).config
+    assert (three.group_ratio, three.num_kv_heads) == (2, 4)
+    back = grouped.twin("diff", "heads").config
+    assert (back.num_heads, back.group_ratio, back.num_kv_heads) == (8, None, 2)
+    assert back.settings().keys() == make_config("diff").settings().keys()
+    for config, other in ((softmax, "grouped_diff"), (grouped, "softmax")):
+        with pytest.raises(ConfigError, match="match of 'grouped_diff' must be 'params', 'heads'"):
+            config.twin(other, "attention_flops")
 
 
 def test_settings_of_a_type_are_not_copied_to_its_twin(make_config):

@@ -68,7 +68,7 @@ def test_shapes_in_caches_are_those_of_the_configuration(model, ids, implementat
     config, cache = model.config, make_cache(kind, model.config)
     with implementation(model, name), torch.no_grad():
         model(ids, past_key_values=cache)
-    wide = config.attention_type in ("diff", "shared_diff")
+    wide = config.attention.value_width == 2
     assert config.cached_kv_shape == (config.num_kv_heads, 16 if wide else 8)
     length = 11 if kind == "dynamic" else 16
     for layer in cache.layers:

@@ -16,7 +16,7 @@ if version.parse(__version__) < version.parse("5.23"):
     pytest.skip("caches hand out their pages from transformers 5.23 on", allow_module_level=True)
 
 NEW = 6
-DIFFERENTIAL = ["diff", "diff_v2", "shared_diff"]
+DIFFERENTIAL = ["diff", "diff_v2", "shared_diff", "grouped_diff"]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_pages_hold_keys_and_values_once(tokens, attention_type, make_config, bu
         )
     heads, width = config.cached_kv_shape  # of a dynamic cache
     once = 4 * heads * 2 * width
-    twice = 2 if attention_type in ("diff", "shared_diff") else 1
+    twice = config.attention.key_maps
     assert per_token == {"diffattn": once, "sdpa": twice * once}
     assert config.num_key_value_heads == config.to_dict()["num_key_value_heads"]
 

@@ -36,12 +36,13 @@ def test_the_row_describes_the_layer(row):
 
     def attend(q, k, v, lam=None):
         calls.update(q=q, k=k, v=v, lam=lam)
-        return torch.zeros(*q.shape[:3], v.shape[-1])
+        return torch.zeros(1, 3, 4, v.shape[-1])
 
     rotation = torch.ones(1, 3, 6), torch.zeros(1, 3, 6)
     layer(torch.randn(1, 3, 24), rotation, attend=attend)
     maps = {name: x.shape[3] if x.ndim == 5 else 1 for name, x in calls.items() if name in "qk"}
-    assert maps == {"q": row.query_maps, "k": row.key_maps}
+    shared = config.group_ratio or 1  # added maps of a group
+    assert maps == {"q": row.query_maps + shared - 1, "k": row.key_maps}
     assert calls["v"].shape == (1, 3, 2, row.value_width * 6)
     assert (calls["lam"] is None) == (row.op == "softmax_attention")
     names = dict(layer.named_parameters())

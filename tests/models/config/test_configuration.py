@@ -17,7 +17,7 @@ from model_folders import edit_config
 # num_kv_heads: V1 calls with [q1, q2, q1, q2] and stores [k1, k2, k1, k2] in a paged cache.
 PHYSICAL_HEADS = {
     "softmax": (1, 1), "diff": (4, 4), "diff_v2": (2, 1), "shared_diff": (4, 4),
-    "gated_head": (1, 1), "gated_element": (1, 1),
+    "gated_head": (1, 1), "gated_element": (1, 1), "grouped_diff": (4, 4),
 }  # fmt: skip
 
 
@@ -162,6 +162,13 @@ def test_whole_numbers_are_floats_where_those_are_meant(make_config, tmp_path):
         ({"hidden_size": 4, "num_heads": 8}, "head_dim must be even and 2 or more"),
         ({"shared_rank": 4}, "shared_rank belongs to attention_type 'shared_diff', got 4"),
         ({"attention_type": "shared_diff", "shared_rank": 0}, "shared_rank must be 1 or more"),
+        ({"group_ratio": 2}, "group_ratio belongs to attention_type 'grouped_diff', got 2"),
+        ({"attention_type": "grouped_diff", "group_ratio": 4}, "must divide num_heads = 6, got 4"),
+        ({"attention_type": "grouped_diff", "group_ratio": 0}, "must divide num_heads = 6, got 0"),
+        (
+            {"attention_type": "grouped_diff", "group_ratio": 3, "num_kv_heads": 6},
+            "num_kv_heads must divide num_heads / group_ratio = 2, got 6",
+        ),
         ({"attention_type": "diff_v2", "lambda_init": 0.8}, "lambda_init belongs to 'diff'"),
         (
             {"lambda_bias": True},
@@ -226,12 +233,11 @@ def test_hugging_face_keywords_still_work():
                                    ("num_attention_heads", "num_key_value_heads")])  # fmt: skip
 def test_hugging_faces_names_of_heads_are_told_ours(attention_type, hidden_size, names):
     """Before the sizes that follow from heads which were not asked for."""
-    match = (
-        f"^DiffTransformerConfig: {names[0]} must be .* num_heads = 6 and num_kv_heads = 6, which"
-    )
+    ours = r"num_heads = 6 and num_kv_heads = \d, which"
+    match = f"^DiffTransformerConfig: {names[0]} must be .* {ours}"
     with pytest.raises(ConfigError, match=match):
         DiffTransformerConfig(
-            attention_type=attention_type, hidden_size=hidden_size, **dict.fromkeys(names, 8)
+            attention_type=attention_type, hidden_size=hidden_size, **dict.fromkeys(names, 7)
         )
 
 

@@ -90,6 +90,7 @@ _type, _control, _ablation, _match, _rank = (
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
 GATE = "diff_v2_gate"
 ELEMENT_GATE = "gated_element"
+GROUPED = "grouped_diff"
 FEW = (BASELINE, _V2, GATE)
 """For minutes on a laptop: the Transformer, the type with the lowest loss of the study, and the
 control that shares most of its lead."""
@@ -240,6 +241,13 @@ _ABLATIONS = (
         also=(GATE,),
     ),
     _ablation(
+        GROUPED,
+        "Grouped DIFF",
+        _V1,
+        "V1 whose subtracted map is shared by a group of heads",
+        also=(BASELINE,),
+    ),
+    _ablation(
         WIDE,
         "Softmax, half the heads",
         BASELINE,
@@ -345,7 +353,7 @@ RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED, UNIFORM)
 """Recall has more controls: head norm alone, width of heads, added maps, a uniform second map."""
 SWEPT = (*TYPES, FLOOR)
 """Variants whose learning rate is swept; the others use that of their baseline."""
-SWEPT_ALONE = (ELEMENT_GATE,)
+SWEPT_ALONE = (ELEMENT_GATE, GROUPED)
 """Swept, too, where they take part, and not run at the common rate."""
 MEMBERS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),

@@ -124,11 +124,6 @@ _ROWS = (
         head_norm=True, lambda_vectors=True, low_rank_maps=True,
     ),
     AttentionType(
-        name="grouped_diff", layer=("diffattn.layers.diff_attention", "GroupedDiffAttention"),
-        source="arXiv:2510.06949v1", query_maps=2, key_maps=2, value_width=2, attention_units=4,
-        head_norm=True, lambda_vectors=True, grouped=True,
-    ),
-    AttentionType(
         name="gated_head", layer=("diffattn.layers.gated_attention", "GatedAttention"),
         source="arXiv:2505.06708", query_maps=1, key_maps=1, value_width=1, attention_units=2,
         head_norm=False, lambda_projection=True,
@@ -137,6 +132,11 @@ _ROWS = (
         name="gated_element", layer=("diffattn.layers.gated_attention", "ElementGatedAttention"),
         source="arXiv:2505.06708", query_maps=1, key_maps=1, value_width=1, attention_units=2,
         head_norm=False, lambda_projection=True, lambda_per_channel=True,
+    ),
+    AttentionType(
+        name="grouped_diff", layer=("diffattn.layers.diff_attention", "GroupedDiffAttention"),
+        source="arXiv:2510.06949v1", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+        head_norm=True, lambda_vectors=True, grouped=True,
     ),
     AttentionType(
         name="none", layer=(_CONTROLS, "NoAttention"), control="no attention: zero in its place",

@@ -39,9 +39,9 @@ ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "diff": V1,
     "diff_v2": V2,
     "shared_diff": V1,
-    "grouped_diff": V1,
     "gated_head": GATED,
     "gated_element": GATED,
+    "grouped_diff": V1,
     "none": SOFTMAX,  # from here on controls, which change one thing
     "softmax_half": SOFTMAX,
     "softmax_minus_mean": SOFTMAX | {"maps": 2, "lam": 0.7},
