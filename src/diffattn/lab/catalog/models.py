@@ -89,8 +89,7 @@ _type, _control, _ablation, _match, _rank = (
 )
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
 GATE = "diff_v2_gate"
-ELEMENT_GATE = "gated_element"
-GROUPED = "grouped_diff"
+ELEMENT_GATE, GROUPED = "gated_element", "grouped_diff"
 FEW = (BASELINE, _V2, GATE)
 """For minutes on a laptop: the Transformer, the type with the lowest loss of the study, and the
 control that shares most of its lead."""
@@ -241,11 +240,7 @@ _ABLATIONS = (
         also=(GATE,),
     ),
     _ablation(
-        GROUPED,
-        "Grouped DIFF",
-        _V1,
-        "V1 whose subtracted map is shared by a group of heads",
-        also=(BASELINE,),
+        GROUPED, "Grouped DIFF", _V1, "V1, one subtracted map per group of heads", (BASELINE,)
     ),
     _ablation(
         WIDE,
