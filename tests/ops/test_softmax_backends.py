@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
 
 from backend_skips import require_backend
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
+from diffattn.ops.backends import sdpa
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention
 from ops.backend_cases import every_backend
@@ -67,3 +69,30 @@ def test_a_name_runs_its_own_function(monkeypatch):
     for name in backends.names(OP):
         softmax_attention(q, q, q, backend=name)
     assert called == list(backends.names(OP))
+
+
+def test_cudnn_is_asked_first_on_hopper_and_no_kernel_that_the_user_forbids(monkeypatch):
+    """Read inside the call, also of compiled code; no kernel of a GPU is run."""
+    orders = []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(*tensors, **options):
+        orders.append(_cur_sdpa_kernel_backends(with_priority=True))
+        return real(*tensors, **options)
+
+    q = torch.randn(1, 6, 2, 8, dtype=torch.bfloat16)
+    monkeypatch.setattr(sdpa.kernel_support, "compute_capability", lambda device: (9, 0))
+    expected = sdpa.attend(q, q, q, scale=0.3)
+    compiled = torch.compile(sdpa.attend, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(q, q, q, scale=0.3), expected)
+    monkeypatch.setattr(sdpa.F, "scaled_dot_product_attention", attend)
+    sdpa.attend(q, q, q, scale=0.3)
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
+        sdpa.attend(q, q, q, scale=0.3)
+    assert orders[0][:2] == [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
+    assert orders[1] == [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    before = _cur_sdpa_kernel_backends(with_priority=True)
+    for changed, capability in ((q.float(), (9, 0)), (q, (8, 0))):
+        monkeypatch.setattr(sdpa.kernel_support, "compute_capability", lambda _, c=capability: c)
+        sdpa.attend(changed, changed, changed, scale=0.3)
+        assert orders[-1] == before

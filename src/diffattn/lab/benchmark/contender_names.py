@@ -5,6 +5,9 @@ from diffattn.ops.inputs import backends
 T, TC, DIFF = "T", "TC", "DIFF"
 """Roles: PyTorch's softmax attention, softmax attention by our technique, and differential."""
 SDPA = "sdpa"
+FLASH_4, FLASH_4_ONE, TWO_CUDNN = "flash_attn_4", "flash_attn_4_one_call", "two_calls_cudnn"
+"""On a GPU: FlashAttention 4 (package flash-attn-4) as T, V2 by one call of it, and both maps by
+cuDNN."""
 DIFFATTN, TRANSFORMERS = "diffattn", "transformers"
 MODEL_CONTENDERS = {
     # name: role, technique, attention type, whose model, attention implementation
@@ -38,4 +41,5 @@ def contender_names(suite: str) -> tuple[str, ...]:
     if suite == "paged":
         return (SDPA, PAGED_SOFTMAX, *backends.names("paged_decode"), *DENSE)
     known = [*backends.names("diff_attention"), *backends.names("softmax_attention"), SDPA]
+    known += [FLASH_4_ONE, TWO_CUDNN] if suite == "ops" else []
     return tuple(dict.fromkeys(known))

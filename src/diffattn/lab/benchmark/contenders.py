@@ -17,9 +17,18 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from diffattn.lab.benchmark import peers
 from diffattn.lab.benchmark.checking import Exact
 from diffattn.lab.benchmark.config import Case
-from diffattn.lab.benchmark.contender_names import DIFF, SDPA, TC, T
+from diffattn.lab.benchmark.contender_names import (
+    DIFF,
+    FLASH_4,
+    FLASH_4_ONE,
+    SDPA,
+    TC,
+    TWO_CUDNN,
+    T,
+)
 from diffattn.lab.benchmark.flops import diff_flops, softmax_flops
 from diffattn.lab.testing.inputs import DiffAttentionInputs, OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
@@ -97,7 +106,25 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
             contenders.append(
                 contender(case, exact, f"{prefix}{name}", name, run, role=role, refusal=refusal)
             )
-    return contenders
+    return contenders + _peers(case, diff, only)
+
+
+def _peers(case: Case, exact: Exact, only: tuple[str, ...]) -> list[Contender]:
+    """Differential attention made of others' kernels, where they are: what ours should beat."""
+    if case.device != "cuda" or case.mode == "decode":
+        return []
+    leaves = tuple(exact.leaves.values())
+    calls: dict[str, Callable[..., Tensor]] = {TWO_CUDNN: peers.two_calls_by_cudnn}
+    if peers.has_flash_attention_4() and leaves[1].ndim == 4:
+        calls[FLASH_4_ONE] = peers.one_call_of_flash_attention_4
+    rows = []
+    for name, call in calls.items():
+        if not only or name in only:
+            run = partial(call, *leaves)
+            refusal = _refusal(run)
+            row = contender(case, exact, name, TWO_CALLS, run, role=DIFF, refusal=refusal)
+            rows.append(replace(row, technique=name))
+    return rows
 
 
 def draw_inputs(case: Case) -> DiffAttentionInputs:
@@ -159,7 +186,13 @@ def _sdpa_kernels(
         refusal = _refusal(partial(sdpa_of, inputs, SDPBackend.FLASH_ATTENTION))
         return [(SDPA, f"sdpa ({'math' if refusal else 'flash'})", partial(sdpa_of, inputs), None)]
     runs = {name: partial(sdpa_of, inputs, kernel) for name, kernel in _KERNELS.items()}
-    return [(f"sdpa_{n}", f"sdpa ({n})", run, _refusal(run)) for n, run in runs.items()]
+    kernels: list[tuple[str, str, Callable[[], Tensor], str | None]] = [
+        (f"sdpa_{n}", f"sdpa ({n})", run, _refusal(run)) for n, run in runs.items()
+    ]
+    if case.mode != "decode" and peers.has_flash_attention_4():
+        run = partial(peers.flash_attention_4, *inputs)
+        kernels.append((FLASH_4, "FlashAttention 4", run, _refusal(run)))
+    return kernels
 
 
 @torch.no_grad()

@@ -1,8 +1,13 @@
 """PyTorch's own attention call with our masks: a baseline, and what composed forms are made of."""
 
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from diffattn.ops.inputs import kernel_support
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 
 
@@ -41,15 +46,40 @@ def attend(
         # Kernels differ in a row without keys (0 or NaN): let it see all, then clear it.
         sees_none = ~visible.any(-1, keepdim=True)
         visible = visible | sees_none
-    out = F.scaled_dot_product_attention(
-        q.transpose(1, 2),
-        k.transpose(1, 2),
-        v.transpose(1, 2),
-        attn_mask=visible,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=bool(q.shape[2] != k.shape[2]),
-    )
+    with cudnn_first() if is_causal and takes_cudnn(q) else nullcontext():
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=visible,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=bool(q.shape[2] != k.shape[2]),
+        )
     if sees_none is not None:
         out = out.masked_fill(sees_none, 0.0)
     return out.transpose(1, 2).to(q.dtype)
+
+
+def takes_cudnn(q: Tensor) -> bool:
+    """Whether cuDNN's kernel is worth asking for: on an H100 and an H200 it was 1.5 to 2 times as
+    fast as PyTorch's own choice. Compiled code cannot ask what the user allows."""
+    if torch.compiler.is_compiling():
+        return False
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    return half and kernel_support.compute_capability(q.device) == kernel_support.HOPPER_CAPABILITY
+
+
+def cudnn_first() -> AbstractContextManager[None]:
+    """The kernels that the user allows, cuDNN's first and flash next, where they take the call."""
+    allowed = torch.backends.cuda
+    order = {
+        SDPBackend.CUDNN_ATTENTION: allowed.cudnn_sdp_enabled(),
+        SDPBackend.FLASH_ATTENTION: allowed.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: allowed.mem_efficient_sdp_enabled(),
+        SDPBackend.MATH: allowed.math_sdp_enabled(),
+    }
+    chosen: AbstractContextManager[None] = sdpa_kernel(
+        [kernel for kernel, enabled in order.items() if enabled], set_priority=True
+    )
+    return chosen
