@@ -21,6 +21,7 @@ def example(name):
 def test_every_example_is_tested():
     tested = {
         "encoder_with_padding",
+        "gpt2_layer",
         "nanogpt",
         "one_file_diff",
         "other_frameworks",
@@ -42,6 +43,13 @@ def test_nanogpt_has_the_parameters_of_softmax_attention():
     width = nanogpt.GPTConfig().n_embd
     matrices = sum(p.numel() for p in block.parameters() if p.ndim == 2)
     assert matrices == 4 * width**2 + 2 * 4 * width**2
+
+
+def test_gpt2_learns_with_a_swapped_layer_of_as_many_weights(capsys):
+    losses = example("gpt2_layer").main(["--layers", "2", "--width", "128", "--steps", "20"])
+    assert losses[-1] < losses[0] - 2
+    before, after = re.search(r"(\S+) before, (\S+) after", capsys.readouterr().out).groups()
+    assert before == after == f"{4 * 128**2:,}"
 
 
 def test_one_file_diff_learns_to_copy(capsys):

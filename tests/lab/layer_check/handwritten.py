@@ -105,10 +105,11 @@ class Copy(nn.Module):
 
 
 class Grouped(Copy):
-    """Four query heads on two key heads; ``repeated_keys`` repeats keys before pairs are parted."""
+    """Heads share keys in groups; ``repeated_keys`` repeats keys before pairs are parted."""
 
-    def __init__(self, embed_dim, num_heads, depth):
+    def __init__(self, embed_dim, num_heads, depth, num_kv_heads=None):
         super().__init__(embed_dim, num_heads, depth)
+        assert num_kv_heads == num_heads // 2
         self.k_proj = nn.Linear(embed_dim, embed_dim // 2, bias=False)
         self.v_proj = nn.Linear(embed_dim, embed_dim // 2, bias=False)
 

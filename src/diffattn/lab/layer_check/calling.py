@@ -24,6 +24,7 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
         "in_channels", "d_in", "dmodel", "model_dim",
     ),
     "heads": ("num_heads", "n_heads", "n_head", "heads", "head_nums", "nhead", "h", "h_head"),
+    "kv_heads": ("num_kv_heads", "n_kv_heads", "num_key_value_heads", "n_kv_head"),
     "width": ("head_dim", "d_head", "dim_head", "head_size", "d", "d_k"),
     "layer": ("layer_idx", "depth", "layer_id", "layer_index", "layer", "l"),
     "lambda_init": ("lambda_init", "λinit", "lambda_start", "init_lambda"),
@@ -32,9 +33,11 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "length": ("max_seq_len", "block_size", "context_length", "seq_len", "max_len"),
 }  # fmt: skip
 _VALUES = {
-    "hidden": HIDDEN, "heads": HEADS, "width": HIDDEN // HEADS // 2, "layer": LAYER,
-    "lambda_init": lambda_init(LAYER), "rank": 3, "dropout": 0.0, "length": 16,
+    "hidden": HIDDEN, "heads": HEADS, "kv_heads": HEADS // 2, "width": HIDDEN // HEADS // 2,
+    "layer": LAYER, "lambda_init": lambda_init(LAYER), "rank": 3, "dropout": 0.0, "length": 16,
 }  # fmt: skip
+_ALWAYS = ("layer", "lambda_init", "dropout", "kv_heads")
+"""Given also where they have a default."""
 _MEANING = {name: meaning for meaning, names in _ARGUMENTS.items() for name in names}
 
 
@@ -96,7 +99,7 @@ def _make(name: str, target: Callable[..., Any]) -> UserLayer:
                 f"--layer: {name} needs {parameter.name!r}, which no rule fills: name a function "
                 "without arguments that returns the layer."
             )
-        if meaning is not None and (required or meaning in ("layer", "lambda_init", "dropout")):
+        if meaning is not None and (required or meaning in _ALWAYS):
             arguments[parameter.name] = _VALUES[meaning]
             given.append(meaning)
     shown = ", ".join(f"{key}={value:.4g}" for key, value in arguments.items())

@@ -102,8 +102,10 @@ def _draw_anew(layer: nn.Module) -> nn.Module:
     layer, generator = deepcopy(layer), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
+            if "lambda_init" in name:
+                continue
             drawn = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1 and "vector" not in name and not _is_vector(name):
+            if parameter.ndim > 1 and not _is_vector(name):
                 drawn = drawn * parameter.shape[-1] ** -0.5
             elif parameter.numel() > 1 and _is_vector(name):
                 drawn = drawn * (parameter.shape[-1] ** -0.25)

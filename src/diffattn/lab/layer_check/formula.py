@@ -106,7 +106,7 @@ LAMBDAS: dict[str, Callable[[LayerWeights, float], Tensor]] = {
     "sum": _sum,
     "dots": _without_exp,
     "mean": _mean_of_exponentials,
-    "start": lambda weights, start: torch.tensor(start, dtype=torch.float64),
+    "start": lambda weights, start: weights.matrices["q"].new_tensor(start),
     "number": lambda weights, start: weights.lambdas[0],
     "number_and_start": lambda weights, start: weights.lambdas[0] + start,
     "exp_number": lambda weights, start: weights.lambdas[0].exp() + start,
