@@ -11,7 +11,6 @@ import argparse
 import ast
 import heapq
 import inspect
-import json
 import statistics
 import sys
 import textwrap
@@ -25,8 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffattn import DiffAttention
+from diffattn.files.io import write_json
 from diffattn.lab.layer_check.formula import LAMBDAS, Formula, LayerWeights, attend
-from diffattn.lab.layer_check.mistakes import PLANTED
+from diffattn.lab.layer_check.mistakes import FACTS, PLANTED
 from diffattn.ops.inputs.lambda_param import lambda_init
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, LAYERS, DEPTH = 64, 4, 2, 8, 2, 12
@@ -61,6 +61,13 @@ CASES = [
     Case(name="lambda_init_depth", shift=1),
     Case(name="lambda_init_constant", constant=0.8),
 ]
+TEXTS = {
+    "right": "None.",
+    "zero_vectors": FACTS["zero_vectors"],
+    "wide_start": "The vectors of λ start with deviation 1, not 0.1.",
+    "lambda_init_depth": "λ_init has the index of the layer plus one.",
+    "lambda_init_constant": "λ_init is 0.8 in every layer.",
+}
 
 
 class PlantedAttention(nn.Module):
@@ -174,6 +181,20 @@ def measured_lambda(layer: Any) -> float:
     return LAMBDAS[layer.formula.lam](layer.weights(), layer.formula.lambda_init).item()
 
 
+def table(record: dict[str, Any]) -> str:
+    """The start of every case as Markdown."""
+    texts = {mistake.name: mistake.text for mistake in PLANTED} | TEXTS
+    lines = [
+        "| name | mistake | output changed | λ, layer 1 | λ, layer 12 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, facts in record["cases"].items():
+        numbers = (f"{facts[f'lambda_{number}']:.2f}" for number in (1, DEPTH))
+        cells = (f"`{name}`", texts[name], f"{100 * facts['changed']:.1f} %", *numbers)
+        lines.append(f"| {' | '.join(cells)} |".replace("| -", "| −"))
+    return "\n".join(lines)
+
+
 def main(path: str) -> None:
     """Train every case with every seed, and write the record."""
     torch.set_num_threads(1)
@@ -187,7 +208,7 @@ def main(path: str) -> None:
                 name: [round(run[name], 4) for run in runs] for name in runs[0]
             }
         print(case.name, record["cases"][case.name], flush=True)
-    Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(Path(path), record)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import nn
 
+UNNORMALISED = ("no_norm", "no_head_norm", "norm_over_heads", "norm_after_output")
+
 
 def angles(tokens, width):
     frequency = 10_000.0 ** (-torch.arange(0, width, 2) / width)
@@ -92,9 +94,9 @@ class Copy(nn.Module):
         out = weights @ v  # [B, H, T, 2D]
         if self.mistake.startswith("norm_over_tokens"):
             out = self.norm(out, (-2, -1)) * self.subln_weight
-        elif self.mistake not in ("no_norm", "norm_over_heads", "norm_after_output"):
+        elif self.mistake not in UNNORMALISED:
             out = self.norm(out) * self.subln_weight
-        factor = 1.0 if self.mistake == "no_factor" else 1 - self.lambda_init
+        factor = 1.0 if self.mistake in ("no_factor", "no_head_norm") else 1 - self.lambda_init
         flat = out if self.mistake == "heads_not_moved" else out.transpose(1, 2)
         flat = flat.reshape(x.shape)
         if self.mistake == "norm_over_heads":
@@ -184,6 +186,78 @@ class Tutorial(Copy):
         out = (first - self.lam() * second) @ V
         out = (1 - self.lambda_init) * self.norm(out) * self.rms_scale
         return self.W_o(out.transpose(1, 2).flatten(2))
+
+
+class Head(Copy):
+    """One head, with projections and λ of its own."""
+
+    def __init__(self, embed_dim, head_width, depth):
+        nn.Module.__init__(self)
+        self.width, self.heads = head_width, 1
+        self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * depth)
+        self.Q, self.K, self.V = (nn.Linear(embed_dim, 2 * head_width) for _ in "qkv")
+        for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"):
+            setattr(self, name, nn.Parameter(0.1 * torch.randn(head_width)))
+
+    def forward(self, x):
+        q, k = (w(x).unflatten(-1, (2, self.width)).transpose(1, 2) for w in (self.Q, self.K))
+        maps = self.maps(q[:, None], k[:, None], x.shape[1])[:, 0]
+        return (maps[:, 0] - self.lam() * maps[:, 1]) @ self.V(x)
+
+
+class ListOfHeads(nn.Module):
+    """Heads as modules, joined."""
+
+    def __init__(self, dim_model, head_nums, depth):
+        super().__init__()
+        width = dim_model // head_nums // 2
+        self.heads = nn.ModuleList(Head(dim_model, width, depth) for _ in range(head_nums))
+        self.group_norm = nn.RMSNorm(2 * width)
+        self.output = nn.Linear(dim_model, dim_model)
+
+    def forward(self, x):
+        out = torch.cat([self.group_norm(head(x)) for head in self.heads], -1)
+        return self.output((1 - self.heads[0].lambda_init) * out)
+
+
+class TwoProjections(Copy):
+    """A projection for each map, as PyTorch's attention takes them."""
+
+    def __init__(self, embed_dim, depth, n_head):
+        super().__init__(embed_dim, n_head, depth)
+        del self.q_proj, self.k_proj
+        half = embed_dim // 2
+        self.q_proj_1, self.q_proj_2 = (nn.Linear(embed_dim, half) for _ in "12")
+        self.k_proj_1, self.k_proj_2 = (nn.Linear(embed_dim, half) for _ in "12")
+
+    def queries_keys_values(self, x):
+        q, k = (
+            torch.stack([w(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w in pair], 2)
+            for pair in ((self.q_proj_1, self.q_proj_2), (self.k_proj_1, self.k_proj_2))
+        )
+        return q, k, self.v_proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class Fused(Copy):
+    """One matrix, called as PyTorch's own attention is."""
+
+    def __init__(self, n_embd, n_head, layer_idx):
+        super().__init__(n_embd, n_head, layer_idx)
+        del self.q_proj, self.k_proj, self.v_proj
+        self.c_attn = nn.Linear(n_embd, 3 * n_embd)
+
+    def q_proj(self, x):
+        return self.c_attn(x).chunk(3, -1)[0]
+
+    def k_proj(self, x):
+        return self.c_attn(x).chunk(3, -1)[1]
+
+    def v_proj(self, x):
+        return self.c_attn(x).chunk(3, -1)[2]
+
+    def forward(self, query, key, value):
+        assert query is key is value
+        return super().forward(query)
 
 
 class ZeroVectors(Copy):

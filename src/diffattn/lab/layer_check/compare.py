@@ -186,7 +186,7 @@ def _explain(
         and (leaks or not mistake.leaks)
         and not (len(weights.lambdas) == 1 and "lam" in mistake.changes)
     ]
-    best = (float("inf"), Formula(), dict[str, str]())
+    best = (float("inf"), next(_layouts(weights, starts[0].value)), dict[str, str]())
     for total in range(MOST_TOGETHER + 1):
         for start in starts:
             together = total - len(start.mistake)

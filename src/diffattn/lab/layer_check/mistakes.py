@@ -82,6 +82,10 @@ PLANTED = (
         text="The factor 1 − λ_init after the norm is missing.",
     ),
     Mistake(
+        name="no_head_norm", changes={"norm_over": "nothing", "factor": False},
+        text="Heads are neither normalised nor multiplied by 1 − λ_init.",
+    ),
+    Mistake(
         name="no_norm", changes={"norm_over": "nothing"},
         text="Heads are not normalised: RMSNorm over the 2d channels of each head is missing.",
     ),

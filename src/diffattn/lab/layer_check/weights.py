@@ -83,7 +83,8 @@ def _component(name: str) -> str:
 
 def _map_number(item: tuple[str, Any]) -> bool:
     """Whether a projection is the second of two: its rows lie behind those of the first."""
-    return bool(re.search(r"2(_|\.|$)", item[0]))
+    parts = [part for part in item[0].split(".") if not part.isdecimal()]
+    return any("2" in part for part in parts[-2:])
 
 
 def _split_fused(tensors: dict[str, Tensor]) -> None:
@@ -95,13 +96,14 @@ def _vectors(
     lambdas: dict[str, Tensor], matrices: dict[str, Tensor], biases: dict[str, Tensor]
 ) -> tuple[Tensor, ...]:
     """λ's four vectors or its one number; V2's projection goes to the matrices."""
-    vectors = {}
+    vectors: dict[str, list[Tensor]] = {}
     for name, tensor in lambdas.items():
         place = re.search("([qk])_?([12])", name)
         if place is not None:
-            vectors[place[2] + place[1]] = tensor
+            vectors.setdefault(place[2] + place[1], []).append(tensor)
     if len(vectors) == 4:
-        return tuple(vectors[place] for place in ("1q", "1k", "2q", "2k"))
+        by_head = (vectors[place] for place in ("1q", "1k", "2q", "2k"))
+        return tuple(torch.stack(x) if len(x) > 1 else x[0] for x in by_head)
     for name, tensor in lambdas.items():
         if tensor.ndim == 2:
             matrices["lambda_proj"] = tensor
