@@ -39,6 +39,8 @@ CASES = [
     for kind in ATTENTION_TYPES
     for kv_heads in (4, 2)
 ]
+MIXED = pytest.param(("softmax,diff", 2), id="mixed-gqa")
+"""Layers of two types, whose heads differ in number and width."""
 
 
 @pytest.fixture(params=ATTENTION_TYPES)
@@ -46,7 +48,7 @@ def attention_type(request) -> str:
     return request.param
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=[*CASES, MIXED])
 def config(request) -> DiffTransformerConfig:
     """Every attention type, MHA and GQA."""
     kind, kv_heads = request.param

@@ -98,11 +98,14 @@ def test_v2_combined_before_the_values_takes_three_units(make_config, build):
 
 def test_flops_count_the_visible_pairs_only(config):
     """Over twice the tokens a token meets seq_len / 2 more keys, at the type's units each."""
-    units = config.attention.attention_units * config.num_heads
-    units -= config.num_heads - config.num_groups  # a group's subtracted map has one score
-    per_key = 2 * units * config.head_dim
+    layers = [config.of_layer(layer_idx) for layer_idx in range(config.num_hidden_layers)]
+    per_key = 0
+    for layer in layers:
+        units = layer.attention.attention_units * layer.num_heads
+        units -= layer.num_heads - layer.num_groups  # a group's subtracted map has one score
+        per_key += 2 * units * layer.head_dim
     difference = flops_per_token(config, 32) - flops_per_token(config, 16)
-    assert difference == config.num_hidden_layers * per_key * 8
+    assert difference == per_key * 8
     assert flops_per_token(config) == flops_per_token(config, config.max_position_embeddings)
     assert flops_per_token(config, training=True) == 3 * flops_per_token(config)
 

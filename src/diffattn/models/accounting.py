@@ -4,7 +4,7 @@ from diffattn.models.config.settings import ModelSettings
 
 
 def attention_parameters(config: ModelSettings) -> int:
-    """Parameters of one attention layer.
+    """Parameters of one attention layer, of a model whose layers are all alike.
 
     Source: arXiv:2410.05258v2, Eq. (1) to (3); arXiv:2501.17900 for Shared DIFF.
     """
@@ -46,8 +46,9 @@ def _other_parameters(config: ModelSettings) -> int:
 
 def parameter_count(config: ModelSettings, *, embeddings: bool = True) -> int:
     """Parameters of the whole model; tied embeddings count once."""
-    block = attention_parameters(config) + 3 * config.hidden_size * config.intermediate_size
-    count = config.num_hidden_layers * (block + 2 * config.hidden_size) + config.hidden_size
+    block = 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size
+    count = config.num_hidden_layers * block + config.hidden_size
+    count += sum(layers * attention_parameters(kind) for kind, layers in config.by_type())
     if embeddings:
         matrices = 1 if config.tie_word_embeddings else 2
         count += matrices * config.vocab_size * config.hidden_size
@@ -74,13 +75,15 @@ def flops_per_token(
         composed: Count the work of the composed backend, not of the definition.
     """
     seq_len = config.max_position_embeddings if seq_len is None else seq_len
-    products = _matrix_parameters(config)
-    products += 3 * config.hidden_size * config.intermediate_size
-    facts = config.attention
-    units = facts.composed_units if composed else facts.attention_units
-    # A group's subtracted map is scored once, and composed meets V once.
-    of_map = facts.composed_units // facts.query_maps if composed else 1
-    units = units * config.num_heads - of_map * (config.num_heads - config.num_groups)
-    per_layer = products + units * config.head_dim * (seq_len + 1) / 2
-    forward = 2 * (config.num_hidden_layers * per_layer + config.vocab_size * config.hidden_size)
+    feed_forward = 3 * config.hidden_size * config.intermediate_size
+    products: float = config.vocab_size * config.hidden_size
+    for kind, layers in config.by_type():
+        facts = kind.attention
+        units = facts.composed_units if composed else facts.attention_units
+        # A group's subtracted map is scored once, and composed meets V once.
+        of_map = facts.composed_units // facts.query_maps if composed else 1
+        units = units * kind.num_heads - of_map * (kind.num_heads - kind.num_groups)
+        per_key = units * kind.head_dim
+        products += layers * (_matrix_parameters(kind) + feed_forward + per_key * (seq_len + 1) / 2)
+    forward = 2 * products
     return round((3 if training else 1) * forward)

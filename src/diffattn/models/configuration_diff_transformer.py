@@ -13,7 +13,6 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from diffattn.errors import ConfigError, did_you_mean, shown
-from diffattn.models.config.attention_types import attention_facts
 from diffattn.models.config.settings import NAMED_WHERE_SET, OPTIONS, ModelSettings
 from diffattn.models.remote_code.saving import NamesItsCode
 from diffattn.models.twins import Twin
@@ -78,6 +77,8 @@ def _checked_in_one_line(cls: type) -> type:
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         value = as_float(plain(value)) if name in _FLOATS else plain(value)
+        if name == "attention_type" and isinstance(value, list | tuple):
+            value = ",".join(map(str, value))
         try:
             checked_setattr(self, name, value)
         except StrictDataclassFieldValidationError as error:
@@ -99,14 +100,16 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     Source: arXiv:2410.05258v2, section 2 (architecture), Appendices D and E (sizes).
 
     Args:
-        attention_type: ``"softmax"``, ``"diff"`` (V1), ``"diff_v2"``, ``"shared_diff"`` or
-            ``"grouped_diff"``.
+        attention_type: A name of :data:`~diffattn.models.config.attention_types.ATTENTION`, for
+            example ``"softmax"``, ``"diff"`` (V1) or ``"diff_v2"``; or one name per layer, as a
+            list or with commas, in which form it is kept.
         vocab_size: Rows of the embedding; may exceed the tokenizer's.
         hidden_size: Width of the residual stream, in channels.
         intermediate_size: Width inside SwiGLU. Default: 8/3 of ``hidden_size``, rounded to the
             nearest multiple of 64.
         num_hidden_layers: Decoder blocks.
-        num_heads: H of the operator. The softmax twin of V1 or Shared has ``2 * num_heads``.
+        num_heads: H of the operator. The softmax twin of V1 or Shared has ``2 * num_heads``, and
+            so has a softmax layer beside layers of V1 or Shared: all layers are as wide.
         num_kv_heads: Hkv, divides ``num_heads``. Default: ``num_heads``. Of grouped heads both
             times ``num_heads / group_ratio``.
         head_dim: D, width of one query or key, even. Default: what makes the heads fill
@@ -164,7 +167,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
         if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
-        self.attention_type = attention_facts(type(self).__name__, self.attention_type).name
+        self._name_types()
         if self.num_kv_heads is None:
             self._derive_heads()
             self._check_derived_heads(given)  # asked for in place of ours: sizes follow from those
@@ -205,18 +208,18 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         on several devices: there the feed-forward layers alone are split.
         """
         plan = dict(_TENSOR_PARALLEL)
-        if self.attention.subtracts_outputs:
+        if self.uses("subtracts_outputs"):
             return {name: how for name, how in plan.items() if ".mlp." in name}
-        if self.attention.lambda_projection:
+        if self.uses("lambda_projection"):
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
         if self.uses_head_norm:
             plan["layers.*.self_attn.head_norm"] = "replicated_with_grad_allreduce"
         if self.qk_norm:
             for name in ("q_norm", "k_norm"):
                 plan[f"layers.*.self_attn.{name}"] = "replicated_with_grad_allreduce"
-        if self.attention.lambda_vectors:
+        if self.uses("lambda_vectors"):
             plan["layers.*.self_attn.lambda_bias"] = "replicated_with_grad_allreduce"
-        if self.attention.low_rank_maps:
+        if self.uses("low_rank_maps"):
             for name in ("q", "k"):
                 plan[f"layers.*.self_attn.{name}_down_proj"] = "colwise"
                 plan[f"layers.*.self_attn.{name}_up"] = "embedding_rowwise"  # axis 0: heads
@@ -274,19 +277,27 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     def num_attention_heads(self) -> int:
         """Query heads of the one attention call under Hugging Face's kernels. Read-only.
 
-        Every map meets every part of V that is one head wide.
+        Every map meets every part of V that is one head wide. Of several types the most.
         """
-        return self.num_heads * self.attention.query_maps * self.attention.value_width
+        return max(
+            kind.num_heads * kind.attention.query_maps * kind.attention.value_width
+            for kind, _ in self.by_type()
+        )
 
     @property
     def num_key_value_heads(self) -> int:
         """Key/value heads, ``head_dim`` wide, that kernels and paged caches take. Read-only.
 
         A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`
-        and :func:`heads_of_one_copy`.
+        and :func:`heads_of_one_copy`. Of several types the most.
         """
-        times_stored = 1 if get_ident() in _ONE_COPY else self.attention.key_maps
-        return self.num_kv_heads * self.attention.value_width * times_stored
+        once = get_ident() in _ONE_COPY
+        return max(
+            kind.num_kv_heads
+            * kind.attention.value_width
+            * (1 if once else kind.attention.key_maps)
+            for kind, _ in self.by_type()
+        )
 
     @property
     def n_head_kv(self) -> int:
@@ -298,8 +309,11 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def cached_kv_shape(self) -> tuple[int, int]:
-        """Heads and width of keys, and of values, in a dynamic or static cache."""
-        return self.num_kv_heads, self.attention.value_width * self.head_dim
+        """Heads and width of keys, and of values, in a dynamic or static cache.
+
+        Layers of narrower types have more heads, and as many numbers.
+        """
+        return self.num_kv_heads, self.value_width * self.head_dim
 
     @property
     def adapter_targets(self) -> dict[str, list[str]]:
@@ -308,13 +322,13 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         Every projection of the attention layers in low rank, and λ's vectors as they are. peft
         itself knows the model types of transformers alone.
         """
-        facts = self.attention
-        names = [] if facts.projected_maps == 0 else ["q_proj", "k_proj", "v_proj", "o_proj"]
-        if facts.low_rank_maps:
+        attends = any(facts.projected_maps != 0 for facts in self.attention_by_layer)
+        names = ["q_proj", "k_proj", "v_proj", "o_proj"] if attends else []
+        if self.uses("low_rank_maps"):
             names += ["q_down_proj", "k_down_proj"]
-        if facts.lambda_projection:
+        if self.uses("lambda_projection"):
             names.append("lambda_proj")
-        whole = ["lambda_bias"] if facts.lambda_vectors else []
+        whole = ["lambda_bias"] if self.uses("lambda_vectors") else []
         return {"target_modules": names, "modules_to_save": whole}
 
     @property

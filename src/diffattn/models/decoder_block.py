@@ -18,6 +18,7 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
 
     Source: arXiv:2410.05258v2, Eq. (3).
     """
+    config = config.of_layer(layer_idx)
     # Not by the configuration, which may have been sent here by value, without the layers.
     facts = ATTENTION[config.attention_type]
     options: dict[str, Any] = {

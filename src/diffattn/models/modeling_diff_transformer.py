@@ -151,13 +151,11 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary_emb = LlamaRotaryEmbedding(config)
         self.gradient_checkpointing = False
-        if config.attention.lambda_vectors:
+        if config.uses("lambda_vectors"):
             self._keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
             # accelerate's FSDP makes a group of each of these: one dtype in a group.
             self._no_split_modules = [*self._no_split_modules, LambdaVectors.__name__]
-        facts = config.attention
-        if facts.lambda_projection and not facts.lambda_per_channel:
-            # Too narrow for quantisers, which read the list.
+        if config.uses("lambda_per_head"):  # too narrow for quantisers, which read the list
             self._keep_in_fp32_modules = ["lambda_proj"]
         self.post_init()
 
@@ -356,8 +354,10 @@ class DiffTransformerForCausalLM(
         shape = super()._get_static_cache_init_shape()
         if shape is None:
             return None  # for example layers on several devices
-        num_heads, width = self.config.cached_kv_shape
-        return num_heads * shape[0] // self.config.num_key_value_heads, width  # of this device
+        of_layers = map(self.config.of_layer, range(self.config.num_hidden_layers))
+        heads, widths = zip(*(config.cached_kv_shape for config in of_layers), strict=True)
+        most = self.config.num_key_value_heads
+        return [count * shape[0] // most for count in heads], list(widths)  # of this device
 
     def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
         """Our operator takes the padding mask; Hugging Face's kernels get theirs."""

@@ -1,6 +1,6 @@
 """Matched models: the same budget, another attention type."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, fields
 from functools import partial
@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from diffattn.errors import ConfigError
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.config.attention_types import AttentionType, attention_facts
+from diffattn.models.config.attention_types import ATTENTION, AttentionType, checked_types
 from diffattn.models.config.known_names import check_known
 from diffattn.models.config.settings import ModelSettings, kept_backend
 
@@ -34,6 +34,8 @@ def twin(
 ) -> Twin[SomeSettings]:
     """The model of another attention type that matches ``config``.
 
+    ``attention_type`` may name one type per layer, as a list or with commas.
+
     Heads are converted at equal ``head_dim`` through the softmax model they stand for: V1 and
     Shared DIFF have half its heads and key/value heads, V2 its own number (with
     ``"attention_flops"`` half of it, since V2 attends with twice its heads). Grouped heads count as
@@ -56,15 +58,16 @@ def twin(
         ConfigError: Unknown type, match or field, heads that cannot be halved, or
             ``"attention_flops"`` of grouped heads.
     """
-    facts = attention_facts("twin", attention_type)
+    attention_type = checked_types("twin", attention_type, config.num_hidden_layers)
     check_known("twin", "match", match, MATCHES)
     values = deepcopy(config.settings())
     for name in changes:
         check_known("twin", "field", name, {*values, *(x.name for x in fields(ModelSettings))})
     if attention_type != config.attention_type:
-        values |= _convert_settings(config, facts, match)
+        values |= _convert_settings(config, attention_type, match)
     result = type(config)(**(values | changes))
-    widths_differ = not (facts.matches_softmax and config.attention.matches_softmax)
+    of_layers = (*result.attention_by_layer, *config.attention_by_layer)
+    widths_differ = not all(facts.matches_softmax for facts in of_layers)
     widths_differ = widths_differ or not _HEADS.isdisjoint(changes)
     training_flops = partial(flops_per_token, training=True)
     if "intermediate_size" not in changes:
@@ -80,34 +83,46 @@ def twin(
     )
 
 
-def _convert_settings(config: ModelSettings, facts: AttentionType, match: str) -> dict[str, Any]:
+def _convert_settings(config: ModelSettings, attention_type: str, match: str) -> dict[str, Any]:
     """Settings that another attention type changes; the others keep their values."""
+    types = [ATTENTION[name] for name in attention_type.split(",")]
     # Settings of the old type fall back to the new type's default.
     values: dict[str, Any] = {"shared_rank": None, "head_norm": None, "lambda_bias": False}
     values["group_ratio"] = None
-    if match == "attention_flops" and (facts.grouped or config.attention.grouped):
+    if match == "attention_flops" and any(x.grouped for x in (*types, *config.attention_by_layer)):
         raise ConfigError(
             "twin: match of 'grouped_diff' must be 'params', 'heads' or 'flops', got "
             "'attention_flops', which whole heads do not give."
         )
     values |= {
-        "attention_type": facts.name,
-        "attention_backend": kept_backend(config.attention_backend, facts),
+        "attention_type": attention_type,
+        "attention_backend": kept_backend(config.attention_backend, types),
     }
-    if not facts.lambda_vectors:
+    if not any(facts.lambda_vectors for facts in types):
         values["lambda_init"] = None
-    divisor = facts.softmax_heads(match)
+    divisor = _softmax_heads(types, match)
     for name in ("num_heads", "num_kv_heads"):
-        softmax_heads = getattr(config, name) * config.attention.softmax_heads(match)
+        softmax_heads = getattr(config, name) * _softmax_heads(config.attention_by_layer, match)
         if softmax_heads % divisor:
             raise ConfigError(
-                f"twin: {name} of the {facts.name!r} twin must be whole, got "
+                f"twin: {name} of the {attention_type!r} twin must be whole, got "
                 f"{softmax_heads} / {divisor}."
             )
         values[name] = softmax_heads // divisor
-    if facts.grouped and values["num_kv_heads"] == values["num_heads"]:
+    if any(facts.grouped for facts in types) and values["num_kv_heads"] == values["num_heads"]:
         values["num_kv_heads"] = None
     return values
+
+
+def _softmax_heads(types: Sequence[AttentionType], match: str) -> int:
+    """Softmax heads that one head of the widest type stands for."""
+    counts = {facts.softmax_heads(match) for facts in types}
+    if match == "attention_flops" and len(counts) > 1:
+        raise ConfigError(
+            "twin: match 'attention_flops' needs layers of equal FLOPs per head, got "
+            f"{', '.join(dict.fromkeys(facts.name for facts in types))}."
+        )
+    return max(counts)
 
 
 def _match_intermediate_size(

@@ -1,6 +1,7 @@
 """λ of every layer of a running model: its mean, its range, and statistics per head."""
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ def layer_lambdas(
 ) -> list[float] | None:
     """One λ per layer, or ``None`` where no λ is learned.
 
-    V1 and Shared DIFF: the layer's λ. V2: its mean over the tokens and heads of ``input_ids``.
+    V1 and Shared DIFF: the layer's λ. V2: its mean over the tokens and heads of ``input_ids``; of
+    gated attention 1 minus the gate. Among other layers one without λ has 0.
 
     Source: arXiv:2410.05258v2, Eq. (2); DIFF V2 note (January 2026) for V2.
 
@@ -34,23 +36,28 @@ def layer_lambdas(
         at_once: Windows of one forward pass. Default: all.
     """
     layers: list[Any] = [block.self_attn for block in model.model.layers]
-    facts = model.config.attention
-    if facts.lambda_vectors:
-        return [float(layer.lam()) for layer in layers]
-    if not facts.lambda_projection:
+    of_layers = model.config.attention_by_layer
+    if not any(facts.lambda_vectors or facts.lambda_projection for facts in of_layers):
         return None
-    means: list[float] = []  # of one piece after another
+    totals = [
+        float(layer.lam()) if facts.lambda_vectors else 0.0
+        for layer, facts in zip(layers, of_layers, strict=True)
+    ]
+    means: dict[int, float] = {}  # of one piece after another
 
-    def read(module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
-        means.append(float(layers[0].lambda_of(logits).mean()))
+    def read(number: int, module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
+        means[number] = float(layers[number].lambda_of(logits).mean())
 
-    hooks = [layer.lambda_proj.register_forward_hook(read) for layer in layers]
-    totals = [0.0] * len(layers)
+    hooks = [
+        layers[number].lambda_proj.register_forward_hook(partial(read, number))
+        for number, facts in enumerate(of_layers)
+        if facts.lambda_projection
+    ]
     with evaluating(model, *hooks):
-        for share, ids, positions in pieces(input_ids, position_ids, at_once):
-            means.clear()
+        for share, ids, positions in pieces(input_ids, position_ids, at_once) if hooks else ():
             run_windows(model, ids, positions)
-            totals = [total + share * mean for total, mean in zip(totals, means, strict=True)]
+            for number, mean in means.items():
+                totals[number] += share * mean
     return totals
 
 

@@ -123,11 +123,11 @@ def require_readable(network: Any, num_tokens: int) -> None:
     config = network.config.get_text_config()
     kind = _kind(network)
     if isinstance(network, DiffTransformerForCausalLM):
-        facts = config.attention
-        if facts.map_norm or not facts.attention_units:
+        hidden = [x for x in config.attention_by_layer if x.map_norm or not x.attention_units]
+        if hidden:
             raise ConfigError(
                 f"analysis: {kind} must have attention maps A1 − λ A2 that act as they are, got "
-                f"{facts.control}."
+                f"{hidden[0].control}."
             )
     for name in ("sliding_window", "attention_chunk_size"):
         _require_whole(kind, getattr(config, name, None), num_tokens)

@@ -17,7 +17,7 @@ def lambdas(model, ids):
 
         def read(module, inputs, x, attention=layer.self_attn):
             (lam,) = attention.lambdas(x) or (torch.zeros(()),)
-            values.append(lam.expand(2, 11, 4).transpose(1, 2))
+            values.append(lam.expand(2, 11, attention.num_heads).transpose(1, 2))
 
         layer.input_layernorm.register_forward_hook(read)
     with torch.no_grad():
@@ -30,13 +30,15 @@ def test_attentions_are_the_differential_maps(model, ids, implementation, lambda
     with implementation(model, name), torch.no_grad():
         out = model(ids, output_attentions=True, output_attention_maps=True)
     assert len(out.attentions) == len(out.attention_maps) == len(lambdas) == 2
-    num_maps = model.config.attention.query_maps
     # Sums of 11 float32 numbers of absolute sum 1 + |λ|, each off by at most four roundings
     # (exponential, division, product with λ, difference), as is each entry.
     epsilon = torch.finfo(torch.float32).eps
-    for signed, raw, lam in zip(out.attentions, out.attention_maps, lambdas, strict=True):
-        assert signed.shape == (2, 4, 11, 11)
-        assert raw.shape == (2, 4, num_maps, 11, 11)
+    layers = enumerate(zip(out.attentions, out.attention_maps, lambdas, strict=True))
+    for layer_idx, (signed, raw, lam) in layers:
+        config = model.config.of_layer(layer_idx)
+        num_maps = config.attention.query_maps
+        assert signed.shape == (2, config.num_heads, 11, 11)
+        assert raw.shape == (2, config.num_heads, num_maps, 11, 11)
         budget = 4 * 11 * epsilon * (1 + lam.abs())
         assert (raw >= 0).all()
         assert ((raw.sum(-1) - 1).abs() <= 4 * 11 * epsilon).all()
@@ -61,8 +63,9 @@ def test_the_output_is_the_differential_map_times_v(model, ids):
         )
     with torch.no_grad():
         signed = model(ids, output_attentions=True).attentions[0]
-    num_kv_heads = model.config.num_kv_heads
-    v = seen["v"].unflatten(-1, (num_kv_heads, -1)).repeat_interleave(4 // num_kv_heads, dim=2)
+    num_kv_heads = attention.num_kv_heads
+    groups = attention.num_heads // num_kv_heads
+    v = seen["v"].unflatten(-1, (num_kv_heads, -1)).repeat_interleave(groups, dim=2)
     heads = torch.einsum("bhts,bshd->bthd", signed, v)
     if isinstance(attention, GatedAttention):
         logits = seen["gates"].unflatten(-1, (heads.shape[2], -1))
@@ -119,7 +122,8 @@ def test_maps_while_generating(model, ids):
     options |= {"output_attentions": True, "return_dict_in_generate": True}
     out = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
     shapes = [step[0].shape for step in out.attentions]
-    assert shapes == [(2, 4, 11, 11), (2, 4, 1, 12), (2, 4, 1, 13)]
+    heads = model.config.of_layer(0).num_heads
+    assert shapes == [(2, heads, 11, 11), (2, heads, 1, 12), (2, heads, 1, 13)]
 
 
 def test_padding_is_invisible_in_the_maps(model, ids, padding_mask, implementation):

@@ -68,11 +68,12 @@ def test_shapes_in_caches_are_those_of_the_configuration(model, ids, implementat
     config, cache = model.config, make_cache(kind, model.config)
     with implementation(model, name), torch.no_grad():
         model(ids, past_key_values=cache)
-    wide = config.attention.value_width == 2
-    assert config.cached_kv_shape == (config.num_kv_heads, 16 if wide else 8)
     length = 11 if kind == "dynamic" else 16
-    for layer in cache.layers:
-        num_heads, width = config.cached_kv_shape
+    for layer_idx, layer in enumerate(cache.layers):
+        of_layer = config.of_layer(layer_idx)
+        wide = of_layer.attention.value_width == 2
+        num_heads, width = of_layer.cached_kv_shape
+        assert (num_heads, width) == (of_layer.num_kv_heads, 16 if wide else 8)
         assert layer.keys.shape == (2, num_heads, length, width)
         assert layer.values.shape == (2, num_heads, length, width)
 
@@ -107,9 +108,12 @@ def test_a_prefix_made_by_the_configurations_numbers_works(model, ids, assert_on
     model(ids[:, :4], past_key_values=first)
     for layer_idx, layer in enumerate(first.layers):
         k, v = layer.keys, layer.values
-        if config.attention.key_maps == 2:
+        if config.attention_by_layer[layer_idx].key_maps == 2:
             k = k.transpose(1, 2).unflatten(-1, (2, -1))
             k, v = in_kernel_layout(k, v.transpose(1, 2))
+        else:
+            times = config.num_key_value_heads // k.shape[1]
+            k, v = (x.repeat(1, times, 1, 1) for x in (k, v))
         assert k.shape == v.shape == (2, config.num_key_value_heads, 4, config.head_dim)
         cache.update(k, v, layer_idx)
     stepwise = [model(ids[:, i : i + 1], past_key_values=cache).logits for i in range(4, 11)]

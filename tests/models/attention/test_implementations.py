@@ -32,8 +32,9 @@ def compiles(test):
 def other(request, model):
     """The model under one implementation and backend."""
     name, backend = request.param
-    if backend == "composed" and model.config.attention_op == "softmax_attention":
-        backend = "sdpa"
+    ops = {facts.op for facts in model.config.attention_by_layer}
+    if backend == "composed" and "softmax_attention" in ops:
+        backend = "sdpa" if len(ops) == 1 else "chunked"
     model.config.attention_backend = backend
     model.set_attn_implementation(name)
     return model

@@ -127,9 +127,10 @@ def test_compiled_training_keeps_documents_apart(
 def test_maps_of_packed_rows(model, ids, implementation, name):
     with implementation(model, name), torch.no_grad():
         out = model(ids, position_ids=BATCH, output_attentions=True, output_attention_maps=True)
-    for signed, raw in zip(out.attentions, out.attention_maps, strict=True):
-        assert signed.shape == (2, 4, 11, 11)
-        assert raw.shape == (2, 4, raw.shape[2], 11, 11)
+    for layer_idx, (signed, raw) in enumerate(zip(out.attentions, out.attention_maps, strict=True)):
+        heads = model.config.of_layer(layer_idx).num_heads
+        assert signed.shape == (2, heads, 11, 11)
+        assert raw.shape == (2, heads, raw.shape[2], 11, 11)
         sums = torch.ones(())
         torch.testing.assert_close(raw.sum(-1), sums.expand(raw.shape[:-1]))
         for row, borders in enumerate(([4, 5], [2])):

@@ -39,8 +39,8 @@ def initial_lambdas(model: dict[str, Any]) -> list[float] | None:
     Args:
         model: ``attention_type``, ``num_hidden_layers`` and ``lambda_init`` of the model.
     """
-    facts = ATTENTION.get(str(model.get("attention_type")))
-    if facts is None or not facts.lambda_vectors:
+    names = str(model.get("attention_type")).split(",")
+    if not any(name in ATTENTION and ATTENTION[name].lambda_vectors for name in names):
         return None
     given, layers = model.get("lambda_init"), range(model["num_hidden_layers"])
     if isinstance(given, list):

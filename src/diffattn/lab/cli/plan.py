@@ -57,14 +57,14 @@ def plan(
     from diffattn.lab.catalog.recipes.catalog import plan_of_size
     from diffattn.lab.training.planning.devices import check_positive, device
     from diffattn.lab.training.settings import check_values
-    from diffattn.models.config.attention_types import attention_facts
+    from diffattn.models.config.attention_types import checked_types
 
     planned, target, changes = plan_of_size(recipe), device(gpu), set_ or []
     check_positive("--utilisation", utilisation, most=1.0)
     check_positive("--price", price)
     fixed = check_values(planned, changes)
     if attention is not None:
-        attention_facts("twin", attention)
+        checked_types("twin", attention)
     # torch loads from here on, after every name is known to be right.
     from diffattn.lab.training.settings import apply_settings
 

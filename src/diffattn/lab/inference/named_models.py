@@ -8,7 +8,7 @@ from typing import Any
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
 from diffattn.models.checkpoint_folder import checkpoint_folder, listed, models_inside
-from diffattn.models.config.attention_types import attention_facts
+from diffattn.models.config.attention_types import ATTENTION, checked_types
 
 _STUDY = "study.json"
 _PARTS = ("", "text", "recall")
@@ -113,9 +113,12 @@ def _rank(run: Path) -> tuple[bool, float, Path] | None:
     """Sorts the best run first; ``None`` for a control, or without a loss."""
     if not (run / "results.json").is_file():
         return None
-    facts = attention_facts(str(run), _config(str(run))["attention_type"])
+    names = checked_types(str(run), _config(str(run))["attention_type"]).split(",")
+    types = [ATTENTION[name] for name in names]
     loss = read_json(run / "results.json")["validation_loss"]
-    return None if facts.control or loss is None else (facts.query_maps == 1, loss, run)
+    if loss is None or any(facts.control for facts in types):
+        return None
+    return all(facts.query_maps == 1 for facts in types), loss, run
 
 
 def shortest_context(models: Iterable[str]) -> int | None:

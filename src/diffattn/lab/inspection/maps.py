@@ -88,7 +88,7 @@ def _viewed_layer(
     if bool(rows.maps.triu(1).any()):
         raise ConfigError(f"{label}: attention must be causal, got weights on later tokens.")
     tolerance = min(0.02, 32 * torch.finfo(network.dtype).eps)
-    lam = _lambdas(label, rows, _lambda_differs(network), tolerance)
+    lam = _lambdas(label, rows, _lambda_differs(network, layer), tolerance)
     maps = rows.maps.cpu().double().numpy()  # [H, maps, T, T]
     codes, scales, error = to_codes(maps, row_scales=row_scales)
     sums = _sums(rows, spans)
@@ -127,23 +127,27 @@ def _num_weights(label: str, network: Any, layers: int, tokens: int, room: int) 
 
 
 def _require_attention(label: str, network: Any) -> None:
-    facts = network.config.attention if isinstance(network, DiffTransformerForCausalLM) else None
-    if facts is not None and facts.projected_maps == 0:
-        raise ConfigError(f"{label}: must have attention, got attention_type {facts.name!r}.")
+    config = network.config
+    if isinstance(network, DiffTransformerForCausalLM) and any(
+        facts.projected_maps == 0 for facts in config.attention_by_layer
+    ):
+        raise ConfigError(
+            f"{label}: must have attention, got attention_type {config.attention_type!r}."
+        )
 
 
 def _num_maps(network: Any) -> int:
-    """Softmax maps per layer."""
+    """Softmax maps per layer, of several types the most."""
     config = network.config
     if isinstance(network, DiffTransformerForCausalLM):
-        return int(config.num_heads * config.attention.query_maps)
+        return max(kind.num_heads * kind.attention.query_maps for kind, _ in config.by_type())
     return int(config.get_text_config().num_attention_heads)
 
 
-def _lambda_differs(network: Any) -> bool:
-    """Whether each token and head has its own λ; else a layer has one."""
+def _lambda_differs(network: Any, layer: int) -> bool:
+    """Whether each token and head has its own λ; else the layer has one."""
     is_diffattn = isinstance(network, DiffTransformerForCausalLM)
-    return bool(is_diffattn and network.config.attention.lambda_projection)
+    return bool(is_diffattn and network.config.attention_by_layer[layer].lambda_projection)
 
 
 def _lambdas(label: str, rows: LayerRows, per_token: bool, tolerance: float) -> np.ndarray | None:

@@ -15,7 +15,7 @@ def few_heads(models: Iterable[DiffTransformerConfig]) -> int | None:
 
     V2 is not counted: it has as many heads as the Transformer.
     """
-    fewest = min((m.num_heads for m in models if m.attention.lambda_vectors), default=None)
+    fewest = min((m.num_heads for m in models if m.uses("lambda_vectors")), default=None)
     return fewest if fewest is not None and fewest < SMALLEST_TESTED_HEADS else None
 
 

@@ -77,7 +77,7 @@ def _meaning(model: DiffTransformerConfig, key: str) -> Any:
     """A setting with its default spelled out."""
     if key == "head_norm":
         return model.uses_head_norm
-    if key == "lambda_init" and model.attention.lambda_vectors:
+    if key == "lambda_init" and model.uses("lambda_vectors"):
         return [model.layer_lambda_init(i) for i in range(model.num_hidden_layers)]
     return getattr(model, key)
 

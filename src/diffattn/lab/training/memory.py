@@ -110,7 +110,7 @@ def _least(config: RunConfig) -> dict[str, int]:
 def _maps(config: RunConfig) -> int:
     """Bytes of wide layers and attention maps, if all were held at once."""
     model, micro = config.model, micro_batch(config.train)
-    heads = model.num_heads * model.attention.query_maps
+    heads = max(kind.num_heads * kind.attention.query_maps for kind, _ in model.by_type())
     keys = config.train.seq_len * (micro if config.windows.apart else 1)
     widths = model.intermediate_size + heads * (keys + model.head_dim)
     return 4 * config.train.seq_len * micro * widths * model.num_hidden_layers

@@ -7,7 +7,7 @@ from diffattn.errors import ConfigError
 from diffattn.files.destination import require_folder_destination
 from diffattn.lab.training.settings import read_changes
 from diffattn.models.checkpoint_folder import checkpoint_folder
-from diffattn.models.config.attention_types import attention_facts
+from diffattn.models.config.attention_types import checked_types
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class TrainRequest:
     def __post_init__(self) -> None:
         read_changes(self.changes)
         if self.attention is not None:
-            attention_facts("twin", self.attention)
+            checked_types("twin", self.attention)
         require_folder_destination(self.out)
         if self.same_model and (self.init_from is None or self.attention is not None):
             got = "no --init-from" if self.init_from is None else "--attention too"

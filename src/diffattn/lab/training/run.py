@@ -306,7 +306,7 @@ def _results(
 ) -> dict[str, Any]:
     """The content of ``results.json``."""
     model, loss = config.model, measured["full_loss"]
-    has_vectors = model.attention.lambda_vectors
+    has_vectors = model.uses("lambda_vectors")
     results = {
         "schema": 1,
         "run": config.name,

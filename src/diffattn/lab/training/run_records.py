@@ -105,7 +105,9 @@ def chosen_backends(
     batch, num_tokens = micro_batch(config), config.seq_len
     if apart:
         batch, num_tokens = 1, batch * num_tokens
-    chosen = chosen_backend(
-        model, device=run_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
-    )
-    return {model.attention_op: chosen}
+    return {
+        kind.attention_op: chosen_backend(
+            kind, device=run_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
+        )
+        for kind, _ in model.by_type()
+    }

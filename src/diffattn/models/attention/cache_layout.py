@@ -12,13 +12,19 @@ def update(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, 
     as views, once. A cache that an exporter or a learned prefix made by ``num_key_value_heads``
     holds the layout of Hugging Face's kernels, ``[k1, k2, k1, k2]`` and
     ``[left, left, right, right]``. A static cache is kept so, at twice the memory; a dynamic one
-    is made compact.
+    is made compact. A layer of one map beside layers of two then holds each number as often as the
+    cache has room.
     """
     if k.ndim == 4:
-        k, v = cache.update(k.transpose(1, 2), v.transpose(1, 2), layer_idx)
-        return k.transpose(1, 2), v.transpose(1, 2)
+        times = _stored_heads(cache, layer_idx, k.shape[2]) // k.shape[2]
+        stored = (
+            x.transpose(1, 2).repeat(1, times, 1, 1) if times > 1 else x.transpose(1, 2)
+            for x in (k, v)
+        )
+        keys, values = cache.update(*stored, layer_idx)
+        return keys[:, : k.shape[2]].transpose(1, 2), values[:, : k.shape[2]].transpose(1, 2)
     num_heads, num_maps = k.shape[2:4]
-    if _holds_kernel_layout(cache, layer_idx, num_heads):
+    if _stored_heads(cache, layer_idx, num_heads) == 4 * num_heads:
         layer = cache.layers[layer_idx]
         if layer.is_compileable:
             keys, values = cache.update(*in_kernel_layout(k, v), layer_idx)
@@ -38,10 +44,11 @@ def in_kernel_layout(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return k.transpose(1, 2), v.transpose(1, 2)
 
 
-def _holds_kernel_layout(cache: Cache, layer_idx: int, num_heads: int) -> bool:
+def _stored_heads(cache: Cache, layer_idx: int, num_heads: int) -> int:
+    """Heads that a layer of the cache has, or will have."""
     layers = getattr(cache, "layers", ())
     keys = getattr(layers[layer_idx], "keys", None) if layer_idx < len(layers) else None
-    return keys is not None and keys.ndim == 4 and keys.shape[1] == 4 * num_heads
+    return keys.shape[1] if keys is not None and keys.ndim == 4 else num_heads
 
 
 def _compact(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

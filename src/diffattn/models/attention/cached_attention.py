@@ -71,15 +71,19 @@ def bind(
         **kwargs: Arguments of Hugging Face's kernel, for example a paged cache.
     """
 
-    acting_map = layer.acting_map if config.attention.map_norm else None
+    acting_map = getattr(layer, "acting_map", None)  # of a layer that normalises its map
 
     def attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
         if past_key_values is not None:
             k, v = update(past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != IMPLEMENTATION:
+            if acting_map is not None:
+                raise ConfigError(
+                    f"DiffTransformer: attention_type {config.attention_type!r} needs "
+                    f"attn_implementation {IMPLEMENTATION!r}, got {config._attn_implementation!r}."
+                )
             return _hugging_face(kernel, config, mask, recorder, kwargs, (q, k, v, lam))
         if isinstance(mask, PagedBatch):
-            assert lam is not None  # see paged_cache.reads_pages
             if recorder is not None:
                 raise ConfigError("DiffTransformer: attention maps need a pass without pages.")
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
@@ -97,7 +101,7 @@ def bind(
             _record(recorder, acting_map, q, k, lam, options, rows)
         if lam is None:
             out = softmax_attention(q, k, v, backend=config.attention_backend, **options)
-        elif config.attention.map_norm:
+        elif acting_map is not None:
             out = layer.operator(q, k, v, lam, **options)
         else:
             out = diff_attention(q, k, v, lam, backend=config.attention_backend, **options)
@@ -119,7 +123,7 @@ def chosen_backend(
     """The backend that ``"diffattn"`` trains with on ``[batch, num_tokens]`` queries of ``dtype``.
 
     Args:
-        config: Configuration of the model.
+        config: Configuration of a model with one attention type.
         device: Device type.
         dtype: Of the queries.
         batch: Rows.
@@ -196,7 +200,7 @@ def _by_scores(
             "DiffTransformer: an attention_mask of four axes needs attention_backend 'auto', "
             f"got {config.attention_backend!r}."
         )
-    if recorder is not None or config.attention.map_norm:
+    if recorder is not None or acting_map is not None:
         return through_maps(*inputs, scores, acting_map=acting_map, recorder=recorder)
     scores = scores if scores.dtype == torch.bool else scores.to(inputs[0].dtype)
     return by_kernel("sdpa", kernel, *inputs, scores, {})
@@ -211,11 +215,6 @@ def _hugging_face(
     inputs: Inputs,
 ) -> Tensor:
     implementation = config._attn_implementation
-    if config.attention.map_norm:
-        raise ConfigError(
-            f"DiffTransformer: attention_type {config.attention_type!r} needs attn_implementation "
-            f"{IMPLEMENTATION!r}, got {implementation!r}."
-        )
     if implementation == "eager":  # adds its mask, one of bools, too
         is_bool = mask is not None and mask.dtype == torch.bool
         if recorder is not None or is_bool:

@@ -22,9 +22,10 @@ _SINCE = (5, 23)
 def reads_pages(config: DiffTransformerConfig) -> bool:
     """Whether continuous batching goes through our operator under ``"diffattn"``.
 
-    Softmax attention does not: Hugging Face's kernels store it once and read it in one call.
+    Softmax attention alone does not: Hugging Face's kernels store it once and read it in one call.
     """
-    by_operator = config.attention_op == "diff_attention" and not config.attention.map_norm
+    ops = {facts.op for facts in config.attention_by_layer}
+    by_operator = "diff_attention" in ops and not config.uses("map_norm")
     installed = tuple(int(part) for part in transformers_version.split(".")[:2])
     return by_operator and installed >= _SINCE
 

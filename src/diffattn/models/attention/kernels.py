@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
+from diffattn.errors import ConfigError
 from diffattn.models.attention.cache_layout import in_kernel_layout
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.inputs.masking import in_range, paired, repeat_heads
@@ -35,7 +36,10 @@ class KernelCall(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.scaling = config.head_dim**-0.5
-        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        layer = config.of_layer(layer_idx)
+        self.num_key_value_groups = layer.num_attention_heads // layer.num_key_value_heads
+        self.times_stored = config.num_key_value_heads // layer.num_key_value_heads
+        self.is_alone = layer.num_attention_heads != config.num_attention_heads
 
     def forward(
         self,
@@ -47,6 +51,11 @@ class KernelCall(nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         """``[B, heads, tokens, D]`` each to ``[B, T, heads, D]``, some axes of it flattened."""
+        if implementation == "vllm" and self.is_alone:
+            raise ConfigError(
+                "DiffTransformer: attention_type must give all layers as many heads for vLLM, got "
+                f"{self.config.attention_type!r}."
+            )
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         out, _ = attention(self, q, k, v, mask, dropout=0.0, scaling=self.scaling, **kwargs)
         return out
@@ -90,8 +99,12 @@ def by_kernel(
     else:
         q = q if lam is None else q.flatten(2, 3)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
+    heads = q.shape[2]
+    if kernel.times_stored > 1 and kwargs.get("cache") is not None:  # pages for wider layers
+        q = q.repeat(1, 1, kernel.times_stored, 1)
+        k, v = (x.repeat(1, kernel.times_stored, 1, 1) for x in (k, v))
     out = kernel(implementation, q.transpose(1, 2), k, v, mask, **kwargs)
-    out = out.view(*q.shape[:2], -1, q.shape[-1])  # [B, T, heads of the call, D]
+    out = out.view(*q.shape[:2], -1, q.shape[-1])[:, :, :heads]  # [B, T, heads of the call, D]
     if lam is None:
         return out
     lam = lam.expand(*out.shape[:2], num_heads)[..., None]

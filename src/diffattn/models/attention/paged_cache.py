@@ -17,6 +17,7 @@ from diffattn.errors import ConfigError
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs.masking import num_heads_of
 from diffattn.ops.paged_decode import gathered_pages, paged_decode
+from diffattn.ops.softmax_attention import softmax_attention
 
 _FEW_QUERIES = 16
 """Most queries of one sequence that the decode kernel takes."""
@@ -60,36 +61,37 @@ class PagedBatch:
 
     @torch.compiler.disable  # a write to aliased views, which a graph would copy
     def attend(
-        self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, backend: str
+        self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, backend: str
     ) -> Tensor:
         """Store new keys and values of one layer; attend to all that its queries see.
 
-        Tensors are the operator's, with one row of N tokens. ``backend`` runs on gathered pages;
-        ``"auto"`` is the backend of ``paged_decode``. Returns ``[1, N, H, Dv]``.
+        Tensors are the operator's, with one row of N tokens; without ``lam`` of softmax attention,
+        in some layers of a model. ``backend`` runs on gathered pages; ``"auto"`` is the backend of
+        ``paged_decode``, of softmax attention that of the operator. Returns ``[1, N, H, Dv]``.
         """
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
-            return diff_attention(q, k, v, lam, cu_seqlens=self.cu_seqlens, backend=backend)
-        num_tokens, num_heads = q.shape[1], num_heads_of(q)
-        lam = lam.expand(1, num_tokens, num_heads)
+            return _attend(q, k, v, lam, cu_seqlens=self.cu_seqlens, backend=backend)
+        num_tokens, num_heads = q.shape[1], q.shape[2] if lam is None else num_heads_of(q)
+        lam = None if lam is None else lam.expand(1, num_tokens, num_heads)
         out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # the last for no token
         for sequence in self.many:
             keys, values = (
                 gathered_pages(x, sequence.table)[:, : sequence.length] for x in (k_pages, v_pages)
             )
-            out[sequence.tokens] = diff_attention(
-                q[:, sequence.tokens], keys, values, lam[:, sequence.tokens], backend=backend
-            )[0]
+            some = None if lam is None else lam[:, sequence.tokens]
+            attended = _attend(q[:, sequence.tokens], keys, values, some, backend=backend)
+            out[sequence.tokens] = attended[0]
         if self.few is not None:
             few, taken = self.few, self.few.tokens.clamp(max=num_tokens - 1)
-            queries, their_lam = q[0, taken], lam[0, taken]
-            if backend == "auto":
+            queries, some = q[0, taken], None if lam is None else lam[0, taken]
+            if backend == "auto" and some is not None:
                 pages: dict[str, Any] = {"block_table": few.table, "kv_lengths": few.lengths}
-                attended = paged_decode(queries, k_pages, v_pages, their_lam, **pages)
+                attended = paged_decode(queries, k_pages, v_pages, some, **pages)
             else:
                 keys, values = (gathered_pages(x, few.table) for x in (k_pages, v_pages))
-                attended = diff_attention(
-                    queries, keys, values, their_lam, kv_lengths=few.lengths, backend=backend
+                attended = _attend(
+                    queries, keys, values, some, kv_lengths=few.lengths, backend=backend
                 )
             out[few.tokens] = attended
         return out[None, :num_tokens]
@@ -107,6 +109,12 @@ class PagedBatch:
         k_pages, v_pages = self.allocator.get_cache_for_block_table(layer_idx)
         k_pages, v_pages = (x.flatten(2) for x in (k_pages, v_pages))  # views
         return k_pages.unflatten(2, k.shape[2:]), v_pages.unflatten(2, v.shape[2:])
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, **options: Any) -> Tensor:
+    if lam is None:
+        return softmax_attention(q, k, v, **options)
+    return diff_attention(q, k, v, lam, **options)
 
 
 @torch.compiler.disable

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from diffattn.errors import ConfigError
 from diffattn.models.config.known_names import check_known
 
 
@@ -76,6 +77,11 @@ class AttentionType:
         if self.low_rank_maps or self.grouped or self.lambda_projection or self.projected_maps == 0:
             return False
         return self.query_projections == self.key_projections == self.value_width
+
+    @property
+    def lambda_per_head(self) -> bool:
+        """Whether λ comes from a projection with one row per head."""
+        return self.lambda_projection and not self.lambda_per_channel
 
     @property
     def query_projections(self) -> int:
@@ -227,6 +233,32 @@ def attention_facts(where: str, name: str) -> AttentionType:
     name = OLD_NAMES.get(name, name) if isinstance(name, str) else name
     check_known(where, "attention_type", name, ATTENTION)
     return ATTENTION[name]
+
+
+def checked_types(where: str, given: str | list[str], num_layers: int | None = None) -> str:
+    """Attention types of a model in today's names: one, or one per layer with commas between them.
+
+    Args:
+        where: Begins messages.
+        given: A name; several with commas; or a list of names.
+        num_layers: Of the model, if it is known.
+
+    Raises:
+        ConfigError: An unknown name, or not one for each layer.
+    """
+    parts = given.split(",") if isinstance(given, str) else given
+    if not isinstance(parts, list | tuple):
+        parts = [parts]
+    names = [
+        attention_facts(where, part.strip() if isinstance(part, str) else part).name
+        for part in parts
+    ]
+    if len(names) != 1 and num_layers is not None and len(names) != num_layers:
+        raise ConfigError(
+            f"{where}: attention_type must name one type, or one for each of {num_layers} layers, "
+            f"got {len(names)}."
+        )
+    return names[0] if len(set(names)) == 1 else ",".join(names)
 
 
 def types_with(fact: str) -> str:

@@ -1,5 +1,8 @@
 """The settings of a model, without Hugging Face: names, counts and twins need no torch."""
 
+from collections import Counter
+from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +10,7 @@ from diffattn.errors import ConfigError, short
 from diffattn.models.config.attention_types import (
     ATTENTION,
     AttentionType,
-    attention_facts,
+    checked_types,
     types_with,
 )
 from diffattn.models.config.known_names import check_known
@@ -15,8 +18,10 @@ from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
 
-if TYPE_CHECKING:  # ``None`` only until ``__post_init__`` has filled it in
-    Derived = int
+if TYPE_CHECKING:
+    from typing import Self
+
+    Derived = int  # ``None`` only until ``__post_init__`` has filled it in
 else:
     Derived = int | None
 
@@ -38,10 +43,10 @@ _RATIOS = (4, 3, 2, 1)
 """Defaults of ``group_ratio``, the first that fits the heads."""
 
 
-def kept_backend(name: str, facts: AttentionType) -> str:
-    """``attention_backend`` of a model that becomes another type: the same where that has it."""
-    names = ("reference",) if facts.map_norm else backends.names(facts.op)
-    return name if name in names else "auto"
+def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
+    """``attention_backend`` of a model that gets other types: the same where all have it."""
+    of_types = [("reference",) if facts.map_norm else backends.names(facts.op) for facts in types]
+    return name if all(name in names for names in of_types) else "auto"
 
 
 @dataclass(kw_only=True)
@@ -87,26 +92,29 @@ class ModelSettings:
     qk_norm = False
 
     def __post_init__(self) -> None:
-        facts = attention_facts(type(self).__name__, self.attention_type)
-        self.attention_type = facts.name
+        self._name_types()
         self._check_numbers()
         self._derive_heads()
         if self.head_dim is None:
-            self.head_dim = self.hidden_size // (self.num_heads * facts.value_width)
+            self.head_dim = self.hidden_size // (self.num_heads * self.value_width)
         if self.intermediate_size is None:
             self.intermediate_size = max(64, round(self.hidden_size * 8 / 3 / 64) * 64)
-        if self.shared_rank is None and facts.low_rank_maps:
+        if self.shared_rank is None and self.uses("low_rank_maps"):
             self.shared_rank = max(1, self.head_dim // 4)
         self.validate_architecture()
 
     def _derive_heads(self) -> None:
-        if self.attention.grouped and self.group_ratio is None:
+        if self.uses("grouped") and self.group_ratio is None:
             kv_heads = self.num_kv_heads or 1
             fits = (r for r in _RATIOS if self.num_heads % r == 0)
             fits = (r for r in fits if self.num_heads // r % kv_heads == 0)
             self.group_ratio = next(fits, 1)
         if self.num_kv_heads is None:
             self.num_kv_heads = self.num_groups
+
+    def _name_types(self) -> None:
+        where = type(self).__name__
+        self.attention_type = checked_types(where, self.attention_type, self.num_hidden_layers)
 
     def _check_numbers(self) -> None:
         for name in _COUNTS:
@@ -138,36 +146,39 @@ class ModelSettings:
 
     def validate_architecture(self) -> None:
         """Check fields against each other; the strict configuration calls it on saving too."""
-        facts = self.attention
+        self._name_types()
         self._check_numbers()
-        backend_names = ("auto", *backends.names(facts.op))
+        low_rank, map_norm = self.uses("low_rank_maps"), self.uses("map_norm")
+        of_types = [set(backends.names(facts.op)) for facts in self.attention_by_layer]
+        backend_names = ("auto", *sorted(set.intersection(*of_types)))
+        grouped = self.uses("grouped")
         ratio: int = 1 if self.group_ratio is None else self.group_ratio
         check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)
         for holds, must, got in (
             (self.intermediate_size >= 1, "intermediate_size must be 1 or more",
              self.intermediate_size),
-            (facts.grouped or self.group_ratio is None,
+            (grouped or self.group_ratio is None,
              f"group_ratio belongs to attention_type {types_with('grouped')}", self.group_ratio),
             (ratio >= 1 and self.num_heads % ratio == 0,
              f"group_ratio must divide num_heads = {self.num_heads}", self.group_ratio),
             (self.num_kv_heads >= 1 and self.num_groups % self.num_kv_heads == 0,
-             f"num_kv_heads must divide num_heads{' / group_ratio' if facts.grouped else ''} = "
+             f"num_kv_heads must divide num_heads{' / group_ratio' if grouped else ''} = "
              f"{self.num_groups}", self.num_kv_heads),
             (self.head_dim >= 2 and self.head_dim % 2 == 0,
              "head_dim must be even and 2 or more for rotary positions", self.head_dim),
-            (facts.low_rank_maps or self.shared_rank is None,
+            (low_rank or self.shared_rank is None,
              f"shared_rank belongs to attention_type {types_with('low_rank_maps')}",
              self.shared_rank),
-            (not facts.low_rank_maps or self.shared_rank >= 1, "shared_rank must be 1 or more",
+            (not low_rank or self.shared_rank >= 1, "shared_rank must be 1 or more",
              self.shared_rank),
-            (facts.lambda_vectors or self.lambda_init is None,
+            (self.uses("lambda_vectors") or self.lambda_init is None,
              f"lambda_init belongs to {types_with('lambda_vectors')}", self.attention_type),
-            (not facts.map_norm or self.attention_backend in ("auto", "reference"),
+            (not map_norm or self.attention_backend in ("auto", "reference"),
              f"attention_backend of {self.attention_type!r} must be 'auto' or 'reference'",
              self.attention_backend),
             (not (self.scaled_head_init and self.tie_word_embeddings),
              "scaled_head_init must be off with tied embeddings", self.scaled_head_init),
-            (facts.lambda_projection or not self.lambda_bias,
+            (self.uses("lambda_projection") or not self.lambda_bias,
              f"lambda_bias belongs to {types_with('lambda_projection')}", self.attention_type),
         ):  # fmt: skip
             if not holds:
@@ -187,10 +198,59 @@ class ModelSettings:
 
     @property
     def attention(self) -> AttentionType:
-        """The facts of its attention type. Read-only."""
+        """The facts of the attention type of all layers. Read-only.
+
+        Raises:
+            ConfigError: Layers have several types: see :meth:`of_layer`.
+        """
+        if self.attention_type not in ATTENTION:
+            raise self._error("attention_type must be the same in all layers", self.attention_type)
         return ATTENTION[self.attention_type]
 
     @property
+    def attention_by_layer(self) -> list[AttentionType]:
+        """The facts of the attention type of each layer."""
+        names = self.attention_type.split(",")
+        return [ATTENTION[name] for name in names] * (
+            self.num_hidden_layers if len(names) == 1 else 1
+        )
+
+    @property
+    def value_width(self) -> int:
+        """Width of one value in units of ``head_dim``, of the widest type, which counts heads."""
+        return max(facts.value_width for facts in self.attention_by_layer)
+
+    def uses(self, fact: str) -> bool:
+        """Whether a yes-or-no fact of :class:`AttentionType` holds for any layer."""
+        return any(getattr(facts, fact) for facts in self.attention_by_layer)
+
+    def of_layer(self, layer_idx: int) -> "Self":
+        """The settings of a model whose layers all have the type and the heads of this one."""
+        names = self.attention_type.split(",")
+        return self if len(names) == 1 else self._of_type(names[layer_idx])
+
+    def by_type(self) -> "list[tuple[Self, int]]":
+        """Of every attention type the settings as in :meth:`of_layer`, and how many layers."""
+        names = self.attention_type.split(",")
+        if len(names) == 1:
+            return [(self, self.num_hidden_layers)]
+        return [(self._of_type(name), count) for name, count in Counter(names).items()]
+
+    def _of_type(self, name: str) -> "Self":
+        settings, facts = copy(self), ATTENTION[name]
+        settings.attention_type = name
+        for field in ("num_heads", "num_kv_heads"):
+            heads = getattr(self, field) * self.value_width // facts.value_width
+            setattr(settings, field, heads)
+        if not facts.grouped:
+            settings.group_ratio = None
+        if not facts.low_rank_maps:
+            settings.shared_rank = None  # type: ignore[assignment]
+        if not facts.lambda_vectors:
+            settings.lambda_init = None
+        settings.lambda_bias = self.lambda_bias and facts.lambda_projection
+        return settings
+
     def num_groups(self) -> int:
         """Subtracted maps of one layer: one for ``group_ratio`` heads, else one per head."""
         return self.num_heads // (self.group_ratio or 1)
@@ -203,8 +263,8 @@ class ModelSettings:
 
     @property
     def uses_head_norm(self) -> bool:
-        """Whether heads are normalised: the setting, or the attention type's own default."""
-        return self.attention.head_norm if self.head_norm is None else self.head_norm
+        """Whether heads, of any layer, are normalised: the setting, or the type's own default."""
+        return self.uses("head_norm") if self.head_norm is None else self.head_norm
 
     @property
     def lambda_rows(self) -> int:

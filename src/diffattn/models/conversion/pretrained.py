@@ -59,7 +59,7 @@ def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, 
     settings = model.config.settings() | {
         "attention_type": attention_type,
         "head_norm": None,
-        "attention_backend": kept_backend(model.config.attention_backend, facts),
+        "attention_backend": kept_backend(model.config.attention_backend, [facts]),
     }
     v2 = facts.lambda_projection
     config = configure_like(

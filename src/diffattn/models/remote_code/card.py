@@ -23,6 +23,7 @@ _NAMES = {
     "gated_head": "gated softmax attention, one gate per head",
     "gated_element": "gated softmax attention, one gate per channel",
 }
+_CONTROL = "a control of differential attention: "
 _TASKS = {
     "AutoModelForCausalLM": "text-generation",
     "AutoModelForSequenceClassification": "text-classification",
@@ -82,12 +83,12 @@ Papers: [DIFF Transformer](https://arxiv.org/abs/2410.05258),
 
 def model_card(config: Any) -> str:
     """The card of a :class:`DiffTransformerConfig` as Markdown."""
-    facts = config.attention
-    kind = _NAMES.get(facts.name) or f"a control of differential attention: {facts.control}"
+    types = list(dict.fromkeys(config.attention_by_layer))
+    kind = " and ".join(_NAMES.get(facts.name) or _CONTROL + facts.control for facts in types)
     saved = (config.architectures or [CLASSES["AutoModelForCausalLM"]])[0]
     auto = next((name for name in _TASKS if CLASSES[name] == saved), "AutoModelForCausalLM")
     sizes = {
-        "Attention": f"`{facts.name}`: {kind}",
+        "Attention": f"`{config.attention_type}`: {kind}",
         "Parameters": f"{parameter_count(config):,}, embeddings included",
         "Layers": config.num_hidden_layers,
         "Width": f"{config.hidden_size}, {config.intermediate_size} inside the feed-forward layers",
@@ -96,7 +97,7 @@ def model_card(config: Any) -> str:
         "Vocabulary": f"{config.vocab_size:,} tokens",
         "Context": f"{config.max_position_embeddings:,} tokens",
         "λ": _lambda_facts(config),
-        "Source of the method": facts.source,
+        "Source of the method": ", ".join(dict.fromkeys(facts.source for facts in types)),
     }
     rows = "\n".join(f"| {name} | {value} |" for name, value in sizes.items())
     return _PAGE.format(
@@ -105,15 +106,15 @@ def model_card(config: Any) -> str:
 
 
 def _lambda_facts(config: Any) -> str:
-    facts = config.attention
-    if facts.lambda_vectors:
+    of_token = [x for x in config.attention_by_layer if x.lambda_projection]
+    if config.uses("lambda_vectors"):
         depths = range(config.num_hidden_layers)
         initial = [f"{config.layer_lambda_init(layer):.3g}" for layer in depths]
         return (
             "one learned number per layer, exp(λq1·λk1) − exp(λq2·λk2) + λ_init; λ_init is "
             f"{', '.join(initial)} from the first layer to the last"
         )
-    if facts.lambda_projection:
-        owner = "channel of a head" if facts.lambda_per_channel else "head"
+    if of_token:
+        owner = "channel of a head" if of_token[0].lambda_per_channel else "head"
         return f"one number per token and {owner}, projected from the token"
     return "none learned"

@@ -8,6 +8,7 @@ Licence: Apache-2.0, http://www.apache.org/licenses/LICENSE-2.0
 Papers: arXiv:2410.05258 (DIFF), arXiv:2501.17900 (Shared DIFF), arXiv:2510.06949 (grouped).
 """
 
+import copy
 import math
 import warnings
 from typing import Any
@@ -92,28 +93,45 @@ class DiffTransformerConfig(PreTrainedConfig):
     pad_token_id = bos_token_id = eos_token_id = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.attention_type not in ATTENTION_TYPES:
-            raise ValueError(f"Unknown attention_type {self.attention_type!r}.")
+        for name in set(self.attention_type.split(",")) - ATTENTION_TYPES.keys():
+            raise ValueError(f"Unknown attention_type {name!r}.")
         if self.attention_backend != "auto":
             warnings.warn("attention_backend needs the package diffattn: ignored", stacklevel=2)
         for name in ("num_attention_heads", "num_key_value_heads"):  # they follow from the others
             kwargs.pop(name, None)
         super().__post_init__(**kwargs)
 
+    def of_layer(self, layer_idx: int) -> "DiffTransformerConfig":
+        """The settings of a model whose layers all have the type and the heads of this one."""
+        names = self.attention_type.split(",")
+        if len(names) == 1:
+            return self
+        layer = copy.copy(self)
+        layer.attention_type = names[layer_idx]
+        wider = self.value_width // layer.value_width
+        layer.num_heads, layer.num_kv_heads = wider * self.num_heads, wider * self.num_kv_heads
+        return layer
+
     @property
     def attention(self) -> dict[str, Any]:
-        """The row of :data:`ATTENTION_TYPES`."""
+        """The row of :data:`ATTENTION_TYPES`, for one type in all layers."""
         return ATTENTION_TYPES[self.attention_type]
 
     @property
+    def value_width(self) -> int:
+        """Width of a value in units of head_dim, of the widest type, which counts heads."""
+        return max(ATTENTION_TYPES[name]["width"] for name in self.attention_type.split(","))
+
+    @property
     def num_attention_heads(self) -> int:
-        """Query heads of the one call of a kernel."""
-        return self.num_heads * self.attention["maps"] * self.attention["width"]
+        """Query heads of the one call of a kernel; of several types the most."""
+        layers = [self.of_layer(i) for i in range(self.num_hidden_layers)]
+        return max(x.num_heads * x.attention["maps"] * x.attention["width"] for x in layers)
 
     @property
     def num_key_value_heads(self) -> int:
         """Key/value heads of the one call of a kernel: those of two keys are there twice."""
-        return self.num_kv_heads * self.attention["width"] ** 2
+        return self.num_kv_heads * self.value_width**2
 
     n_head_kv = num_key_value_heads  # the name that vLLM reads first
 
@@ -154,8 +172,10 @@ class DiffTransformerAttention(nn.Module):
 
     def __init__(self, config: DiffTransformerConfig, layer_idx: int) -> None:
         super().__init__()
-        self.config, self.layer_idx, self.kind = config, layer_idx, config.attention_type
+        self.config, config = config, config.of_layer(layer_idx)
+        self.layer_idx, self.kind = layer_idx, config.attention_type
         facts, hidden, width = config.attention, config.hidden_size, config.head_dim
+        self.facts = facts
         self.value_dim = facts["width"] * width
         self.scaling = width**-0.5
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
@@ -168,8 +188,10 @@ class DiffTransformerAttention(nn.Module):
         if facts["lam"] == "vectors":
             self.lambda_bias = LambdaVectors(width)
         bias, rank = config.qkv_bias, config.shared_rank
-        self.maps = {"q": facts["queries"] + config.group_ratio - 1, "k": facts["keys"]}
-        groups = {"q": config.num_heads // config.group_ratio, "k": config.num_kv_heads}
+        rank = self.rank = rank if self.kind.startswith("shared_diff") else None
+        ratio = config.group_ratio if self.kind == "grouped_diff" else 1
+        self.maps = {"q": facts["queries"] + ratio - 1, "k": facts["keys"]}
+        groups = {"q": config.num_heads // ratio, "k": config.num_kv_heads}
         for name, heads in groups.items():
             rows = heads * width * (self.maps[name] if rank is None else 1)
             self.add_module(f"{name}_proj", nn.Linear(hidden, rows, bias=bias))
@@ -214,7 +236,7 @@ class DiffTransformerAttention(nn.Module):
         if q.shape[3] > 2:  # a group's last query beside each of the others
             added, last = q[..., :-1, :], q[..., -1:, :]
             q = torch.stack([added, last.expand_as(added)], 4).flatten(2, 3)
-        if q.shape[3] < self.config.attention["maps"]:  # zero queries see all keys alike
+        if q.shape[3] < self.facts["maps"]:  # zero queries see all keys alike
             q = torch.cat([q, torch.zeros_like(q)], 3)
             k = k if self.value_dim == self.config.head_dim else torch.cat([k, k], 3)
         if self.kind == "diff_v2_across":
@@ -240,7 +262,7 @@ class DiffTransformerAttention(nn.Module):
     def project(self, name: str, x: Tensor) -> Tensor:
         """Queries or keys of every map, ``[B, T, heads, maps, D]``."""
         width, rows = self.config.head_dim, getattr(self, f"{name}_proj")(x)
-        if self.config.shared_rank is not None:
+        if self.rank is not None:
             up = getattr(self, f"{name}_up")
             low = getattr(self, f"{name}_down_proj")(x).unflatten(-1, (up.shape[0], 2, -1))
             return rows.unflatten(-1, (-1, 1, width)) + torch.einsum("bthmr,hmdr->bthmd", low, up)
@@ -248,7 +270,7 @@ class DiffTransformerAttention(nn.Module):
 
     def lambdas(self, x: Tensor) -> Any:
         """λ that broadcasts to ``[B, T, H]``, float32 or wider; ``None`` for one map."""
-        source = self.config.attention["lam"]
+        source = self.facts["lam"]
         if source == "vectors":
             lam = self.lambda_bias(self.lambda_init)
             return -lam.abs() if self.kind == "diff_added" else lam
@@ -329,7 +351,7 @@ class DiffTransformerPreTrainedModel(llama.LlamaPreTrainedModel):
 
     def get_correct_attn_implementation(self, requested: str | None, *args: Any) -> str:
         """A norm on the map needs the map."""
-        if self.config.attention_type == "shared_diff_map_norm":
+        if "shared_diff_map_norm" in self.config.attention_type:
             requested = "eager"
         return super().get_correct_attn_implementation(requested, *args)
 

@@ -42,20 +42,23 @@ class RunPlan:
     @property
     def summary(self) -> str:
         """The model in a few words: its attention, and what is special about it."""
-        model, facts = self.model, self.model.attention
-        if facts.control:
-            return facts.control
-        title, _, _ = type_name(facts.name).partition(" (")
+        model = self.model
+        titles = [
+            facts.control or type_name(facts.name).partition(" (")[0]
+            for facts in dict.fromkeys(model.attention_by_layer)
+        ]
+        if len(titles) == 1 and model.attention.control:
+            return titles[0]
         norm = {None: "", True: "head norm", False: "no head norm"}[model.head_norm]
         changes = [
-            f"rank {model.shared_rank}" if facts.low_rank_maps else "",
+            f"rank {model.shared_rank}" if model.uses("low_rank_maps") else "",
             norm,
             "" if model.lambda_init is None else f"λ_init {model.lambda_init}",
         ]
         changes = [change for change in changes if change]
         if model.attention_type == "softmax" or not changes:
             changes.insert(0, f"{model.num_heads} heads")
-        return ", ".join([title, *changes])
+        return ", ".join([" and ".join(titles), *changes])
 
     def config(self) -> RunConfig:
         """The full configuration."""

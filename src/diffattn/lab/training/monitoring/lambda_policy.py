@@ -39,10 +39,11 @@ class LambdaPolicy(StepLog):
         **kwargs: Any,
     ) -> None:
         """Clip or draw anew, and write a row."""
-        layers = [block.self_attn for block in model.model.layers]
-        values = torch.stack([layer.lam().detach() for layer in layers]).tolist()
+        of_blocks = enumerate(block.self_attn for block in model.model.layers)
+        layers = {number: layer for number, layer in of_blocks if hasattr(layer, "lam")}
+        values = torch.stack([layer.lam().detach() for layer in layers.values()]).tolist()
         action, step = self.config.guard.lam, state.global_step + 1
-        for number, (layer, before) in enumerate(zip(layers, values, strict=True)):
+        for (number, layer), before in zip(layers.items(), values, strict=True):
             # A λ that is not finite is the batch guard's matter.
             if -TOLERANCE <= before <= 1 + TOLERANCE or not math.isfinite(before):
                 continue

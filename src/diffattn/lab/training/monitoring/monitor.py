@@ -47,7 +47,7 @@ class Monitor:
         trainer.guard = self.guard
         if self.guard is not None:
             self.guard.trainer = trainer
-        if self.config.guard.lam != "report" and self.config.model.attention.lambda_vectors:
+        if self.config.guard.lam != "report" and self.config.model.uses("lambda_vectors"):
             trainer.add_callback(LambdaPolicy(self.folder / GUARD, self.config))
         norm = trainer.gradient_norm
         if self.config.gradient_steps:

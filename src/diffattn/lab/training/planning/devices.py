@@ -87,8 +87,12 @@ def measured_utilisation(
     """The share of the peak that a type reached at the nearest size, and a phrase on its source.
 
     GPUs without a record take the H100's, types without one that of DIFF V1, or of softmax if they
-    have one map. ``None``: no device was measured in this precision.
+    have one map, and several types the least. ``None``: no device was measured in this precision.
     """
+    if "," in attention_type:
+        names = sorted(set(attention_type.split(",")))
+        of_types = [measured_utilisation(device, precision, name, hidden_size) for name in names]
+        return min((x for x in of_types if x is not None), default=None)
     kind = "cpu" if device.name == "cpu" else "h100"
     sizes = [key for key in MEASURED if key[:2] == (kind, precision)]
     if not sizes:

@@ -88,7 +88,8 @@ def step_memory(
     """Run two layers of a step on tensors without values, and extrapolate to all layers.
 
     Args:
-        config: The model.
+        config: The model. One with several attention types counts as if all layers had the type
+            that needs most.
         train: Sequence length and precision.
         sequences: Sequences of one forward pass on the device.
         accumulates: Whether several passes make a step: gradients are there from the start.
@@ -103,6 +104,14 @@ def step_memory(
     Raises:
         BackendError: The configured backend cannot run there.
     """
+    if len(kinds := config.by_type()) > 1:
+        options: dict[str, Any] = {
+            "sequences": sequences, "accumulates": accumulates, "device": device,
+            "checkpointing": checkpointing, "loss_chunk_tokens": loss_chunk_tokens,
+            "apart": apart, "elsewhere": elsewhere, "tested": tested, "whole": whole,
+        }  # fmt: skip
+        steps = [step_memory(kind, train, **options) for kind, _ in kinds]
+        return max(steps, key=lambda step: sum(step.peak.values()))
     dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
     choose = partial(
         chosen_backend,
