@@ -243,7 +243,7 @@ class ModelSettings:
             heads = getattr(self, field) * self.value_width // facts.value_width
             setattr(settings, field, heads)
         if not facts.grouped:
-            settings.group_ratio = None
+            settings.group_ratio = None  # type: ignore[assignment]
         if not facts.low_rank_maps:
             settings.shared_rank = None  # type: ignore[assignment]
         if not facts.lambda_vectors:
@@ -251,6 +251,7 @@ class ModelSettings:
         settings.lambda_bias = self.lambda_bias and facts.lambda_projection
         return settings
 
+    @property
     def num_groups(self) -> int:
         """Subtracted maps of one layer: one for ``group_ratio`` heads, else one per head."""
         return self.num_heads // (self.group_ratio or 1)
