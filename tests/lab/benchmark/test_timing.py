@@ -7,6 +7,7 @@ from diffattn.lab.benchmark.timing import (
     CpuTimer,
     CudaTimer,
     Timed,
+    host_time,
     interleave,
     matmul_peak,
     ratios,
@@ -173,3 +174,19 @@ def test_matmul_peak_counts_two_operations_per_multiply_add(monkeypatch):
 
     monkeypatch.setattr(torch, "mm", lambda a, b, out: out)
     assert matmul_peak(torch.float32, "cpu", Fixed()) == 2 * 2_048**3 / 0.5
+
+
+def test_the_hosts_time_is_the_median_until_a_run_is_queued():
+    now, waits = [0.0], []
+
+    def run(prepared):
+        now[0] += prepared
+
+    timed = Timed(prepare=iter([9.0, *[2.0] * 14]).__next__, run=run)
+    assert host_time(timed, lambda: waits.append(1), lambda: now[0]) == 2.0
+    assert len(waits) == 16
+
+    def broken(prepared):
+        raise RuntimeError("out of memory")
+
+    assert host_time(Timed(run=broken), lambda: None, lambda: now[0]) is None

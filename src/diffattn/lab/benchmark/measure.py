@@ -17,7 +17,7 @@ from diffattn.lab.benchmark.contenders import TWO_CALLS, Contender
 from diffattn.lab.benchmark.memory import Peak, peak_memory
 from diffattn.lab.benchmark.suites import contenders
 from diffattn.lab.benchmark.targets import judge
-from diffattn.lab.benchmark.timing import Timed, Timer, interleave, ratios, spread
+from diffattn.lab.benchmark.timing import Timed, Timer, host_time, interleave, ratios, spread
 from diffattn.lab.records.results import BenchCase, BenchRow, Spread
 
 WITH_BACKWARD = ("backward", "forward_backward")
@@ -32,6 +32,7 @@ class _Entry:
     reason: str | None = None
     check: dict[str, Any] | None = None
     peak: Peak | None = None
+    host_seconds: float | None = None
 
 
 def measure(
@@ -72,6 +73,9 @@ def measure(
         seconds=config.seconds,
         on_failure=lambda key, error: _end(running[key], error),
     )
+    if case.device == "cuda":
+        for key in samples:
+            running[key].host_seconds = host_time(timed[key])
     # A fresh process per model would cost more than it is worth.
     if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
         for key in samples:
@@ -180,6 +184,7 @@ def _rows(
                 reason=entry.reason,
                 check=entry.check,
                 seconds=seconds,
+                host_seconds=entry.host_seconds if seconds else None,
                 ratio_t=over(key, baseline),
                 ratio_tc=over(key, technique),
                 ratio_two_calls=over(key, two_calls),

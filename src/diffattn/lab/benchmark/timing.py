@@ -17,6 +17,7 @@ from diffattn.lab.records.results import Spread
 _SHORTEST_SAMPLE = 5e-3  # seconds: what a call costs besides its work drowns in longer ones
 _MOST_ROUNDS = 50
 _FLUSHED_BYTES = 512 * 2**20  # several times the L2 cache
+_HOST_RUNS = 15
 _WAITED_CYCLES = 4_000_000  # of a GPU: about 2 ms
 
 
@@ -89,6 +90,31 @@ class CudaTimer:
     def repeats(self, seconds: float, timed: Timed) -> int:
         """One: repeated runs would find their inputs in the cache."""
         return 1
+
+
+def host_time(
+    timed: Timed, wait: Callable[[], object] | None = None, clock: Callable[[], float] | None = None
+) -> float | None:
+    """Median seconds until a run is queued, the device idle before it; ``None`` if it fails.
+
+    Args:
+        timed: One contender.
+        wait: Wait for the device. Default: as CUDA does.
+        clock: Replaced in tests. Default: time that passes.
+    """
+    wait, clock = wait or torch.cuda.synchronize, clock or time.perf_counter
+    samples = []
+    try:
+        for _ in range(_HOST_RUNS):
+            prepared = timed.prepare() if timed.prepare else None
+            wait()
+            began = clock()
+            timed.run(prepared)
+            samples.append(clock() - began)
+        wait()
+    except RuntimeError:  # the device's time stands
+        return None
+    return median(samples)
 
 
 def timer_of(device: str) -> Timer:

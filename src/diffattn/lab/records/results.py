@@ -41,6 +41,9 @@ class BenchRow:
     check: dict[str, Any] | None = None
     """Largest error against the float64 reference, its budget, and the tensors compared."""
     seconds: Spread | None = None
+    """On a GPU the time of the device."""
+    host_seconds: float | None = None
+    """On a GPU: until a run is queued, the device idle before it."""
     ratio_t: Spread | None = None
     """Time over that of T, round by round."""
     ratio_tc: Spread | None = None

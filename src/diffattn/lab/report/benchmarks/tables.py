@@ -45,11 +45,13 @@ _GENERATION_COLUMNS = _MODEL_COLUMNS | {"shared_diff_folded": "Shared DIFF, fold
 
 def contender_rows(case: BenchCase) -> list[dict[str, str]]:
     """One row per contender that was timed, for a narrow screen; the record holds all numbers."""
+    on_gpu = any(row.host_seconds for row in case.rows)
     return [
         {
             "contender": f"{row.role}: {row.contender}"
             + ("" if row.contender.endswith(row.backend or "") else f", {row.backend}"),
             "ms": figure(1e3 * row.seconds.median),
+            **({"host ms": _host(row)} if on_gpu else {}),
             "/ T": times(row.ratio_t, spread=False),
             "/ TC": times(row.ratio_tc, spread=False),
             **_amount(row),
@@ -59,6 +61,10 @@ def contender_rows(case: BenchCase) -> list[dict[str, str]]:
         for row in case.rows
         if row.seconds is not None
     ]
+
+
+def _host(row: BenchRow) -> str:
+    return figure(1e3 * row.host_seconds) if row.host_seconds else MISSING
 
 
 def _amount(row: BenchRow) -> dict[str, str]:
