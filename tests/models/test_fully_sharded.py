@@ -9,7 +9,7 @@ from transformers.distributed import DistributedConfig
 from children import launched, values
 from diffattn.lab.training.distributed import joined
 from diffattn.layers.lambda_vectors import LambdaVectors
-from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.config.attention_types import ATTENTION, ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
@@ -74,5 +74,5 @@ def test_gradients_are_those_of_the_whole_model(
 @pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
 def test_lambda_vectors_are_a_sharding_group_of_their_own(attention_type, make_config):
     model = DiffTransformerForCausalLM(make_config(attention_type))
-    apart = {"LambdaVectors"} if attention_type in ("diff", "shared_diff") else set()
+    apart = {"LambdaVectors"} if ATTENTION[attention_type].lambda_vectors else set()
     assert set(model._no_split_modules) == {"DiffTransformerBlock"} | apart

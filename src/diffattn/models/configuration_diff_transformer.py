@@ -116,7 +116,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             ``hidden_size`` (``hidden_size / num_heads`` for softmax and V2, half of it else).
         shared_rank: r of Shared DIFF, else ``None``. Default for Shared DIFF: ``head_dim // 4``.
         group_ratio: R of grouped differential attention, heads that share one subtracted map, else
-            ``None``. Default: 4, or the next smaller that fits the heads.
+            ``None``. Default: the largest of 4, 3 and 2 that leaves two groups or more and fits
+            ``num_kv_heads``; else 1.
         head_norm: RMSNorm per head. Default: on for V1 and Shared DIFF, off for softmax and V2.
         head_norm_affine: Learn the scale of that norm.
         head_norm_eps: Added to its mean square.

@@ -158,8 +158,9 @@ class Original:
     0-based depth.
     """
 
-    def __init__(self, *, version=1, kv_heads=4, affine=True, tied=False, bare=False):
+    def __init__(self, *, version=1, kv_heads=4, affine=True, tied=False, bare=False, ratio=1):
         self.version, self.heads, self.kv_heads, self.width = version, 4, kv_heads, 6
+        self.ratio = ratio  # heads whose last map is the same
         self.affine, self.tied, self.bare = affine, tied, bare
         self.eps, self.theta, self.depth = 1e-6, 500.0, 0
         self.rotation = "interleaved"
@@ -168,7 +169,10 @@ class Original:
 
     def shapes(self):
         wide = 2 if self.version == 1 else 1
-        q, kv = 2 * self.heads * self.width, wide * self.kv_heads * self.width
+        q, kv = (
+            (self.heads + self.heads // self.ratio) * self.width,
+            wide * self.kv_heads * self.width,
+        )
         attention = {
             "q_proj.weight": (q, HIDDEN),
             "k_proj.weight": (kv, HIDDEN),
@@ -252,7 +256,9 @@ class Original:
             group = head * self.kv_heads // self.heads
             maps = []
             for number in (0, 1):
-                q = self.turn(rows("q_proj.weight", 2 * head + number))
+                shared, place = divmod(head, self.ratio)
+                place = self.ratio if number else place
+                q = self.turn(rows("q_proj.weight", shared * (self.ratio + 1) + place))
                 index = 2 * group + number if self.version == 1 else group
                 k = self.turn(rows("k_proj.weight", index))
                 maps.append((q @ k.mT / self.width**0.5 + future).softmax(-1))
@@ -272,7 +278,7 @@ class Original:
 
 @pytest.fixture(scope="session")
 def original():
-    """``original(version=, kv_heads=, affine=, tied=, bare=)``: see :class:`Original`."""
+    """``original(version=, kv_heads=, affine=, tied=, bare=, ratio=)``: see :class:`Original`."""
     return Original
 
 

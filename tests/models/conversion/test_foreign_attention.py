@@ -23,10 +23,10 @@ pytestmark = pytest.mark.scheduled
 HIDDEN = 48
 
 
-@pytest.fixture
-def motif(original):
+@pytest.fixture(params=[1, 2], ids=["pairs", "grouped"])
+def motif(original, request):
     """A Motif whose feed-forward layers are SwiGLU, in its names, with its formula."""
-    reference = original(kv_heads=2)
+    reference = original(kv_heads=2, ratio=request.param)
     reference.rotation, reference.depth = "halves", -1
     reference.state = {n.replace("out_proj", "o_proj"): x for n, x in reference.state.items()}
     reference.out = "o_proj"
@@ -34,6 +34,8 @@ def motif(original):
 
 
 def config_of(model, **changes):
+    if model.ratio > 1:
+        changes = {"num_attention_heads": 6, "num_noise_heads": 2} | changes
     return {
         "model_type": "Motif", "vocab_size": 61, "hidden_size": HIDDEN, "intermediate_size": 40,
         "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 6,
@@ -50,6 +52,8 @@ def save(model, folder, **changes):
 
 def test_a_motif_with_swiglu_converts(motif, converted, network, ids, assert_close, tmp_path):
     result = network(converted(save(motif, tmp_path / "motif"), "diffattn"))
+    ratio = None if motif.ratio == 1 else motif.ratio
+    assert (result.config.num_heads, result.config.group_ratio) == (4, ratio)
     assert result.config.lambda_init[0] == pytest.approx(-0.0099, abs=1e-4)
     assert result.config.lambda_init[1] == pytest.approx(0.2)
     with torch.no_grad():
@@ -91,9 +95,15 @@ def read(folder):
     ("changes", "message"),
     [
         ({"hidden_act": "poly_norm"}, "hidden_act must be 'silu', got 'poly_norm'.*alone load"),
-        ({"num_noise_heads": 2}, "num_noise_heads = 2 .grouped differential attention"),
+        ({"num_noise_heads": 5}, r"num_noise_heads must divide num_attention_heads = \d and be"),
+        ({"num_noise_heads": True}, "and be fewer, got True"),
+        ({"num_noise_heads": 2, "k_ratio": 3}, "k_ratio must be 1, as in a DIFF Transformer, got"),
+        (
+            {"num_attention_heads": 6, "num_noise_heads": 2, "num_key_value_heads": 6},
+            "num_key_value_heads / 2 must divide num_noise_heads = 2, got 3",
+        ),
         ({"use_bias": True}, "use_bias must be False"),
-        ({"num_attention_heads": 7}, "num_attention_heads must be even, got 7"),
+        ({"num_attention_heads": 7}, r"num_attention_heads( =)? (must be even, got )?7"),
     ],
 )
 def test_unsupported_parts_of_motif_are_named(changes, message, motif, tmp_path):
@@ -104,9 +114,10 @@ def test_unsupported_parts_of_motif_are_named(changes, message, motif, tmp_path)
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_layer_of_motif_alone(index, motif, assert_close, tmp_path):
-    """Motif-2.6B's own feed-forward activation is no hindrance for that."""
-    motif.heads = 4
-    config = config_of(motif, hidden_act="poly_norm", hidden_size=HIDDEN, head_dim=None)
+    """Motif's own feed-forward activation is no hindrance for that."""
+    config = config_of(motif, hidden_act="poly_norm")
+    if motif.ratio == 1:  # Motif-2.6B says no width
+        del config["head_dim"]
     folder = motif.save(tmp_path / "motif")
     (folder / "config.json").write_text(json.dumps(config))
     layer = load_attention_layer(str(folder), index).double()

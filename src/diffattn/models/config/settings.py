@@ -39,8 +39,8 @@ OPTIONS = ("qkv_bias", "qk_norm", "scaled_head_init")
 them where they are on."""
 NAMED_WHERE_SET = (*OPTIONS, "group_ratio")
 """Settings that came later: what was written without them stays as it is."""
-_RATIOS = (4, 3, 2, 1)
-"""Defaults of ``group_ratio``, the first that fits the heads."""
+_RATIOS = (4, 3, 2)
+"""Defaults of ``group_ratio``: the first that leaves two groups or more."""
 
 
 def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
@@ -106,9 +106,8 @@ class ModelSettings:
     def _derive_heads(self) -> None:
         if self.uses("grouped") and self.group_ratio is None:
             kv_heads = self.num_kv_heads or 1
-            fits = (r for r in _RATIOS if self.num_heads % r == 0)
-            fits = (r for r in fits if self.num_heads // r % kv_heads == 0)
-            self.group_ratio = next(fits, 1)
+            fits = (r for r in _RATIOS if self.num_heads % r == 0 and self.num_heads > r)
+            self.group_ratio = next((r for r in fits if self.num_heads // r % kv_heads == 0), 1)
         if self.num_kv_heads is None:
             self.num_kv_heads = self.num_groups
 

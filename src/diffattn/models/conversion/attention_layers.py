@@ -1,6 +1,6 @@
-"""Attention layers of models that cannot be converted whole: Phi-4-mini-flash and Motif-2.6B."""
+"""Attention layers of models that cannot be converted whole: Phi-4-mini-flash and Motif."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.errors import CheckpointError
-from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.conversion.layouts import LAMBDAS
-from diffattn.models.conversion.settings_of import shifted_lambda_init
+from diffattn.models.conversion.settings_of import motif_heads, shifted_lambda_init
 from diffattn.models.conversion.source import Source, open_source
 from diffattn.ops.attention import diff_attention
 
@@ -19,7 +19,7 @@ _PHI_EPS = 1e-5
 
 
 def load_attention_layer(path: str, layer: int) -> DiffAttention:
-    """One attention layer of a Phi-4-mini-flash or Motif-2.6B folder, with its biases.
+    """One attention layer of a Phi-4-mini-flash or Motif folder, with its biases.
 
     Call it with the layer's normalised input. Phi's layers have no positions
     (``position_embeddings=None``), and their window, if any, is bound already; Motif's take
@@ -30,7 +30,7 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
         layer: Index of the layer, counted from 0.
 
     Returns:
-        The layer in the dtype of its weights.
+        The layer in the dtype of its weights; of Motif-2-12.7B a :class:`GroupedDiffAttention`.
 
     Raises:
         CheckpointError: Another model, a layer without attention, or tensors of other shapes.
@@ -38,15 +38,18 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
     with open_source(path) as source:
         if source.layout.name not in ("phi4flash", "motif"):
             raise CheckpointError(
-                f"{path}: must be Phi-4-mini-flash or Motif-2.6B, got {source.layout.title}. "
+                f"{path}: must be Phi-4-mini-flash or Motif, got {source.layout.title}. "
                 "Convert the whole model instead."
             )
         config = source.settings or {}
-        heads, kv_heads, width = _sizes(source, config, layer)
+        heads, ratio, kv_heads, width = _sizes(source, config, layer)
         shift = source.layout.lambda_shift
         schedule = shifted_lambda_init(layer + 1, shift)
+        kind: Callable[..., DiffAttention] = DiffAttention
+        if ratio is not None:
+            kind = partial(GroupedDiffAttention, group_ratio=ratio)
         with torch.device("meta"):  # sizes are the folder's, and may be wrong
-            made = DiffAttention(
+            made = kind(
                 config["hidden_size"], heads, width, num_kv_heads=kv_heads, layer_idx=layer,
                 lambda_init=None if schedule is None else schedule[layer],
                 head_norm_eps=config.get("attn_rms_norm_eps", _PHI_EPS),
@@ -66,7 +69,10 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
     return made.eval()
 
 
-def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, int, int]:
+def _sizes(
+    source: Source, config: Mapping[str, Any], layer: int
+) -> tuple[int, int | None, int, int]:
+    """Heads, how many share a subtracted map (``None`` for pairs), key/value heads and width."""
     layers = config["num_hidden_layers"]
     if not 0 <= layer < layers:
         raise CheckpointError(f"{source.name}: layer must be below {layers}, got {layer}.")
@@ -80,11 +86,15 @@ def _sizes(source: Source, config: Mapping[str, Any], layer: int) -> tuple[int, 
             )
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
-    if heads % 2 or kv_heads % 2 or config.get("num_noise_heads") is not None:
+    grouped = config.get("num_noise_heads") is not None
+    if (heads % 2 and not grouped) or kv_heads % 2:
         raise CheckpointError(
-            f"{source.name}: heads must be pairs, got {heads} over {kv_heads} key/value heads."
+            f"{source.name}: num_attention_heads and num_key_value_heads must be even, got {heads} "
+            f"and {kv_heads}."
         )
-    return heads // 2, kv_heads // 2, config["hidden_size"] // heads
+    num_heads, ratio = motif_heads(source)
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    return num_heads, ratio, kv_heads // 2, width
 
 
 def _state(source: Source, layer: int, made: DiffAttention) -> dict[str, Tensor]:

@@ -52,10 +52,12 @@ def _attention(
     angles: tuple[Tensor, Tensor],
     depth: int,
 ) -> Tensor:
-    """Query heads 2i and 2i + 1 subtracted, keys likewise (V1) or shared (V2)."""
+    """Query heads 2i and 2i + 1 subtracted, keys likewise (V1) or shared (V2); or the last query
+    head of R + 1 from each of the others."""
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
+    ratio = config.group_ratio or 1
     w = {role: tensor for role, tensor in tensors.items() if tensor is not None}
-    q = _rotate((x @ w["q"].T).unflatten(-1, (2 * heads, width)), angles, layout.rope)
+    q = _rotate((x @ w["q"].T).unflatten(-1, (-1, width)), angles, layout.rope)
     v1 = "lambda_proj" not in w
     k = (x @ w["k"].T).unflatten(-1, (kv_heads * (2 if v1 else 1), width))
     k = _rotate(k, angles, layout.rope)
@@ -65,9 +67,10 @@ def _attention(
     for head in range(heads):
         group = head // (heads // kv_heads)
         maps = []
-        for number in (0, 1):
+        first = (ratio + 1) * (head // ratio)  # query head of its group
+        for number, query in enumerate((first + head % ratio, first + ratio)):
             key = k[:, :, 2 * group + number] if v1 else k[:, :, group]
-            scores = q[:, :, 2 * head + number] @ key.transpose(1, 2) / math.sqrt(width)
+            scores = q[:, :, query] @ key.transpose(1, 2) / math.sqrt(width)
             maps.append(scores.masked_fill(hidden, -math.inf).softmax(-1))
         if v1:
             q1, k1, q2, k2 = (w[name] for name in LAMBDAS)

@@ -118,7 +118,7 @@ LAYOUTS = {
             names=_ORIGINAL_V2,
         ),
         Layout(
-            name="motif", title="Motif-2.6B", attention_type="diff", model_types=("Motif", "motif"),
+            name="motif", title="Motif", attention_type="diff", model_types=("Motif", "motif"),
             lambda_shift=-1, names=(_HUGGING_FACE | _attention(_SELF, _V1),),
         ),
         Layout(

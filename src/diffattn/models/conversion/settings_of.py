@@ -13,7 +13,7 @@ from diffattn.models.conversion.layouts import LAMBDAS, number_of_layers
 from diffattn.models.conversion.source import Source
 from diffattn.models.folder_check import check_folder
 from diffattn.models.weight_files import files_in
-from diffattn.ops.inputs.numbers import is_number
+from diffattn.ops.inputs.numbers import is_number, is_whole
 
 SHARED_FIELDS = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),
@@ -176,11 +176,6 @@ def _llama(source: Source) -> dict[str, Any]:
 
 def _motif(source: Source) -> dict[str, Any]:
     config = dict(source.settings or {})
-    if config.get("num_noise_heads") is not None:
-        raise CheckpointError(
-            f"{source.name}: must pair its heads two and two, got num_noise_heads = "
-            f"{config['num_noise_heads']!r} (grouped differential attention)."
-        )
     if config.get("hidden_act") != "silu":
         raise CheckpointError(
             f"{source.name}: hidden_act must be 'silu', got {config.get('hidden_act')!r}, which a "
@@ -188,10 +183,12 @@ def _motif(source: Source) -> dict[str, Any]:
         )
     _require(source, "use_bias", config.get("use_bias", False), False)
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+    num_heads, ratio = motif_heads(source)
     rope = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 10_000))}
     return {name: config[name] for name in SHARED_FIELDS if name in config} | {
-        "attention_type": "diff",
-        "num_heads": _halve_heads(source, "num_attention_heads", heads),
+        "attention_type": "diff" if ratio is None else "grouped_diff",
+        "group_ratio": ratio,
+        "num_heads": num_heads,
         "num_kv_heads": _halve_heads(
             source, "num_key_value_heads", config.get("num_key_value_heads", heads)
         ),
@@ -201,6 +198,32 @@ def _motif(source: Source) -> dict[str, Any]:
         "rope_parameters": rope | (config.get("rope_scaling") or {}),
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
     }
+
+
+def motif_heads(source: Source) -> tuple[int, int | None]:
+    """Added maps of a Motif's layer, and how many share a subtracted one; ``None`` for pairs.
+
+    ``num_attention_heads`` counts all maps, ``num_noise_heads`` the subtracted ones.
+
+    Source: arXiv:2510.06949v1, Grouped Differential Attention.
+    """
+    config = source.settings or {}
+    heads, subtracted = config["num_attention_heads"], config.get("num_noise_heads")
+    if subtracted is None:
+        return _halve_heads(source, "num_attention_heads", heads), None
+    if not is_whole(subtracted) or subtracted < 1 or heads % subtracted or heads == subtracted:
+        raise CheckpointError(
+            f"{source.name}: num_noise_heads must divide num_attention_heads = {heads} and be "
+            f"fewer, got {short(subtracted)}."
+        )
+    _require(source, "k_ratio", config.get("k_ratio", 1), 1)
+    kv_heads = _halve_heads(source, "num_key_value_heads", config.get("num_key_value_heads"))
+    if subtracted % kv_heads:
+        raise CheckpointError(
+            f"{source.name}: num_key_value_heads / 2 must divide num_noise_heads = {subtracted}, "
+            f"got {kv_heads}."
+        )
+    return heads - subtracted, heads // subtracted - 1
 
 
 def _original(source: Source) -> dict[str, Any]:
