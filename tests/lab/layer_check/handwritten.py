@@ -239,7 +239,7 @@ class TwoProjections(Copy):
 
 
 class Fused(Copy):
-    """One matrix, called as PyTorch's own attention is."""
+    """One matrix, called as PyTorch's attention is; its mask must have a batch axis."""
 
     def __init__(self, n_embd, n_head, layer_idx):
         super().__init__(n_embd, n_head, layer_idx)
@@ -255,9 +255,15 @@ class Fused(Copy):
     def v_proj(self, x):
         return self.c_attn(x).chunk(3, -1)[2]
 
-    def forward(self, query, key, value):
+    def forward(self, query, key, value, mask=None):
         assert query is key is value
-        return super().forward(query)
+        if mask is not None:
+            assert mask[:, None].shape == (1, 1, query.shape[1], query.shape[1])
+            return super().forward(query)
+        self.mistake, right = "not_causal", self.mistake
+        out = super().forward(query)
+        self.mistake = right
+        return out
 
 
 class ZeroVectors(Copy):
@@ -348,6 +354,11 @@ class OtherOutput(Copy):
 
 class OtherArgument(Copy):
     def forward(self, x, *, memory):
+        return super().forward(x)
+
+
+class OtherInput(Copy):
+    def forward(self, x, freqs_cis):
         return super().forward(x)
 
 

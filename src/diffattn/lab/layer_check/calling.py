@@ -38,6 +38,7 @@ _VALUES = {
 }  # fmt: skip
 _ALWAYS = ("layer", "lambda_init", "dropout", "kv_heads")
 """Given also where they have a default."""
+_INPUTS = ("q", "k", "v", "query", "key", "value", "queries", "keys", "values", "context")
 _MEANING = {name: meaning for meaning, names in _ARGUMENTS.items() for name in names}
 
 
@@ -117,7 +118,7 @@ def _make(name: str, target: Callable[..., Any]) -> UserLayer:
     return UserLayer(layer=layer.float().eval(), made=f"{name}({shown})", given=tuple(given))
 
 
-def call_layer(layer: nn.Module, x: Tensor, width: int, mask: str = "none") -> Tensor:
+def call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = None) -> Tensor:
     """Output ``[B, T, hidden]`` of the layer for ``x``.
 
     Args:
@@ -125,30 +126,30 @@ def call_layer(layer: nn.Module, x: Tensor, width: int, mask: str = "none") -> T
             for rotary positions cos and sin.
         x: ``[B, T, hidden]``.
         width: D, of rotary positions.
-        mask: A key of :data:`MASKS`.
+        mask: One of :func:`masks_to_try`, for an argument with "mask" in its name.
 
     Raises:
         ConfigError: The forward needs something else, fails, or returns another shape.
     """
     where = type(layer).__name__
-    positional: list[Any] = []
+    inputs: list[Tensor] = []
     keywords: dict[str, Any] = {}
     for parameter in inspect.signature(layer.forward).parameters.values():
         name, required = parameter.name, parameter.default is parameter.empty
-        if "mask" in name and (required or mask != "none"):
-            keywords[name] = MASKS[mask if mask != "none" else "−∞ where hidden"](x.shape[1])
+        if "mask" in name and mask is not None:
+            keywords[name] = mask
         elif name in ("rel_pos", "position_embeddings", "rotary", "cos_sin"):
             tables = rotary_embedding(torch.arange(x.shape[1])[None], head_dim=width)
             # The original code turns pairs of channels by one column each, others by two.
             keywords[name] = [t[0, :, : width // 2] if name == "rel_pos" else t for t in tables]
-        elif required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD and len(positional) < 3:
-            positional.append(x)
-        elif required and parameter.kind not in (
-            parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
-        ):  # fmt: skip
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or not required:
+            continue
+        elif not inputs or name in _INPUTS:
+            inputs.append(x)
+        else:
             raise ConfigError(f"{where}.forward: needs {name!r}, which no rule fills.")
     try:
-        out = layer(*positional, **keywords)
+        out = layer(*inputs, **keywords)
     except Exception as error:
         raise ConfigError(
             f"{where}.forward: must take x of shape {list(x.shape)}, raises "
@@ -167,18 +168,16 @@ def number_of_heads(layer: nn.Module) -> int | None:
     return next((value for value in values if isinstance(value, int)), None)
 
 
-def takes_mask(layer: nn.Module) -> bool:
-    """Whether the forward has an argument for a mask."""
-    return any("mask" in name for name in inspect.signature(layer.forward).parameters)
-
-
-def _additive(tokens: int) -> Tensor:
-    return torch.full((tokens, tokens), -math.inf).triu(1)
-
-
-MASKS: dict[str, Callable[[int], Tensor]] = {
-    "−∞ where hidden": _additive,
-    "True where seen": lambda tokens: torch.ones(tokens, tokens, dtype=torch.bool).tril(),
-    "True where hidden": lambda tokens: torch.ones(tokens, tokens, dtype=torch.bool).triu(1),
-}
-"""Causal masks ``[T, T]`` in the conventions that layers use."""
+def masks_to_try(layer: nn.Module, tokens: int) -> dict[str, Tensor | None]:
+    """No mask, unless one is required, then causal masks in the conventions that layers use."""
+    arguments = inspect.signature(layer.forward).parameters.items()
+    defaults = [argument.default for name, argument in arguments if "mask" in name]
+    masks: dict[str, Tensor | None] = {}
+    if not any(default is inspect.Parameter.empty for default in defaults):
+        masks["none"] = None
+    if defaults:
+        seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        additive = torch.zeros(tokens, tokens).masked_fill(~seen, -math.inf)
+        ways = {"−∞ where hidden": additive, "True where seen": seen, "True where hidden": ~seen}
+        masks |= ways | {f"{name}, [1, T, T]": mask[None] for name, mask in ways.items()}
+    return masks

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from diffattn.errors import ConfigError
 from diffattn.lab.layer_check.calling import (
     LAYER,
-    MASKS,
     TOKENS,
     UserLayer,
     call_layer,
+    masks_to_try,
     number_of_heads,
-    takes_mask,
 )
 from diffattn.lab.layer_check.formula import Formula, LayerWeights, Pairs, Positions, attend
 from diffattn.lab.layer_check.mistakes import FACTS, PLANTED, Mistake
@@ -77,8 +77,7 @@ def check_layer(user: UserLayer) -> LayerReport:
     weights = read_weights(layer, heads)
     hidden = weights.matrices["q"].shape[1]
     x = torch.randn(2, TOKENS, hidden, generator=torch.Generator().manual_seed(1))
-    mask = _causal_mask(layer, x, weights.head_dim)
-    actual = call_layer(layer, x, weights.head_dim, mask or "none")
+    actual, mask = _call_causally(layer, x, weights.head_dim)
     mistakes |= _facts_of_gradient(layer, actual)
     actual, x = actual.detach().double(), x.double()
     starts = _starts(user, weights)
@@ -119,17 +118,27 @@ def _is_vector(name: str) -> bool:
     return bool(LAMBDA_NAME.search(name.lower())) and "proj" not in name
 
 
-def _causal_mask(layer: nn.Module, x: Tensor, width: int) -> str | None:
-    """The first way to call the layer, with no mask or with one, in which it is causal."""
+def _call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str | None]:
+    """The output with the first mask, or none, with which the layer is causal, and its name.
+
+    Without one, the output of the first call that does not fail, and ``None``.
+    """
     later = x.clone()
     later[:, -1] += 1.0
-    for mask in ("none", *(MASKS if takes_mask(layer) else ())):
-        with torch.no_grad():
+    outputs, failure = [], None
+    for name, mask in masks_to_try(layer, x.shape[1]).items():
+        try:
             before, after = (call_layer(layer, y, width, mask) for y in (x, later))
+        except ConfigError as error:
+            failure = failure or error
+            continue
+        outputs.append(before)
         rounding = _ULPS * torch.finfo(before.dtype).eps * before.abs().max()
         if (before - after)[:, :-1].abs().max() <= rounding:
-            return mask
-    return None
+            return before, name
+    if failure is not None and not outputs:
+        raise failure
+    return outputs[0], None
 
 
 def _starts(user: UserLayer, weights: LayerWeights) -> list[Start]:

@@ -65,52 +65,26 @@ class Formula:
     eps: float = 1e-5
 
 
-def _dots(weights: LayerWeights) -> tuple[Tensor, Tensor]:
-    q1, k1, q2, k2 = weights.lambdas
-    return (q1 * k1).sum(-1), (q2 * k2).sum(-1)
+def _product(weights: LayerWeights, number: int) -> Tensor:
+    """q1 · k1 or q2 · k2 channel by channel."""
+    return weights.lambdas[2 * number - 2] * weights.lambdas[2 * number - 1]
 
 
-def _mean_of_exponentials(weights: LayerWeights, start: float) -> Tensor:
-    q1, k1, q2, k2 = weights.lambdas
-    return (q1 * k1).exp().mean(-1) - (q2 * k2).exp().mean(-1) + start
-
-
-def _exponentials(weights: LayerWeights) -> tuple[Tensor, Tensor]:
-    first, second = _dots(weights)
-    return first.exp(), second.exp()
-
-
-def _right(weights: LayerWeights, start: float) -> Tensor:
-    first, second = _exponentials(weights)
-    return first - second + start
-
-
-def _sign(weights: LayerWeights, start: float) -> Tensor:
-    first, second = _exponentials(weights)
-    return first - (second + start)
-
-
-def _sum(weights: LayerWeights, start: float) -> Tensor:
-    first, second = _exponentials(weights)
-    return first + second + start
-
-
-def _without_exp(weights: LayerWeights, start: float) -> Tensor:
-    first, second = _dots(weights)
-    return first - second + start
+def _exp(weights: LayerWeights, number: int) -> Tensor:
+    return _product(weights, number).sum(-1).exp()
 
 
 LAMBDAS: dict[str, Callable[[LayerWeights, float], Tensor]] = {
-    "exp": _right,
-    "sign": _sign,
-    "sum": _sum,
-    "dots": _without_exp,
-    "mean": _mean_of_exponentials,
-    "start": lambda weights, start: weights.matrices["q"].new_tensor(start),
-    "number": lambda weights, start: weights.lambdas[0],
-    "number_and_start": lambda weights, start: weights.lambdas[0] + start,
-    "exp_number": lambda weights, start: weights.lambdas[0].exp() + start,
-    "sigmoid_number": lambda weights, start: weights.lambdas[0].sigmoid(),
+    "exp": lambda w, start: _exp(w, 1) - _exp(w, 2) + start,
+    "sign": lambda w, start: _exp(w, 1) - (_exp(w, 2) + start),
+    "sum": lambda w, start: _exp(w, 1) + _exp(w, 2) + start,
+    "dots": lambda w, start: _product(w, 1).sum(-1) - _product(w, 2).sum(-1) + start,
+    "mean": lambda w, start: (_product(w, 1).exp() - _product(w, 2).exp()).mean(-1) + start,
+    "start": lambda w, start: w.matrices["q"].new_tensor(start),
+    "number": lambda w, start: w.lambdas[0],
+    "number_and_start": lambda w, start: w.lambdas[0] + start,
+    "exp_number": lambda w, start: w.lambdas[0].exp() + start,
+    "sigmoid_number": lambda w, start: w.lambdas[0].sigmoid(),
 }
 """λ of a layer from its parameters and λ_init, ``[]`` or ``[H]``."""
 
