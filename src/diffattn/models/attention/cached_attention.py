@@ -11,12 +11,12 @@ diff_v2             Hkv heads of D          Hkv heads of D      Hkv heads of D  
 =================== ======================= =================== ================ ===============
 
 Caches keyed by layer keep one K and V per layer, so a second call would overwrite the first
-(transformers' DiffLlama does). Hugging Face's kernels pair query, key and value heads one to one
-at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2, k1, k2]``,
-``V = [left, left, right, right]``; a paged cache, which stores what it is called with, then holds K
-and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both once: see
-:mod:`diffattn.models.attention.paged_cache`. Dynamic and static caches may be given in the kernels'
-layout, too: see :mod:`diffattn.models.attention.cache_layout`.
+(transformers' DiffLlama does). Grouped heads keep what V1 keeps. Hugging Face's kernels pair query,
+key and value heads one to one at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2,
+k1, k2]``, ``V = [left, left, right, right]``; a paged cache, which stores what it is called with,
+then holds K and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both
+once: see :mod:`diffattn.models.attention.paged_cache`. Dynamic and static caches may be given in
+the kernels' layout, too: see :mod:`diffattn.models.attention.cache_layout`.
 """
 
 from collections.abc import Callable
