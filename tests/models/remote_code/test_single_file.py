@@ -14,7 +14,7 @@ from import_graph import imports_of
 GREEDY = {"max_new_tokens": 8, "do_sample": False}
 TYPES = [
     pytest.param(name, {}, marks=[] if name == "diff" else [pytest.mark.scheduled], id=name)
-    for name in ATTENTION
+    for name in (*ATTENTION, "softmax,diff", "grouped_diff,gated_element")
 ]
 OPTIONAL = {"qkv_bias": True, "qk_norm": True}
 

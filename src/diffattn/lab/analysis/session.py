@@ -21,6 +21,7 @@ from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.gutenberg import strip_gutenberg
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.analysis import AnalysisResult, LambdaLogRecord, MassRecord, ModelAnalysis
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.probes.lambdas import LambdaStatistics
 from diffattn.probes.layer_reader import (
     BLOCK_ENTRIES,
@@ -139,6 +140,7 @@ def _analyze_model(
     )
     windows = _windows(model, documents(), settings, used)
     require_readable(model.network, max(map(len, windows)))
+    _require_like_layers(unwrapped(model.network).config)
     collector = _Collector(model, settings.block_entries)
     on_progress(label, 0, len(windows))
     for number, ids in enumerate(windows):
@@ -218,6 +220,17 @@ def _initial_lambdas(network: Any) -> list[float] | None:
         layers = unwrapped(network).model.layers
         return [float(layer.self_attn.lambda_init) for layer in layers]
     return initial_lambdas(config.to_dict())
+
+
+def _require_like_layers(config: Any) -> None:
+    """The record holds the same numbers of every layer."""
+    if isinstance(config, DiffTransformerConfig):
+        shapes = {(kind.num_heads, kind.attention.query_maps) for kind, _ in config.by_type()}
+        if len(shapes) > 1:
+            raise ConfigError(
+                "analysis: layers must have as many heads and maps, got attention_type "
+                f"{config.attention_type!r}."
+            )
 
 
 def _windows(

@@ -68,6 +68,12 @@ def viewed_layers(
     rows = attention_rows(network, torch.tensor([list(ids)], device=model.device))
     if len(rows) != count:
         raise ConfigError(f"{label}: must give a map per layer, got {len(rows)} of {count}.")
+    maps = {rows[layer].maps.shape[1] for layer in shown}
+    if len(maps) > 1:
+        raise ConfigError(
+            f"{label}: layers of one page must have as many maps, got {sorted(maps)}"
+            ". Choose --layers."
+        )
     row_scales = weights * num_models <= _ROW_SCALES_UP_TO
     viewed = []
     for layer in shown:
