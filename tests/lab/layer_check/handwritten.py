@@ -1,6 +1,7 @@
 """Layers as people copy them, written apart from the package; ``mistake`` plants one of them."""
 
 import math
+from functools import partial
 
 import torch
 from torch import nn
@@ -231,11 +232,12 @@ class TwoProjections(Copy):
         self.k_proj_1, self.k_proj_2 = (nn.Linear(embed_dim, half) for _ in "12")
 
     def queries_keys_values(self, x):
-        q, k = (
+        pairs = (self.q_proj_1, self.q_proj_2), (self.k_proj_1, self.k_proj_2), (self.v_proj,)
+        q, k, v = (
             torch.stack([w(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w in pair], 2)
-            for pair in ((self.q_proj_1, self.q_proj_2), (self.k_proj_1, self.k_proj_2))
+            for pair in pairs
         )
-        return q, k, self.v_proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return q, k, v[:, :, 0]
 
 
 class Fused(Copy):
@@ -246,14 +248,10 @@ class Fused(Copy):
         del self.q_proj, self.k_proj, self.v_proj
         self.c_attn = nn.Linear(n_embd, 3 * n_embd)
 
-    def q_proj(self, x):
-        return self.c_attn(x).chunk(3, -1)[0]
+        self.q_proj, self.k_proj, self.v_proj = (partial(self.part, i) for i in range(3))
 
-    def k_proj(self, x):
-        return self.c_attn(x).chunk(3, -1)[1]
-
-    def v_proj(self, x):
-        return self.c_attn(x).chunk(3, -1)[2]
+    def part(self, number, x):
+        return self.c_attn(x).chunk(3, -1)[number]
 
     def forward(self, query, key, value, mask=None):
         assert query is key is value
@@ -283,6 +281,26 @@ class NumberForLambda(Copy):
 
     def lam(self):
         return self.lambda_param
+
+
+class ArgumentForLambda(nn.Module):
+    """λ is given; no mask, values of one width, a LayerNorm behind the output projection."""
+
+    def __init__(self, h, d, embedding_dim, λinit):
+        super().__init__()
+        self.h, self.d, self.λinit = h, d, λinit
+        self.W_q, self.W_k = (nn.Linear(embedding_dim, 2 * h * d) for _ in "qk")
+        self.W_v, self.W_o = nn.Linear(embedding_dim, h * d), nn.Linear(h * d, embedding_dim)
+        self.norm = nn.LayerNorm(embedding_dim)
+
+    def forward(self, X, λ):
+        q, k = (w(X).unflatten(-1, (self.h, 2, -1)).permute(0, 2, 3, 1, 4)
+                for w in (self.W_q, self.W_k))  # fmt: skip
+        maps = (q @ k.mT / self.d**0.5).softmax(-1)
+        out = (maps[:, :, 0] - λ * maps[:, :, 1]) @ self.W_v(X).unflatten(
+            -1, (self.h, -1)
+        ).transpose(1, 2)
+        return (1 - self.λinit) * self.norm(self.W_o(out.transpose(1, 2).flatten(2)))
 
 
 class Narrow(Copy):

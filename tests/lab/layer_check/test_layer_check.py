@@ -63,7 +63,7 @@ def test_a_mistake_of_shapes_or_starts_is_found(mistake, name):
 
 def test_every_known_mistake_is_tested():
     tested = {"lambda_init_depth", "lambda_init_constant", "detached_lambda", "wide_start"}
-    assert tested | {"heads_not_halved"} | set(OF_A_CLASS) == set(FACTS)
+    assert tested | {"heads_not_halved", "lambda_is_an_argument"} | set(OF_A_CLASS) == set(FACTS)
 
 
 def test_zero_vectors_get_no_gradient():
@@ -79,6 +79,8 @@ def test_several_mistakes_are_found_together(plant):
     assert set(report.mistakes) == {"not_causal", "wide_start", "heads_not_halved"}
     report = plant("NumberForLambda", "not_causal")
     assert set(report.mistakes) == {"not_causal", "lambda_is_a_number"}
+    expected = {"not_causal", "norm_after_output", "norm_centred", "narrow_values"}
+    assert set(checked("ArgumentForLambda").mistakes) == expected | {"lambda_is_an_argument"}
     report = plant("Copy", "norm_over_tokens and norm_centred")
     assert set(report.mistakes) == {"norm_over_tokens", "norm_centred"}
 

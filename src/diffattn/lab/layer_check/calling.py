@@ -38,6 +38,9 @@ _VALUES = {
 }  # fmt: skip
 _ALWAYS = ("layer", "lambda_init", "dropout", "kv_heads")
 """Given also where they have a default."""
+GIVEN_LAMBDA = 0.37
+"""λ of layers whose forward takes it as an argument."""
+_LAMBDA_ARGUMENTS = ("λ", "lam", "lambda_", "lambda_val", "lambd")
 _INPUTS = ("q", "k", "v", "query", "key", "value", "queries", "keys", "values", "context")
 _MEANING = {name: meaning for meaning, names in _ARGUMENTS.items() for name in names}
 
@@ -123,7 +126,7 @@ def call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = No
 
     Args:
         layer: Called as ``layer(x)``; arguments for queries, keys and values all get ``x``, those
-            for rotary positions cos and sin.
+            for rotary positions cos and sin, one for λ :data:`GIVEN_LAMBDA`.
         x: ``[B, T, hidden]``.
         width: D, of rotary positions.
         mask: One of :func:`masks_to_try`, for an argument with "mask" in its name.
@@ -138,6 +141,8 @@ def call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = No
         name, required = parameter.name, parameter.default is parameter.empty
         if "mask" in name and mask is not None:
             keywords[name] = mask
+        elif name in _LAMBDA_ARGUMENTS:
+            keywords[name] = GIVEN_LAMBDA
         elif name in ("rel_pos", "position_embeddings", "rotary", "cos_sin"):
             tables = rotary_embedding(torch.arange(x.shape[1])[None], head_dim=width)
             # The original code turns pairs of channels by one column each, others by two.
@@ -166,6 +171,11 @@ def number_of_heads(layer: nn.Module) -> int | None:
     """The layer's attribute for the number of its heads."""
     values = (getattr(layer, name, None) for name in _ARGUMENTS["heads"])
     return next((value for value in values if isinstance(value, int)), None)
+
+
+def takes_lambda(layer: nn.Module) -> bool:
+    """Whether λ is an argument of the forward."""
+    return any(name in _LAMBDA_ARGUMENTS for name in inspect.signature(layer.forward).parameters)
 
 
 def masks_to_try(layer: nn.Module, tokens: int) -> dict[str, Tensor | None]:

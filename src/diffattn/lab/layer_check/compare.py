@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
 from diffattn.lab.layer_check.calling import (
+    GIVEN_LAMBDA,
     LAYER,
     TOKENS,
     UserLayer,
     call_layer,
     masks_to_try,
     number_of_heads,
+    takes_lambda,
 )
 from diffattn.lab.layer_check.formula import Formula, LayerWeights, Pairs, Positions, attend
 from diffattn.lab.layer_check.mistakes import FACTS, PLANTED, Mistake
@@ -72,18 +74,21 @@ def check_layer(user: UserLayer) -> LayerReport:
         ConfigError: The layer cannot be read or called.
     """
     heads = number_of_heads(user.layer)
-    mistakes = _facts_of_start(user, read_weights(user.layer, heads))
+    lam = GIVEN_LAMBDA if takes_lambda(user.layer) else None
+    mistakes = _facts_of_start(user, read_weights(user.layer, heads, lam))
     layer = _draw_anew(user.layer)
-    weights = read_weights(layer, heads)
+    weights = read_weights(layer, heads, lam)
     hidden = weights.matrices["q"].shape[1]
     x = torch.randn(2, TOKENS, hidden, generator=torch.Generator().manual_seed(1))
     actual, mask = _call_causally(layer, x, weights.head_dim)
-    mistakes |= _facts_of_gradient(layer, actual)
+    mistakes |= {} if takes_lambda(layer) else _facts_of_gradient(layer, actual)
     actual, x = actual.detach().double(), x.double()
     starts = _starts(user, weights)
     remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
-    plain = (_difference(actual, attend(weights, f, x)) for f in _layouts(weights, starts[0].value))
-    explained = remaining <= _rounding(weights, formula, x)
+    published = list(_layouts(weights, starts[0].value))
+    plain = weights if _fits(weights, published[0]) else _without_norm(weights)
+    difference = min(_difference(actual, attend(plain, formula, x)) for formula in published)
+    explained = remaining < 1 and remaining <= _rounding(weights, formula, x)
     if explained:
         mistakes = planted | mistakes
     elif mask is None:
@@ -91,7 +96,7 @@ def check_layer(user: UserLayer) -> LayerReport:
     return LayerReport(
         made=user.made, attention_type=weights.attention_type, num_heads=weights.num_heads,
         head_dim=weights.head_dim, value_dim=weights.value_dim, explained=explained,
-        layout=_describe(formula, mask) if explained else "unknown", difference=min(plain),
+        layout=_describe(formula, mask) if explained else "unknown", difference=difference,
         remaining=remaining, mistakes=mistakes,
     )  # fmt: skip
 
@@ -176,12 +181,10 @@ def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
         rows = [("adjacent",) * 3, ("split", "split", "adjacent"), ("split",) * 3]
     rotary: tuple[Positions, ...] = ("none", "halves", "interleaved")
     for lam, positions, (queries, keys, values) in product(lams, rotary, rows):
-        formula = replace(
+        yield replace(
             base, lam=lam, positions=positions, query_pairs=queries, key_pairs=keys,
             value_halves=values,
         )  # fmt: skip
-        if _fits(weights, formula):
-            yield formula
 
 
 def _explain(
@@ -207,7 +210,7 @@ def _explain(
                     if difference < best[0]:
                         texts = {mistake.name: mistake.text for mistake in planted}
                         best = (difference, formula, texts | start.mistake)
-        if best[0] <= _rounding(weights, best[1], x):
+        if best[0] < 1 and best[0] <= _rounding(weights, best[1], x):
             break
     return best
 
@@ -235,6 +238,11 @@ def _fits(weights: LayerWeights, formula: Formula) -> bool:
     sizes |= {"tokens": sizes["head"], "output": {weights.matrices["o"].shape[0]}}
     fitting = sizes[formula.norm_over]
     return weights.norm is None or not fitting or weights.norm.numel() in fitting
+
+
+def _without_norm(weights: LayerWeights) -> LayerWeights:
+    biases = {role: bias for role, bias in weights.biases.items() if role != "norm"}
+    return replace(weights, norm=None, biases=biases)
 
 
 def _difference(actual: Tensor, formula: Tensor) -> float:
@@ -269,7 +277,8 @@ def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
     elif len(vectors) == 4 and (std := float(torch.stack(vectors).std())) > 2 * LAMBDA_STD:
         facts["wide_start"] = FACTS["wide_start"].format(value=std)
     elif len(vectors) == 1:
-        facts["lambda_is_a_number"] = FACTS["lambda_is_a_number"]
+        name = "lambda_is_an_argument" if takes_lambda(user.layer) else "lambda_is_a_number"
+        facts[name] = FACTS[name]
     if weights.attention_type != "diff_v2":
         if weights.value_dim == weights.head_dim:
             facts["narrow_values"] = FACTS["narrow_values"]

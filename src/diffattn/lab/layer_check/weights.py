@@ -25,12 +25,15 @@ NEEDED = (
 )
 
 
-def read_weights(layer: nn.Module, heads: int | None = None) -> LayerWeights:
+def read_weights(
+    layer: nn.Module, heads: int | None = None, lam: float | None = None
+) -> LayerWeights:
     """The weights of a layer by role, in float64.
 
     Args:
         layer: Any module whose names say which projection is which.
         heads: H, for a layer of V1 whose λ has no vectors to tell the width of a query.
+        lam: λ, for a layer without parameters of λ.
 
     Raises:
         ConfigError: A role is missing, or the shapes fit no differential attention.
@@ -59,6 +62,8 @@ def read_weights(layer: nn.Module, heads: int | None = None) -> LayerWeights:
     attention_type, vectors = "shared_diff" if ups else "diff", _vectors(lambdas, matrices, biases)
     if "lambda_proj" in matrices:
         attention_type = "diff_v2"
+    elif lam is not None and not vectors:
+        vectors = (torch.tensor([lam], dtype=torch.float64),)
     missing = [f"{role}_proj" for role in "qkvo" if role not in matrices]
     if missing or (not vectors and attention_type != "diff_v2"):
         names = ", ".join(name for name, _ in layer.named_parameters()) or "nothing"
