@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from torch.autograd import gradgradcheck
 
 from backend_skips import require_backend
 from diffattn.errors import ShapeError
@@ -16,6 +18,7 @@ from diffattn.ops.inputs.masking import paired
 from diffattn.ops.paged_decode import paged_decode
 from ops.backend_cases import every_backend
 from ops.plain_attention import plain_attention, plain_maps
+from ops.test_reference import DIFFERENCES
 
 R = 3
 CASES = (
@@ -152,3 +155,11 @@ def test_lambda_is_of_every_added_map():
     message = re.escape("lam must be broadcastable to [B, T, H] = [2, 19, 12], got [4].")
     with pytest.raises(ShapeError, match=message):
         diff_attention(inputs.q, inputs.k, inputs.v, torch.zeros(4))
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "decode"])
+def test_second_derivatives(backend):
+    case = OpCase(name="", num_queries=4, num_heads=1, num_kv_heads=1, head_dim=2, value_dim=3)
+    inputs = grouped_inputs(case)
+    function = partial(diff_attention, backend=backend)
+    assert gradgradcheck(function, tuple(inputs.tensors().values()), **DIFFERENCES)

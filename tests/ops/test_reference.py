@@ -44,7 +44,7 @@ _HEADS = (
 # Central differences of the step that balances truncation and rounding, the cube root of the unit
 # roundoff, are off by the square of it, times third derivatives and values, here below 100.
 _STEP = (torch.finfo(torch.float64).eps / 2) ** (1 / 3)
-_DIFFERENCES = {"eps": _STEP, "atol": 100 * _STEP**2, "rtol": 0.0}
+DIFFERENCES = {"eps": _STEP, "atol": 100 * _STEP**2, "rtol": 0.0}
 
 
 def arguments(inputs):
@@ -69,21 +69,21 @@ def test_equals_equation_1(case):
 def test_first_derivatives(case):
     inputs = make_diff_attention_inputs(case, dtype=torch.float64)
     function = partial(diff_attention, backend="reference", **inputs.options)
-    assert gradcheck(function, arguments(inputs), **_DIFFERENCES)
+    assert gradcheck(function, arguments(inputs), **DIFFERENCES)
 
 
 @pytest.mark.parametrize("case", _CASES[:2] + _CASES[5:7] + _CASES[-2:], ids=str)
 def test_second_derivatives(case):
     inputs = make_diff_attention_inputs(case, dtype=torch.float64)
     function = partial(diff_attention, backend="reference", **inputs.options)
-    assert gradgradcheck(function, arguments(inputs), **_DIFFERENCES)
+    assert gradgradcheck(function, arguments(inputs), **DIFFERENCES)
 
 
 @pytest.mark.parametrize("case", _CASES[:2], ids=str)
 def test_maps_have_derivatives(case):
     inputs = make_diff_attention_inputs(case, dtype=torch.float64)
     function = partial(diff_attention_maps, **inputs.options)
-    assert gradcheck(function, (inputs.q, inputs.k, inputs.lam), **_DIFFERENCES)
+    assert gradcheck(function, (inputs.q, inputs.k, inputs.lam), **DIFFERENCES)
 
 
 @pytest.mark.parametrize("case", [*_CASES, *_HEADS], ids=str)
