@@ -12,7 +12,7 @@ _Recipe = Annotated[
 _Gpu = Annotated[str, typer.Option(help="a100, a100-40gb, h100, h200, b200, mi300x or cpu")]
 _Gpus = Annotated[int, typer.Option(min=1, help="how many")]
 _Attention = Annotated[
-    str | None, typer.Option(help="plan the recipe's twin: softmax, diff, diff_v2 or shared_diff")
+    str | None, typer.Option(help="plan the recipe's twin of a type of 'diffattn list types'")
 ]
 _Utilisation = Annotated[
     float | None, typer.Option(help="share of the peak that is reached [as we measured it]")

@@ -12,7 +12,7 @@ _Recipe = Annotated[str, typer.Argument(help="a name from 'diffattn list recipes
 _Out = Annotated[Path, typer.Option(help="run directory; continued if it exists")]
 _Attention = Annotated[
     str | None,
-    typer.Option(help="train the recipe's twin: softmax, diff, diff_v2 or shared_diff"),
+    typer.Option(help="train the recipe's twin of a type of 'diffattn list types'"),
 ]
 _Set = Annotated[
     list[str] | None,
