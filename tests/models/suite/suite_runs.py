@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+from diffattn.models.config.attention_types import ATTENTION
+
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[2] / "src"
 
@@ -33,7 +35,7 @@ def expected_failures(attention_type):
     """Tests that cannot pass, of models alone and of generation."""
     # Expects sdpa by default; our default is our own operator.
     names = {"test_sdpa_can_dispatch_non_composite_models"}
-    if attention_type in ("softmax", "diff_v2"):
-        # Expects weights that files name otherwise; softmax attention and V2 have none.
+    if not any(ATTENTION[name].lambda_vectors for name in attention_type.split(",")):
+        # Expects weights that files name otherwise: λ's vectors and the norm of a head.
         names.add("test_reverse_loading_mapping")
     return names

@@ -37,7 +37,7 @@ def llama(tmp_path_factory):
     return run_in_repository(module, report, "-k", "LlamaModelTest")
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", [*ATTENTION_TYPES, "softmax,diff_v2"])
 def test_all_pass_but_the_listed(attention_type, llama, tmp_path):
     folder = Path(REPOSITORY, "tests", "models", "diff_transformer")
     folder.mkdir(exist_ok=True)

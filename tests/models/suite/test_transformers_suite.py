@@ -54,7 +54,7 @@ def test_package(tmp_path_factory):
     return tests.parent
 
 
-@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+@pytest.mark.parametrize("attention_type", [*ATTENTION_TYPES, "softmax,diff_v2"])
 def test_all_pass_but_the_listed(attention_type, test_package, tmp_path):
     module, report = "tests/test_ours.py", tmp_path / "report.xml"
     site = [test_package.parent / "site"]
