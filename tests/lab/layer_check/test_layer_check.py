@@ -21,6 +21,7 @@ OF_A_CLASS = {
     "zero_vectors": "ZeroVectors",
     "lambda_is_a_number": "NumberForLambda",
     "narrow_values": "Narrow",
+    "lambda_by_head": "ListOfHeads",
 }
 
 
@@ -76,7 +77,9 @@ def test_zero_vectors_get_no_gradient():
 
 def test_several_mistakes_are_found_together(plant):
     report = plant("Tutorial", "not_causal")
-    assert set(report.mistakes) == {"not_causal", "wide_start", "heads_not_halved"}
+    assert set(report.mistakes) == {
+        "not_causal", "wide_start", "heads_not_halved", "lambda_by_head"
+    }  # fmt: skip
     report = plant("NumberForLambda", "not_causal")
     assert set(report.mistakes) == {"not_causal", "lambda_is_a_number"}
     expected = {"not_causal", "norm_after_output", "norm_centred", "narrow_values"}
@@ -88,7 +91,7 @@ def test_several_mistakes_are_found_together(plant):
 @pytest.mark.parametrize(
     "name",
     [
-        "Copy", "Grouped", "Second", "Original", "ListOfHeads", "TwoProjections", "Fused",
+        "Copy", "Grouped", "Second", "Original", "TwoProjections", "Fused",
         "factory", "instance",
     ],
 )  # fmt: skip

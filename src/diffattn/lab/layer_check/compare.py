@@ -279,6 +279,8 @@ def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
     elif len(vectors) == 1:
         name = "lambda_is_an_argument" if takes_lambda(user.layer) else "lambda_is_a_number"
         facts[name] = FACTS[name]
+    if len(vectors) == 4 and vectors[0].ndim > 1:
+        facts["lambda_by_head"] = FACTS["lambda_by_head"]
     if weights.attention_type != "diff_v2":
         if weights.value_dim == weights.head_dim:
             facts["narrow_values"] = FACTS["narrow_values"]

@@ -146,6 +146,7 @@ FACTS = {
     "wide_start": "The vectors of λ start with a deviation of {value:.2f}, the paper's with 0.1: "
     "λ starts anywhere.",
     "lambda_is_a_number": "λ is a learned number: the paper's is e^(q1·k1) − e^(q2·k2) + λ_init.",
+    "lambda_by_head": "Every head has a λ of its own: the heads of a layer share one.",
     "lambda_is_an_argument": "λ is an argument of the forward: nothing learns it.",
     "lambda_init_depth": "λ_init is {value:.4f} where the schedule of layer index {index} gives "
     "{right:.4f}: 0.8 − 0.6 e^(−0.3 index), index from 0.",
