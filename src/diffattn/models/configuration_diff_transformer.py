@@ -292,11 +292,11 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`
         and :func:`heads_of_one_copy`. Of several types the most.
         """
-        once = get_ident() in _ONE_COPY
+        held_once = get_ident() in _ONE_COPY
         return max(
             kind.num_kv_heads
             * kind.attention.value_width
-            * (1 if once else kind.attention.key_maps)
+            * (1 if held_once else kind.attention.key_maps)
             for kind, _ in self.by_type()
         )
 

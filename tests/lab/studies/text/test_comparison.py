@@ -78,6 +78,17 @@ def test_heads_that_are_no_whole_number_are_refused():
         )
 
 
+def test_the_gate_per_channel_is_swept_where_it_takes_part():
+    config = replace(comparison("study"), variants=("softmax", "gated_element"))
+    assert config.swept == ["softmax", "gated_element"]
+    sweeps = {"softmax": Sweep(tried=((1e-3, 2.0),)), "gated_element": Sweep(tried=((4e-3, 2.0),))}
+    members = config.trials(best_rates(config, sweeps))
+    trials = {member.config.name: member.config.train for member in members}
+    assert trials["gated_element-seed0"].learning_rate == 4e-3
+    assert not [name for name in trials if "common" in name]
+    assert "gated_element" not in comparison("study").variants
+
+
 def test_every_type_has_its_rate_and_the_common_one():
     config = comparison("study", seeds=(0, 1, 2))
     sweeps = {name: Sweep(tried=((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))) for name in SWEPT} | {
