@@ -193,3 +193,13 @@ def test_scales_below_and_at_zero(scale, causal, dtype, device):
     tolerance = 16 * torch.finfo(dtype).eps
     for got, want in zip((out, *grads), (wanted, *wanted_grads), strict=True):
         assert (got - want).abs().max() <= tolerance * max(1.0, float(want.detach().abs().max()))
+
+
+def test_the_result_may_be_changed_in_place():
+    """As that of PyTorch's own call, where its backward does not need it."""
+    q, k, v = (x.requires_grad_() for x in shapes())
+    changed = softmax_attention(q, k, v, window=4, backend="sdpa")
+    changed.mul_(2)
+    grads = torch.autograd.grad(changed.sum(), (q, k, v))
+    plain = torch.autograd.grad(2 * softmax_attention(q, k, v, window=4).sum(), (q, k, v))
+    torch.testing.assert_close(grads, plain)

@@ -73,7 +73,7 @@ def test_a_name_runs_its_own_function(monkeypatch):
 
 def test_cudnn_is_asked_first_on_hopper_and_no_kernel_that_the_user_forbids(monkeypatch):
     """Read inside the call, also of compiled code; no kernel of a GPU is run."""
-    orders = []
+    orders, whole = [], torch._C._get_sdp_priority_order()
     real = torch.nn.functional.scaled_dot_product_attention
 
     def attend(*tensors, **options):
@@ -89,6 +89,7 @@ def test_cudnn_is_asked_first_on_hopper_and_no_kernel_that_the_user_forbids(monk
     sdpa.attend(q, q, q, scale=0.3)
     with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
         sdpa.attend(q, q, q, scale=0.3)
+    assert torch._C._get_sdp_priority_order() == whole
     assert orders[0][:2] == [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
     assert orders[1] == [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
     before = _cur_sdpa_kernel_backends(with_priority=True)

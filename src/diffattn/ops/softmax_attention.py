@@ -162,7 +162,7 @@ class _DifferentiableTwice(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(q, k, v, *mask[2:])
         ctx.options = (scale, *mask[:2])
-        return out.view_as(out)
+        return out.detach()  # as a view of it, the result could not be changed in place
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:

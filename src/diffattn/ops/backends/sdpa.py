@@ -1,6 +1,7 @@
 """PyTorch's own attention call with our masks: a baseline, and what composed forms are made of."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -70,7 +71,8 @@ def takes_cudnn(q: Tensor) -> bool:
     return half and kernel_support.compute_capability(q.device) == kernel_support.HOPPER_CAPABILITY
 
 
-def cudnn_first() -> AbstractContextManager[None]:
+@contextmanager
+def cudnn_first() -> Iterator[None]:
     """The kernels that the user allows, cuDNN's first and flash next, where they take the call."""
     allowed = torch.backends.cuda
     order = {
@@ -79,7 +81,10 @@ def cudnn_first() -> AbstractContextManager[None]:
         SDPBackend.EFFICIENT_ATTENTION: allowed.mem_efficient_sdp_enabled(),
         SDPBackend.MATH: allowed.math_sdp_enabled(),
     }
-    chosen: AbstractContextManager[None] = sdpa_kernel(
-        [kernel for kernel, enabled in order.items() if enabled], set_priority=True
-    )
-    return chosen
+    # PyTorch's own context moves what it allows to the front of the order, and leaves it there.
+    before = torch._C._get_sdp_priority_order()
+    try:
+        with sdpa_kernel([kernel for kernel, on in order.items() if on], set_priority=True):
+            yield
+    finally:
+        torch._C._set_sdp_priority_order(before)

@@ -11,6 +11,11 @@ from torch.autograd import forward_ad
 from diffattn.errors import BackendError
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_ODD_KEYS = sum(
+    torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr()
+    for name in ("Negative", "ZeroTensor", "Functionalize")
+)
+"""Tensors that hold other numbers than their memory."""
 TRANSFORMS = "torch.func transforms (vmap, grad, jvp) and forward-mode derivatives"
 
 
@@ -104,7 +109,17 @@ def _is_plain(*call: Any) -> bool:
     and no tensor is of a class of its own or without values."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
+    if torch._ops._len_torch_dispatch_stack_pre_dispatch():
+        return False
     for x in call:
-        if isinstance(x, Tensor) and (type(x) not in _PLAIN or x.is_meta):
+        if isinstance(x, Tensor) and not _has_plain_memory(x):
             return False
     return not (transformed(*call) or torch.jit.is_tracing())
+
+
+def _has_plain_memory(x: Tensor) -> bool:
+    """Whether the numbers of a tensor lie at its address: not of a subclass, one of a batch, a lazy
+    negation or a tensor without values."""
+    if type(x) not in _PLAIN or x.is_meta or not torch._C._has_storage(x):
+        return False
+    return not torch._C._dispatch_keys(x).raw_repr() & _ODD_KEYS

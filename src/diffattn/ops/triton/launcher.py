@@ -41,7 +41,9 @@ def run_kernel(
     facts = [
         None if x is None else x.dtype if x.data_ptr() % 16 == 0 else str(x.dtype) for x in tensors
     ]
-    place = (triton.runtime.driver.active.get_current_device(), id(kernel), *constants.values())
+    knobs = (triton.knobs.runtime.debug, triton.knobs.compilation.instrumentation_mode)
+    device = triton.runtime.driver.active.get_current_device()
+    place = (device, id(kernel), *knobs, *constants.values())
     call = (*place, *facts, *numbers)
     form = _CALLS.get(call)
     if form is None:
@@ -49,9 +51,10 @@ def run_kernel(
         if kind not in _FORMS:
             compiled = kernel[grid](*tensors, *numbers, **constants)
             names = kernel.arg_names[len(tensors) + len(numbers) :]
-            _FORMS[kind] = compiled, [constants[name] for name in names]
+            if hasattr(compiled, "__getitem__"):  # hooks of Triton may give something else
+                _FORMS[kind] = compiled, [constants[name] for name in names]
             return
-        if len(_CALLS) == _MOST_CALLS:
+        if len(_CALLS) >= _MOST_CALLS:
             _CALLS.clear()
         form = _CALLS[call] = _FORMS[kind]
     compiled, last = form
