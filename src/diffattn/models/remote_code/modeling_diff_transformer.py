@@ -76,7 +76,7 @@ class DiffTransformerConfig(PreTrainedConfig):
     num_kv_heads: int = 6
     head_dim: int = 64
     shared_rank: int | None = None
-    group_ratio: int = 1
+    group_ratio: int | None = None
     head_norm: bool | None = None
     head_norm_affine: bool = True
     head_norm_eps: float = 1e-5
@@ -189,7 +189,7 @@ class DiffTransformerAttention(nn.Module):
             self.lambda_bias = LambdaVectors(width)
         bias, rank = config.qkv_bias, config.shared_rank
         rank = self.rank = rank if self.kind.startswith("shared_diff") else None
-        ratio = config.group_ratio if self.kind == "grouped_diff" else 1
+        ratio = (config.group_ratio or 1) if self.kind == "grouped_diff" else 1
         self.maps = {"q": facts["queries"] + ratio - 1, "k": facts["keys"]}
         groups = {"q": config.num_heads // ratio, "k": config.num_kv_heads}
         for name, heads in groups.items():

@@ -142,7 +142,7 @@ def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor 
     if grad is None:
         return (None,) * 4 + no_gradients
     call = (grad, *saved, *ctx.options, padding, lengths, borders)
-    *gradients, of_lambda = run_backward(diff_attention_backward, *call)
+    *gradients, of_lambda = run_backward(ctx, diff_attention_backward, *call)
     has_lambda = saved[3] is not None
     return *gradients, of_lambda if has_lambda else None, *no_gradients
 

@@ -85,7 +85,7 @@ def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor 
         return (None,) * 6
     scale, causal = ctx.options
     call = (grad, *ctx.saved_tensors, scale, causal, None, None, None, None)
-    gradients = run_backward(custom_op.diff_attention_backward, *call)
+    gradients = run_backward(ctx, custom_op.diff_attention_backward, *call)
     return *gradients, None, None
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)  # frozen, it would take every call twice as long to make
 class Inputs:
     """The facts that a choice depends on. Lengths are in tokens, widths in channels."""
 
@@ -48,26 +48,24 @@ def describe(
     from diffattn.ops.inputs.masking import num_heads_of
     from diffattn.ops.inputs.operators import transformed
 
-    compiler = torch.compiler
-    num_heads = q.shape[2] if q.ndim == 4 else num_heads_of(q)
-    sizes = (*q.shape[:3], k.shape[1])
+    compiler, shape, num_keys = torch.compiler, q.shape, k.shape[1]
     differentiated = q.requires_grad or k.requires_grad or v.requires_grad
     if lam is not None:
         differentiated = differentiated or lam.requires_grad
     return Inputs(
         device=q.device.type,
         dtype=q.dtype,
-        batch=q.shape[0],
-        num_heads=num_heads,
-        num_queries=q.shape[1],
-        num_keys=k.shape[1],
-        head_dim=q.shape[-1],
+        batch=shape[0],
+        num_heads=shape[2] if len(shape) == 4 else num_heads_of(q),
+        num_queries=shape[1],
+        num_keys=num_keys,
+        head_dim=shape[-1],
         value_dim=v.shape[-1],
         capability=kernel_support.compute_capability(q.device),
         needs_gradient=differentiated and torch.is_grad_enabled(),
         at_most_causal=at_most_causal,
         transformed=transformed(q, k, v, lam),
         # Dynamo, which strict export uses, shows a dynamic size as an integer like any other.
-        any_length=any(isinstance(size, torch.SymInt) for size in sizes)
+        any_length=torch.SymInt in map(type, (*shape[:3], num_keys))
         or (compiler.is_exporting() and compiler.is_dynamo_compiling()),
     )

@@ -11,11 +11,6 @@ from torch.autograd import forward_ad
 from diffattn.errors import BackendError
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_ODD_KEYS = sum(
-    torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr()
-    for name in ("Negative", "ZeroTensor", "Functionalize")
-)
-"""Tensors that hold other numbers than their memory."""
 TRANSFORMS = "torch.func transforms (vmap, grad, jvp) and forward-mode derivatives"
 
 
@@ -81,6 +76,7 @@ def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
         def forward(ctx: Any, *inputs: Any) -> Tensor:
             output = op.direct(*inputs)
             keep(ctx, inputs, output)
+            ctx.keeps_plain = True
             result: Tensor = output[0]
             return result
 
@@ -99,9 +95,11 @@ def run(op: Any, inference: Any, *call: Any) -> Tensor:
     return result
 
 
-def run_backward(op: Any, *call: Any) -> Any:
+def run_backward(ctx: Any, op: Any, grad: Tensor, *saved: Any) -> Any:
     """The gradients that ``op`` computes, which may be differentiated again."""
-    return (op if torch.is_grad_enabled() or not _is_plain(*call) else op.direct)(*call)
+    unknown = () if getattr(ctx, "keeps_plain", False) else saved
+    last = not torch.is_grad_enabled() and _is_plain(grad, *unknown)
+    return (op.direct if last else op)(grad, *saved)
 
 
 def _is_plain(*call: Any) -> bool:
@@ -122,4 +120,4 @@ def _has_plain_memory(x: Tensor) -> bool:
     negation or a tensor without values."""
     if type(x) not in _PLAIN or x.is_meta or not torch._C._has_storage(x):
         return False
-    return not torch._C._dispatch_keys(x).raw_repr() & _ODD_KEYS
+    return not (x.is_neg() or x._is_zerotensor() or torch._is_functional_tensor(x))
