@@ -85,7 +85,7 @@ class _NoDevice:
         return _CHIP
 
     def load_binary(self, *arguments: Any) -> tuple[Any, ...]:
-        return None, None, 0, 0, 1_024
+        return self, None, 0, 0, 1_024
 
 
 @contextmanager
