@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from diffattn.layers.dex import DexAttention
 from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.feed_forward import SwiGLU
@@ -30,6 +31,7 @@ LAYERS = {
     "grouped_diff": V1_LAYERS[2],
     "gated_head": partial(GatedAttention, lambda_bias=True),
     "gated_element": ElementGatedAttention,
+    "dex": DexAttention,
 }
 every_layer = pytest.mark.parametrize("layer_class", LAYERS.values(), ids=LAYERS)
 
@@ -83,6 +85,8 @@ def formula(formulas):
             if isinstance(layer, GatedAttention):
                 lam = lambdas(layer, x, formulas).unflatten(-1, (layer.num_heads, -1))
                 out = (1 - lam[:, :, head]) * out
+            if isinstance(layer, DexAttention):
+                out = out - formulas.lam(layer) * (out @ layer.dex_proj.weight.T)
             if eps is not None:
                 weight = dict(layer.named_parameters()).get("head_norm.weight")
                 out = formulas.rms_norm(out, weight, eps, factor)
@@ -100,7 +104,7 @@ def test_equals_the_formula(layer_class, kv_heads, rotary, formula, assert_match
     heads = 8 if layer_class is LAYERS["grouped_diff"] else 4  # four groups
     layer = layer_class(HIDDEN, heads, DIM, num_kv_heads=kv_heads, layer_idx=2)
     tables = rotary_embedding(torch.arange(LENGTH), DIM) if rotary else None
-    norm = (1e-5, 1 - lambda_init(2)) if isinstance(layer, DiffAttention) else ()
+    norm = (1e-5, 1 - lambda_init(2)) if layer.normalises_heads else ()
     assert_matches_formula(layer, formula(*norm), tables)
 
 
@@ -110,7 +114,7 @@ def test_equals_the_formula(layer_class, kv_heads, rotary, formula, assert_match
 def test_head_norm_options(layer_class, affine, eps, formula, assert_matches_formula):
     """The factor is 1 − λ_init where the layer has one, else 1."""
     options = {"head_norm": True, "head_norm_affine": affine, "head_norm_eps": eps}
-    has_lambda_init = layer_class in V1_LAYERS
+    has_lambda_init = layer_class in (*V1_LAYERS, DexAttention)
     if has_lambda_init:
         options["lambda_init"] = 0.9
     layer = layer_class(HIDDEN, 2, DIM, **options)

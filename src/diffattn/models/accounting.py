@@ -27,7 +27,7 @@ def _matrix_parameters(config: ModelSettings) -> int:
 
 
 def _other_parameters(config: ModelSettings) -> int:
-    """λ's vectors, biases, and the scales of norms of heads: no matrix product reads them."""
+    """λ's vectors, biases, and what all heads share: scales of norms, and the matrix of DEX."""
     facts = config.attention
     count = 4 * config.head_dim if facts.lambda_vectors else 0
     if config.qkv_bias and facts.query_projections:
@@ -36,6 +36,7 @@ def _other_parameters(config: ModelSettings) -> int:
             queries, keys = config.num_heads, 1
         keys_values = config.num_kv_heads * (keys + facts.value_width)
         count += config.head_dim * (queries + keys_values)
+    count += config.head_dim**2 if facts.head_matrix else 0
     if config.qk_norm and facts.query_projections:
         count += 2 * config.head_dim
     count += config.lambda_rows if config.lambda_bias else 0
@@ -84,6 +85,8 @@ def flops_per_token(
         of_map = facts.composed_units // facts.query_maps if composed else 1
         units = units * kind.num_heads - of_map * (kind.num_heads - kind.num_groups)
         per_key = units * kind.head_dim
-        products += layers * (_matrix_parameters(kind) + feed_forward + per_key * (seq_len + 1) / 2)
+        of_heads = kind.num_heads * kind.head_dim**2 if facts.head_matrix else 0
+        matrices = _matrix_parameters(kind) + of_heads + feed_forward
+        products += layers * (matrices + per_key * (seq_len + 1) / 2)
     forward = 2 * products
     return round((3 if training else 1) * forward)

@@ -215,6 +215,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
         if self.uses_head_norm:
             plan["layers.*.self_attn.head_norm"] = "replicated_with_grad_allreduce"
+        if self.uses("head_matrix"):
+            plan["layers.*.self_attn.dex_proj"] = "replicated_with_grad_allreduce"
         if self.qk_norm:
             for name in ("q_norm", "k_norm"):
                 plan[f"layers.*.self_attn.{name}"] = "replicated_with_grad_allreduce"
@@ -320,7 +322,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     def adapter_targets(self) -> dict[str, list[str]]:
         """Default targets of an adapter: ``peft.LoraConfig(**config.adapter_targets)``.
 
-        Every projection of the attention layers in low rank, and λ's vectors as they are. peft
+        Every projection of the attention layers in low rank; λ's vectors and DEX's matrix in full. peft
         itself knows the model types of transformers alone.
         """
         attends = any(facts.projected_maps != 0 for facts in self.attention_by_layer)
@@ -330,6 +332,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         if self.uses("lambda_projection"):
             names.append("lambda_proj")
         whole = ["lambda_bias"] if self.uses("lambda_vectors") else []
+        whole += ["dex_proj"] if self.uses("head_matrix") else []
         return {"target_modules": names, "modules_to_save": whole}
 
     @property

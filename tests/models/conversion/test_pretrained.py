@@ -57,6 +57,19 @@ def test_gated_attention_starts_alike(kind, source, start, network, ids):
     assert result.model.layers[0].self_attn.q_proj.weight.shape == shape
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_dex_keeps_every_logit_and_learns_at_once(
+    family, source, start, network, trained_step, ids
+):
+    result, reference = network(start(family, "dex")), network(source(family))
+    exact = reference(ids).logits
+    assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+    _, gradients = trained_step(result, ids)
+    assert min(x.abs().max() for x in gradients["dex_proj.weight"]) > 1e-4
+    _, gradients = trained_step(result, ids)  # λ acts once its matrix is not 0
+    assert min(x.abs().max() for x in gradients["lambda_bias.lambda_q1"]) > 0
+
+
 @pytest.mark.scheduled
 def test_dropout_is_left_out_with_a_warning(llama, converted):
     with pytest.warns(UserWarning, match=r"attention_dropout = 0\.1 is left out"):
@@ -113,6 +126,11 @@ def test_only_a_softmax_model_starts_another(make_config, build, tmp_path):
         convert(str(tmp_path / "v1"), "diff_v2", tmp_path / "out")
     with pytest.raises(ConfigError, match="head_norm must be left out unless a softmax model"):
         convert(str(tmp_path / "v1"), "diffllama", tmp_path / "out", changes=PLAIN)
+
+
+def test_dex_starts_without_head_norm(source, tmp_path):
+    with pytest.raises(ConfigError, match="head_norm of a converted DEX model must be off"):
+        convert(str(source("llama")), "dex", tmp_path / "out", changes={"head_norm": True})
 
 
 @pytest.mark.scheduled

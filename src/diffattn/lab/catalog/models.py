@@ -89,7 +89,7 @@ _type, _control, _ablation, _match, _rank = (
 )
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
 GATE = "diff_v2_gate"
-ELEMENT_GATE, GROUPED = "gated_element", "grouped_diff"
+ELEMENT_GATE, GROUPED, DEX = "gated_element", "grouped_diff", "dex"
 FEW = (BASELINE, _V2, GATE)
 """For minutes on a laptop: the Transformer, the type with the lowest loss of the study, and the
 control that shares most of its lead."""
@@ -243,6 +243,9 @@ _ABLATIONS = (
         GROUPED, "Grouped DIFF", _V1, "V1, one subtracted map per group of heads", (BASELINE,)
     ),
     _ablation(
+        DEX, "DEX", BASELINE, "softmax minus λ times a learned map of each head's output", (_V1,)
+    ),
+    _ablation(
         WIDE,
         "Softmax, half the heads",
         BASELINE,
@@ -348,7 +351,7 @@ RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED, UNIFORM)
 """Recall has more controls: head norm alone, width of heads, added maps, a uniform second map."""
 SWEPT = (*TYPES, FLOOR)
 """Variants whose learning rate is swept; the others use that of their baseline."""
-SWEPT_ALONE = (ELEMENT_GATE, GROUPED)
+SWEPT_ALONE = (ELEMENT_GATE, GROUPED, DEX)
 """Swept, too, where they take part, and not run at the common rate."""
 MEMBERS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),

@@ -27,7 +27,7 @@ _Source = Annotated[str, typer.Argument(help="model folder, run directory or .sa
 _To = Annotated[
     str,
     typer.Option(
-        help="diffattn, diffllama or original; of a softmax model diff_v2, diff or shared_diff"
+        help="diffattn, diffllama or original; of a softmax model diff_v2, dex, diff or shared_diff"
     ),
 ]
 _Out = Annotated[
@@ -61,7 +61,7 @@ def convert(
     models: Llama, Mistral, Qwen2, Qwen3 and ours. Logits on random tokens are compared before
     anything is kept.
 
-    A softmax model becomes diff_v2 without a change of its output, and trains on with
+    A softmax model becomes diff_v2 or dex without a change of its output, and trains on with
     'diffattn train RECIPE --init-from OUT --same-model'. V1 and Shared DIFF normalise heads, which
     softmax models do not: their output changes unless --set head_norm=false. For adapters (peft):
     target_modules q_proj and o_proj, modules_to_save lambda_proj.

@@ -43,6 +43,8 @@ class AttentionType:
     """The projection has a row for every channel of a head, not one for the head."""
     grouped: bool = False
     """``group_ratio`` heads share one subtracted map; all other facts are those of a ratio of 1."""
+    head_matrix: bool = False
+    """One matrix, as wide as a head, acts on the output of every head."""
     low_rank_maps: bool = False
     """The maps share one base projection and differ by updates of rank ``shared_rank``."""
     projected_maps: int | None = None
@@ -74,7 +76,8 @@ class AttentionType:
     @property
     def matches_softmax(self) -> bool:
         """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
-        if self.low_rank_maps or self.grouped or self.lambda_projection or self.projected_maps == 0:
+        changed = self.low_rank_maps or self.grouped or self.lambda_projection or self.head_matrix
+        if changed or self.projected_maps == 0:
             return False
         return self.query_projections == self.key_projections == self.value_width
 
@@ -143,6 +146,11 @@ _ROWS = (
         name="grouped_diff", layer=("diffattn.layers.diff_attention", "GroupedDiffAttention"),
         source="arXiv:2510.06949v1", query_maps=2, key_maps=2, value_width=2, attention_units=4,
         head_norm=True, lambda_vectors=True, grouped=True,
+    ),
+    AttentionType(
+        name="dex", layer=("diffattn.layers.dex", "DexAttention"), source="arXiv:2505.16333",
+        query_maps=1, key_maps=1, value_width=1, attention_units=2, head_norm=False,
+        lambda_vectors=True, head_matrix=True,
     ),
     AttentionType(
         name="none", layer=(_CONTROLS, "NoAttention"), control="no attention: zero in its place",

@@ -12,7 +12,7 @@ Pairs = Literal["adjacent", "split"]
 """Maps of head i: rows 2i and 2i + 1, or i and i + h (of the heads' blocks of rows)."""
 Rope = Literal["halves", "interleaved", "none"]
 """Channels that a rotary position turns together: c and c + D/2, or 2c and 2c + 1."""
-STARTS = ("diff_v2", "diff", "shared_diff", "gated_head", "gated_element")
+STARTS = ("diff_v2", "diff", "shared_diff", "gated_head", "gated_element", "dex")
 """Attention types that a softmax model can become."""
 TARGETS = ("diffattn", "diffllama", "original", *STARTS)
 """Layouts and attention types that can be written."""
@@ -21,7 +21,7 @@ OUR_ENDINGS = {
     "q": "q_proj.weight", "k": "k_proj.weight", "v": "v_proj.weight", "o": "o_proj.weight",
     "subln": "subln.weight", "lambda_proj": "lambda_proj.weight",
     "lambda_bias": "lambda_proj.bias", "q_down": "q_down_proj.weight",
-    "k_down": "k_down_proj.weight", "q_up": "q_up", "k_up": "k_up",
+    "k_down": "k_down_proj.weight", "q_up": "q_up", "k_up": "k_up", "dex": "dex_proj.weight",
     "q_bias": "q_proj.bias", "k_bias": "k_proj.bias", "v_bias": "v_proj.bias",
     "q_norm": "q_norm.weight", "k_norm": "k_norm.weight",
     "gate": "gate_proj.weight", "up": "up_proj.weight", "down": "down_proj.weight",

@@ -16,6 +16,10 @@ Biases on queries and keys (Qwen2) are copied like the rows they belong to. Norm
 stay as they are: a scale of one head's width, shared by all heads and so by both maps. Equal
 queries give equal normalised ones, whose gradients are again opposite in sign.
 
+DEX keeps the softmax model as it is and subtracts λ O W_D from a head's output O. W_D is 0 at first,
+λ is λ_init: the output is the same in every bit, and W_D's gradient is not 0. Its authors train
+``dex_proj`` and ``lambda_bias`` beside the attention layers' projections.
+
 After training parts of it: with ``peft``, ``target_modules=["q_proj", "o_proj"]`` adapts what
 tells the maps apart, and ``modules_to_save=["lambda_proj"]`` trains V2's λ in full (a low-rank
 update of a narrow projection saves nothing).
@@ -47,7 +51,7 @@ def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, 
     Args:
         model: Softmax model.
         attention_type: A name of ``layouts.STARTS``.
-        changes: ``head_norm``, ``lambda_init`` and ``shared_rank`` of V1 and Shared DIFF, if set.
+        changes: ``head_norm``, ``lambda_init`` and ``shared_rank``, if set.
 
     Raises:
         CheckpointError: The softmax model normalises its heads.
@@ -66,8 +70,9 @@ def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, 
         model.config, settings | ({"lambda_bias": True} if v2 else {}) | changes
     )
     weights = dict(model.weights)
+    start = _start_v2 if v2 else _start_dex if facts.head_matrix else _start_v1
     for layer in model.layers:
-        (_start_v2 if v2 else _start_v1)(weights, config, layer)
+        start(weights, config, layer)
     return replace(model, config=config, weights=weights)
 
 
@@ -115,8 +120,21 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
             weights["subln", layer] = create(partial(torch.ones, 2 * width, dtype=o.dtype))
     else:
         weights["o", layer] = derive(partial(_pad_columns, heads=heads, factor=factor), o)
+    _start_lambda(weights, config, layer)
+
+
+def _start_dex(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
+    """A matrix of zeros, whose gradient is λ_init times that of the output."""
+    shape, dtype = (config.head_dim, config.head_dim), weights["o", layer].dtype
+    weights["dex", layer] = create(partial(torch.zeros, shape, dtype=dtype))
+    _start_lambda(weights, config, layer)
+    if config.uses_head_norm:
+        raise ConfigError("convert: head_norm of a converted DEX model must be off, got on.")
+
+
+def _start_lambda(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     for role in LAMBDAS:  # q1 = q2 and k1 = k2: the exponentials cancel, their gradients do not
-        weights[role, layer] = create(partial(_draw_normal, 2 * layer + (role[7] == "k"), width))
+        weights[role, layer] = create(partial(_draw_normal, 2 * layer + (role[7] == "k"), config.head_dim))
 
 
 def _repeat_for_both_maps(weights: Weights, role: str, layer: int, heads: int) -> None:

@@ -22,6 +22,7 @@ _NAMES = {
     "shared_diff": "differential attention with shared projections (Shared DIFF Transformer)",
     "gated_head": "gated softmax attention, one gate per head",
     "gated_element": "gated softmax attention, one gate per channel",
+    "dex": "softmax attention with a differential extension (DEX)",
 }
 _CONTROL = "a control of differential attention: "
 _TASKS = {

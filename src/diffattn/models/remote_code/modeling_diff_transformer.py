@@ -43,6 +43,7 @@ ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "gated_head": GATED,
     "gated_element": GATED,
     "grouped_diff": V1,
+    "dex": SOFTMAX | {"lam": "vectors"},
     "none": SOFTMAX,  # from here on controls, which change one thing
     "softmax_half": SOFTMAX,
     "softmax_minus_mean": SOFTMAX | {"maps": 2, "lam": 0.7},
@@ -57,7 +58,7 @@ ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "diff_v2_across": V2,
     "shared_diff_map_norm": V1 | {"head_norm": False},
 }
-AFTER_ATTENTION = ("gated_head", "gated_element", "diff_v2_across")
+AFTER_ATTENTION = ("gated_head", "gated_element", "dex", "diff_v2_across")
 """λ acts on the outputs of softmax attention, not on maps."""
 
 
@@ -206,9 +207,11 @@ class DiffTransformerAttention(nn.Module):
         if facts["lam"] == "token":
             rows = config.num_heads * (width if self.kind == "gated_element" else 1)
             self.lambda_proj = nn.Linear(hidden, rows, bias=config.lambda_bias)
+        if self.kind == "dex":
+            self.dex_proj = nn.Linear(width, width, bias=False)
         self.o_proj = nn.Linear(config.num_heads * self.value_dim, hidden, bias=False)
         normed = facts["head_norm"] if config.head_norm is None else config.head_norm
-        factor = 1 - self.lambda_init if facts["width"] == 2 else 1.0
+        factor = 1 - self.lambda_init if facts["width"] == 2 or self.kind == "dex" else 1.0
         self.head_norm: nn.Module = nn.Identity()
         if normed:
             eps, affine = config.head_norm_eps, config.head_norm_affine
@@ -253,6 +256,8 @@ class DiffTransformerAttention(nn.Module):
             out = (out * ((1 + lam) / (1 - lam))[..., None]).to(v.dtype)  # lam is −λ
         if self.kind.startswith("gated"):
             out = ((1 - lam.unflatten(-1, (out.shape[2], -1))) * out).to(v.dtype)
+        if self.kind == "dex":
+            out = (out - lam * self.dex_proj(out)).to(v.dtype)
         if self.kind == "diff_v2_across":
             first, second = out.chunk(2, dim=2)
             out = (first - lam[..., None] * second).to(v.dtype)
