@@ -18,10 +18,11 @@ pytestmark = [
 def test_default_targets_are_there(attention_type, make_config):
     config = make_config(attention_type)
     layer = DiffTransformerForCausalLM(config).model.layers[0].self_attn
-    modules = dict(layer.named_children())
+    modules = dict(layer.named_children()).keys()
     targets = config.adapter_targets
-    assert {name for name in modules if name.endswith("_proj")} == set(targets["target_modules"])
-    assert {name for name in modules if name == "lambda_bias"} == set(targets["modules_to_save"])
+    whole = modules & {"lambda_bias", "dex_proj"}
+    assert set(targets["modules_to_save"]) == whole
+    assert {x for x in modules - whole if x.endswith("_proj")} == set(targets["target_modules"])
 
 
 def test_an_adapter_starts_equal_and_trains(attention_type, make_config, build, ids, tmp_path):

@@ -21,6 +21,7 @@ MODELS = {
     "diff_v2": "4a6d94d44c313855",
     "shared_diff": "54e771535af3f869",
     "grouped_diff": "6a77612180a8b83f",
+    "dex": "e7b75f082cfbb388",
     "none": "2f2081f0db9e888f",
     "softmax_half": "d33bb8170081e97f",
     "softmax_minus_mean": "d33bb8170081e97f",

@@ -41,7 +41,7 @@ def test_they_are_those_of_the_forward_pass(make_model, attention_type, ids):
     assert [len(block._forward_hooks) for block in model.model.layers] == hooks
     assert rows[0]["hidden_max"] == pytest.approx(float(output.hidden_states[1].abs().max()))
     for row, context, value in zip(rows, contexts, values, strict=True):
-        if not attention_type.startswith("gated"):  # measured before the gate
+        if not attention_type.startswith(("gated", "dex")):  # measured before these act
             assert row["context_rms"] == pytest.approx(float(context.square().mean().sqrt()))
         assert row["value_rms"] == pytest.approx(float(value.square().mean().sqrt()))
     if model.config.attention.lambda_vectors:

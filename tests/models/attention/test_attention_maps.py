@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
+from diffattn.layers.dex import DexAttention
 from diffattn.layers.gated_attention import GatedAttention
 
 WITH_MAPS = ["diffattn", "eager"]
@@ -70,6 +71,8 @@ def test_the_output_is_the_differential_map_times_v(model, ids):
     if isinstance(attention, GatedAttention):
         logits = seen["gates"].unflatten(-1, (heads.shape[2], -1))
         heads = heads * (1 - logits.sigmoid())
+    if isinstance(attention, DexAttention):
+        heads = heads - attention.lam() * (heads @ attention.dex_proj.weight.T)
     heads = heads.flatten(2)
     budget = 4 * 11 * torch.finfo(torch.float32).eps * signed.abs().sum(-1).max() * v.abs().max()
     assert (heads - seen["heads"]).abs().max() <= budget

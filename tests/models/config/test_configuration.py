@@ -17,7 +17,8 @@ from model_folders import edit_config
 # num_kv_heads: V1 calls with [q1, q2, q1, q2] and stores [k1, k2, k1, k2] in a paged cache.
 PHYSICAL_HEADS = {
     "softmax": (1, 1), "diff": (4, 4), "diff_v2": (2, 1), "shared_diff": (4, 4),
-    "gated_head": (1, 1), "gated_element": (1, 1), "grouped_diff": (4, 4), "softmax,diff": (4, 4),
+    "gated_head": (1, 1), "gated_element": (1, 1), "grouped_diff": (4, 4), "dex": (1, 1),
+    "softmax,diff": (4, 4),
 }  # fmt: skip
 
 

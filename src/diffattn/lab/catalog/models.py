@@ -88,8 +88,7 @@ _type, _control, _ablation, _match, _rank = (
     partial(Variant, role) for role in ("type", "control", "ablation", "match", "rank")
 )
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
-GATE = "diff_v2_gate"
-ELEMENT_GATE, GROUPED, DEX = "gated_element", "grouped_diff", "dex"
+GATE, ELEMENT_GATE, GROUPED, DEX = "diff_v2_gate", "gated_element", "grouped_diff", "dex"
 FEW = (BASELINE, _V2, GATE)
 """For minutes on a laptop: the Transformer, the type with the lowest loss of the study, and the
 control that shares most of its lead."""
@@ -242,9 +241,7 @@ _ABLATIONS = (
     _ablation(
         GROUPED, "Grouped DIFF", _V1, "V1, one subtracted map per group of heads", (BASELINE,)
     ),
-    _ablation(
-        DEX, "DEX", BASELINE, "softmax minus λ times a learned map of each head's output", (_V1,)
-    ),
+    _ablation(DEX, "DEX", BASELINE, "softmax minus λ times a learned map of its output", (_V1,)),
     _ablation(
         WIDE,
         "Softmax, half the heads",
