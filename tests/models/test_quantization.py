@@ -21,8 +21,11 @@ def test_only_projections_of_whole_heads_are_quantised(attention_type, make_conf
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear) and should_convert_module(name, skipped)
     }
-    others = {"shared_diff": {"q_down_proj", "k_down_proj"}, "gated_element": {"lambda_proj"},
-              "dex": {"dex_proj"}}
+    others = {
+        "shared_diff": {"q_down_proj", "k_down_proj"},
+        "gated_element": {"lambda_proj"},
+        "dex": {"dex_proj"},
+    }
     feed_forward = {"gate_proj", "up_proj", "down_proj"}
     assert converted == {"q_proj", "k_proj", "v_proj", "o_proj"} | feed_forward | others.get(
         attention_type, set()

@@ -322,8 +322,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     def adapter_targets(self) -> dict[str, list[str]]:
         """Default targets of an adapter: ``peft.LoraConfig(**config.adapter_targets)``.
 
-        Every projection of the attention layers in low rank; λ's vectors and DEX's matrix in full. peft
-        itself knows the model types of transformers alone.
+        Every projection of the attention layers in low rank; λ's vectors and DEX's matrix in full.
+        peft itself knows the model types of transformers alone.
         """
         attends = any(facts.projected_maps != 0 for facts in self.attention_by_layer)
         names = ["q_proj", "k_proj", "v_proj", "o_proj"] if attends else []

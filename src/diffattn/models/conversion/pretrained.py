@@ -16,9 +16,8 @@ Biases on queries and keys (Qwen2) are copied like the rows they belong to. Norm
 stay as they are: a scale of one head's width, shared by all heads and so by both maps. Equal
 queries give equal normalised ones, whose gradients are again opposite in sign.
 
-DEX keeps the softmax model as it is and subtracts λ O W_D from a head's output O. W_D is 0 at first,
-λ is λ_init: the output is the same in every bit, and W_D's gradient is not 0. Its authors train
-``dex_proj`` and ``lambda_bias`` beside the attention layers' projections.
+DEX keeps the softmax model's weights and subtracts λ O W_D from a head's output O. W_D is 0 at
+first and λ is λ_init: nothing is subtracted yet, and W_D's gradient is not 0.
 
 After training parts of it: with ``peft``, ``target_modules=["q_proj", "o_proj"]`` adapts what
 tells the maps apart, and ``modules_to_save=["lambda_proj"]`` trains V2's λ in full (a low-rank
@@ -134,7 +133,9 @@ def _start_dex(weights: Weights, config: DiffTransformerConfig, layer: int) -> N
 
 def _start_lambda(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     for role in LAMBDAS:  # q1 = q2 and k1 = k2: the exponentials cancel, their gradients do not
-        weights[role, layer] = create(partial(_draw_normal, 2 * layer + (role[7] == "k"), config.head_dim))
+        weights[role, layer] = create(
+            partial(_draw_normal, 2 * layer + (role[7] == "k"), config.head_dim)
+        )
 
 
 def _repeat_for_both_maps(weights: Weights, role: str, layer: int, heads: int) -> None:
