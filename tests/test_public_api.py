@@ -24,7 +24,7 @@ OPERATORS = {
     "softmax_attention_maps",
 }
 LAYERS = {"DiffAttention", "DiffAttentionV2", "SharedDiffAttention", "SoftmaxAttention",
-          "GroupedDiffAttention"}  # fmt: skip
+          "DexAttention", "GroupedDiffAttention"}  # fmt: skip
 MODELS = {
     "DiffTransformerConfig",
     "DiffTransformerForCausalLM",
