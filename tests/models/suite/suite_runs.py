@@ -35,7 +35,8 @@ def expected_failures(attention_type):
     """Tests that cannot pass, of models alone and of generation."""
     # Expects sdpa by default; our default is our own operator.
     names = {"test_sdpa_can_dispatch_non_composite_models"}
-    if not any(ATTENTION[name].lambda_vectors for name in attention_type.split(",")):
-        # Expects weights that files name otherwise: λ's vectors and the norm of a head.
+    of_layers = [ATTENTION[name] for name in attention_type.split(",")]
+    if not any(facts.lambda_vectors and facts.head_norm for facts in of_layers):
+        # Expects both weights that files name otherwise: λ's vectors and the norm of a head.
         names.add("test_reverse_loading_mapping")
     return names
