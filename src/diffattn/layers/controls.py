@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from diffattn.errors import ConfigError
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
-from diffattn.layers.gated_attention import AfterAttention
+from diffattn.layers.gated_attention import TokenAfterAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
@@ -99,7 +99,7 @@ class MeanFreeAttention(SoftmaxAttention):
         return (torch.tensor(SUBTRACTED_MEAN, device=x.device),)
 
 
-class AcrossGroupsAttention(AfterAttention):
+class AcrossGroupsAttention(TokenAfterAttention):
     r"""V2 whose pairs are query heads i and i + H instead of neighbours.
 
     .. math:: O_i = \mathrm{softmax}(s Q_i K_g^\top) V_g - \sigma(X W_\lambda)_i\,

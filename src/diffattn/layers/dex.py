@@ -1,14 +1,12 @@
 """DEX: a pretrained softmax layer, from whose outputs a learned map of them is subtracted."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.ops.softmax_attention import softmax_attention
+from diffattn.layers.gated_attention import AfterAttention
 
 
-class DexAttention(DiffAttention):
+class DexAttention(AfterAttention, DiffAttention):
     r"""Softmax attention with a differential operation on every head's output.
 
     .. math:: O' = O - \lambda\,O W_D, \quad O = \mathrm{softmax}(s Q K^\top) V
@@ -38,22 +36,10 @@ class DexAttention(DiffAttention):
     def _make_lambda_projection(self) -> None:
         self.dex_proj = nn.Linear(self.head_dim, self.head_dim, bias=False)
 
-    def forward(
-        self,
-        x: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        *,
-        attend: Callable[..., Tensor] | None = None,
-    ) -> Tensor:
-        """As :meth:`AttentionLayer.forward`; ``attend(q, k, v)`` gets no λ."""
-        attend = attend or softmax_attention
+    def output_lambda(self, x: Tensor) -> Tensor:
+        """λ of the layer, the same for every token."""
+        return self.lam()
 
-        def attend_and_subtract(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = attend(q, k, v)
-            return (out - self.lam() * self.dex_proj(out)).to(out.dtype)
-
-        return super().forward(x, position_embeddings, attend=attend_and_subtract)
-
-    def lambdas(self, x: Tensor) -> tuple[()]:  # type: ignore[override]
-        """None for the operator."""
-        return ()
+    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
+        """The output less λ times its map by W_D."""
+        return out - lam * self.dex_proj(out)

@@ -1,21 +1,24 @@
 """Gated attention: softmax attention whose output is weighted by a gate from the layer's input."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
+from diffattn.layers.attention import AttentionLayer
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.ops.softmax_attention import softmax_attention
 
 
-class AfterAttention(DiffAttentionV2):
-    """V2 whose λ acts on outputs of softmax attention, not on maps."""
+class AfterAttention(AttentionLayer):
+    """A layer whose λ acts on outputs of softmax attention, not on maps."""
 
-    lambda_width = 1
-    """Numbers λ of one token and head."""
+    def output_lambda(self, x: Tensor) -> Tensor:
+        """λ, broadcastable to the outputs ``[B, T, heads, D]``."""
+        raise NotImplementedError
 
     def combined(self, out: Tensor, lam: Tensor) -> Tensor:
-        """Outputs of softmax attention and λ ``[B, T, H, 1 or D]`` to ``[B, T, H, D]``."""
+        """Outputs of softmax attention ``[B, T, heads, D]`` and λ to ``[B, T, H, D]``."""
         raise NotImplementedError
 
     def forward(
@@ -27,20 +30,31 @@ class AfterAttention(DiffAttentionV2):
     ) -> Tensor:
         """As :meth:`AttentionLayer.forward`; ``attend(q, k, v)`` gets no λ."""
         attend = attend or softmax_attention
-        (lam,) = super().lambdas(x)
+        lam = self.output_lambda(x)
 
         def attend_and_combine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             out = attend(q, k, v)
-            return self.combined(out, lam.unflatten(-1, (-1, self.lambda_width))).to(out.dtype)
+            return self.combined(out, lam).to(out.dtype)
 
         return super().forward(x, position_embeddings, attend=attend_and_combine)
 
-    def lambdas(self, x: Tensor) -> tuple[()]:  # type: ignore[override]
+    def lambdas(self, x: Tensor) -> Any:
         """None for the operator."""
         return ()
 
 
-class GatedAttention(AfterAttention):
+class TokenAfterAttention(AfterAttention, DiffAttentionV2):
+    """V2's λ of every token, on outputs."""
+
+    lambda_width = 1
+    """Numbers λ of one token and head."""
+
+    def output_lambda(self, x: Tensor) -> Tensor:
+        """λ, ``[B, T, H, 1 or D]``."""
+        return DiffAttentionV2.lambdas(self, x)[0].unflatten(-1, (-1, self.lambda_width))
+
+
+class GatedAttention(TokenAfterAttention):
     r"""Softmax attention with one gate per token and head: V2's λ, and no second map.
 
     .. math:: O = (1 - \sigma(X W_\lambda))\,\mathrm{softmax}(s Q K^\top) V

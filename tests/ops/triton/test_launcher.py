@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 SCRIPT = str(Path(__file__).with_name("same_forms.py"))
 COUNTS = """
 import torch
-from diffattn.lab.benchmark.host import count_launches, host_call, no_device
+from diffattn.lab.benchmark.host import record_launches, host_call, no_device
 
 with no_device():
     for name in ("V1", "V2"):
@@ -22,7 +22,7 @@ with no_device():
                 call()
             events = profile.key_averages()
             tensors = sum(e.count for e in events if e.key.startswith("aten::empty"))
-            print(len(count_launches(call)), tensors)
+            print(len(record_launches(call)), tensors)
 """
 
 

@@ -95,8 +95,8 @@ def no_device() -> Iterator[None]:
     Raises:
         BackendError: Triton is missing, or runs in its interpreter.
     """
-    if kernel_support.refused_version(kernel_support.installed_version()):
-        raise BackendError("bench host: needs triton, which is not installed here.")
+    if reason := kernel_support.refused_version(kernel_support.installed_version()):
+        raise BackendError(f"bench host: {reason}.")
     import triton
 
     from diffattn.ops.triton import configs, launch
@@ -151,7 +151,7 @@ def measure_host(device: str, out: Path) -> dict[str, Any]:
 def measure_call(name: str, with_backward: bool, device: str, rounds: int = _ROUNDS) -> HostTime:
     """Time one pass of a type, and its parts, each inside the one before."""
     public, inner = host_call(name, with_backward, device)
-    launches = count_launches(public)
+    launches = record_launches(public)
     total, checked, launched = _interleaved((public, inner, replay(launches)), device, rounds)
     stages = {
         "checks and choice": total - checked,
@@ -181,7 +181,7 @@ def host_call(name: str, with_backward: bool, device: str) -> tuple[Callable[[],
     )
 
 
-def count_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
+def record_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
     """The arguments of every launch of a call."""
     from diffattn.ops.triton import backward, forward, launcher
 

@@ -28,7 +28,7 @@ are in ``docs/reference/verified_devices.md``."""
 _CAPABILITIES: dict[int, tuple[int, int]] = {}
 """By index of the device: asked on every call, and slow to ask."""
 HOPPER_TESTED = {"3.6": ((64, 128), (128, 256), (64, 64))}
-"""Minor version of triton to the head and value widths at which the Hopper kernel was right."""
+"""Minor version of triton to the widths of heads and values at which an H200 found it right."""
 _WARNED: set[tuple[int, int]] = set()
 _FALSE = ("0", "false", "off", "no", "n")
 _TRUE = ("1", "true", "on", "yes", "y")
