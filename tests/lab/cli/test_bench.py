@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from diffattn.lab.benchmark import contenders
 from diffattn.ops.attention import diff_attention
@@ -102,6 +103,15 @@ def test_host_says_how_long_one_call_takes_the_host(tmp_path):
     for call in calls:
         assert sum(call["stages"].values()) == pytest.approx(call["milliseconds"])
     assert json.loads((tmp_path / "host_cpu.json").read_text())["calls"] == calls
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_host_on_cuda_needs_a_gpu(cli):
+    called = cli("bench", "host", "--device", "cuda")
+    assert called.code == 2
+    assert called.err.strip() == (
+        "diffattn: bench: device 'cuda' needs a CUDA device, got none on this machine."
+    )
 
 
 def test_host_needs_compiled_kernels(cli):

@@ -40,10 +40,6 @@ def check_names(
                 f"bench: {name} must be {least} or more and at most {most}, got {value}."
             )
     check_known("bench", "suite", suite, (*SUITES, HOST))
-    if suite == HOST and only:
-        raise ConfigError(
-            "bench: --only must be left out of suite 'host', which has no contenders."
-        )
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
         raise ConfigError(f"bench: scale 'cut' must be of suite 'models', got {suite!r}.")

@@ -110,9 +110,12 @@ def bench(
 
 
 def _host(device: str, path: Path, json_: bool) -> None:
+    from diffattn.lab.benchmark.config import require_cuda
     from diffattn.lab.benchmark.host import measure_host
     from diffattn.lab.cli.screen.tables import print_table, print_text
 
+    if device == "cuda":
+        require_cuda()
     record = measure_host(device, path)
     if json_:
         typer.echo(json.dumps(record["calls"], indent=2))
