@@ -50,7 +50,8 @@ NO_NUMBERS = {name: x for name, x in NO_TENSORS.items() if name not in ("int", "
 }  # fmt: skip
 NO_COUNTS = NO_NUMBERS | {
     "0": 0, "-1": -1, "float": 2.0, "half": 0.5, "fraction": Fraction(3),
-    "2**31": 2**31, "2**63": 2**63, "-2**63": -(2**63),
+    "2**31": 2**31, "2**63": 2**63, "-2**63": -(2**63), "0 of numpy": np.int64(0),
+    "float of numpy": np.float64(2.0), "bool of numpy": np.bool_(True), "one row": np.array([2]),
 }  # fmt: skip
 NO_FLAGS = {name: x for name, x in NO_NUMBERS.items() if name != "bool"} | {
     "0": 0, "1": 1, "None": None, "int64": np.int64(1),
@@ -224,7 +225,7 @@ FUNCTIONS = {
     ),
     "lambda_init": Function(
         call=lambda_init, valid={"layer_idx": 0}, tensors=(),
-        options={"layer_idx": without("0", NO_COUNTS)},
+        options={"layer_idx": without("0", without("0 of numpy", NO_COUNTS))},
     ),
     "backends": Function(
         call=backends.names, valid={"op": "diff_attention"}, tensors=(), options={"op": NO_NAMES}
@@ -237,11 +238,17 @@ VALUES = [
     *[("paged_decode auto", {"kv_lengths": lengths}) for lengths in (int32(-1, 2), int32(0, 9))],
     *[("paged_decode auto", {"block_table": torch.tensor(table, dtype=torch.int32)})
       for table in ([[3, 5], [4, 1]], [[-1, 0], [4, 1]], [[0, 0], [2**31 - 1, 0]])],
-    *[("diff_attention_maps", {"rows": torch.tensor(rows)})
-      for rows in ([-1], [T], [0, 2**62], [-(2**63)])],
+    *[(f"{kind}_attention_maps", {"rows": torch.tensor(rows)})
+      for kind in ("diff", "softmax") for rows in ([-1], [T], [0, 2**62], [-(2**63)], 3)],
+    ("paged_decode auto", {"k_pages": pages()["k_pages"].mT.contiguous().mT}),
+    *[(f"{name} auto", {"q": call()["q"][:, :, :3]})  # 3 heads of queries, 2 of keys
+      for name, call in (("diff_attention", attention), ("softmax_attention", one_map),
+                         ("paged_decode", pages))],
     *[("diff_attention auto", {"cu_seqlens": borders}) for borders in (int32(0, S), 3, [0, S])],
 ]  # fmt: skip
 DOCUMENTED = (ShapeError, BackendError, ConfigError)
+BEFORE_OTHERS = ("q", "k_pages", "block_table")
+"""Arguments that others must fit, which are named then."""
 
 
 def wrong_calls():
@@ -283,8 +290,11 @@ def fault(function, arguments):
         if "\n" in text or len(text) > 500 or ": " not in text:
             return f"must be one short line, got {text!r}"
         name = getattr(function.call, "func", function.call).__name__
-        is_ours = text.startswith((f"{name}: ", "backends: "))
-        return None if is_ours else f"must say where, got {text!r}"
+        if not text.startswith((f"{name}: ", "backends: ")):
+            return f"must say where, got {text!r}"
+        (argument,) = arguments
+        is_named = argument in text or argument in BEFORE_OTHERS or "query heads" in text
+        return None if is_named else f"must name {argument}, got {text!r}"
     except Exception as error:  # any other kind is what is looked for
         return f"raised {type(error).__name__}: {str(error)[:100]}"
     return "raised nothing"

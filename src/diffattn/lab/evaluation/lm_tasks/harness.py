@@ -1,7 +1,7 @@
-"""lm-evaluation-harness: its tasks for our models, and our models for its tasks."""
+"""Questions of lm-evaluation-harness, over the hub or local documents."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +12,10 @@ from diffattn.lab.data.files import normalise_line_ends
 from diffattn.lab.evaluation.lm_tasks.documents import LocalDocuments
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.prompting import require_chat_template
 from diffattn.lab.inference.scoring import Continuation
 
 _FOLDERS = ("arc", "super_glue", "hellaswag", "openbookqa", "piqa", "winogrande")
 """Of the harness's tasks: its whole index takes seconds to read."""
-_USED = {"until", "max_gen_toks", "do_sample", "temperature", "top_p", "top_k", "min_p"}
-"""Settings of generation; the last four mean nothing to greedy decoding."""
-_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "num_beams": (1, None),
-    "repetition_penalty": (1, None),
-    "use_cache": (True, None),
-}
-"""Other settings of task files, and values that leave greedy decoding as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +96,6 @@ def harness_task(
     return built
 
 
-def harness_model(model: LanguageModel) -> Any:
-    """The model for ``lm_eval.simple_evaluate(model=...)``, for any of the harness's tasks.
-
-    Contexts that are too long lose their beginning, as with the harness's own models. BOS begins
-    them where the tokenizer puts it, or where the model was told to.
-    """
-    _require_harness()
-    from lm_eval.api.model import LM
-
-    adapter: Any = type("DiffAttnHarnessModel", (_Answers, LM), {})
-    return adapter(model)
-
-
 def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continuation, int]:
     """Tokens of ``text`` after ``context``, and the number of tokens that were cut.
 
@@ -140,102 +118,6 @@ def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continu
         )
     cut = max(0, len(given) + len(target) - (model.max_length + 1))
     return Continuation(tuple(given[cut:]), tuple(target)), cut
-
-
-class _Answers:
-    """The interface of a model for the harness."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__()
-        self.model = model.as_its_tokenizer_begins()
-        self.tokenizer = model.tokenizer
-        self.chat_template_args: dict[str, Any] = {}
-
-    @property
-    def tokenizer_name(self) -> str:
-        return str(self.model.facts()["vocabulary"])
-
-    def loglikelihood(
-        self, requests: Sequence[Any], disable_tqdm: bool = False
-    ) -> list[tuple[float, bool]]:
-        """Log-probability of each continuation, and whether greedy decoding writes it."""
-        asked = [continuation(self.model, *request.args)[0] for request in requests]
-        return [(score.logprob, score.is_greedy) for score in self.model.score(asked)]
-
-    def loglikelihood_rolling(
-        self, requests: Sequence[Any], disable_tqdm: bool = False
-    ) -> list[float]:
-        """Log-probability of each text, in windows that fill the model."""
-        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-
-        (prefix,) = self.model.start(required=True)
-        logprobs = []
-        for request in requests:
-            ids = self.model.encode(request.args[0], special=True)
-            windows = get_rolling_token_windows(ids, prefix, self.model.max_length, context_len=1)
-            parts = [
-                Continuation(tuple(given), tuple(target))
-                for given, target in map(make_disjoint_window, windows)
-            ]
-            logprobs.append(sum(score.logprob for score in self.model.score(parts)))
-        return logprobs
-
-    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Greedy text up to a stop string; each request has its own."""
-        return [self._generate(*request.args) for request in requests]
-
-    def _generate(self, context: str, settings: dict[str, Any]) -> str:
-        from lm_eval.models.utils import handle_stop_sequences
-
-        wanted = _greedy_settings(settings)
-        room = wanted["max_gen_toks"]
-        if room >= self.model.max_length:
-            raise ConfigError(
-                f"harness: max_gen_toks must be below the model's {self.model.max_length} tokens, "
-                f"got {room}."
-            )
-        stop = handle_stop_sequences(wanted["until"], self.tokenizer.eos_token)
-        prompt = self.model.encode_prompt(context, special=True) or self.model.start(required=True)
-        prompt = prompt[-(self.model.max_length - room) :]
-        return self.model.generate([prompt], max_new_tokens=room, stop=stop)[0].text
-
-    def apply_chat_template(
-        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
-    ) -> str:
-        """Text of a conversation, by the tokenizer's template."""
-        from lm_eval.models.huggingface import HFLM
-
-        require_chat_template(self.model)
-        text: str = HFLM.apply_chat_template(self, chat_history, add_generation_prompt)
-        return text
-
-    def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template, for the harness's records."""
-        from lm_eval.api.model import TemplateLM
-
-        template: str | None = TemplateLM.chat_template(self, chat_template)
-        return template
-
-
-def _greedy_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """A task's settings under the harness's own names; refused unless they mean greedy decoding."""
-    from lm_eval.models.utils import normalize_gen_kwargs
-
-    try:
-        wanted = dict(normalize_gen_kwargs(settings))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"harness: settings of generation must be numbers, got {settings}."
-        ) from error
-    if wanted["do_sample"]:
-        raise ConfigError(f"harness: generation must be greedy, got {settings}.")
-    for name in wanted.keys() - _USED:
-        if name not in _WITHOUT_EFFECT or wanted[name] not in _WITHOUT_EFFECT[name]:
-            raise ConfigError(
-                f"harness: settings of generation must be among {', '.join(sorted(_USED))} (and "
-                f"other names of max_gen_toks), got {name} = {wanted[name]!r}."
-            )
-    return wanted
 
 
 def _question(task: Any, document: Any, num_fewshot: int) -> Question:
