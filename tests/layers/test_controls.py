@@ -135,6 +135,18 @@ def v2_maps(layer, x):
     return *maps, v
 
 
+def test_a_shuffled_map_has_v2s_weights_at_other_keys(x):
+    layer = controls.ShuffledMapAttention(WIDTH, HEADS, DIM).double()
+    first, second, v = v2_maps(layer, x)
+    lam = layer.lambdas(x)[0].transpose(1, 2)[..., None]
+    shuffled = (first - layer.acting_map(first, second, lam)) / lam
+    torch.testing.assert_close(shuffled.sort(-1)[0], second.sort(-1)[0], rtol=0, atol=1e-12)
+    assert not shuffled.triu(1).any()  # the future stays hidden
+    assert not torch.allclose(shuffled, second)
+    expected = torch.einsum("bhts,bshd->bthd", first - lam * shuffled, v)
+    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
+
+
 def test_without_lambda_the_maps_are_subtracted_whole(x):
     layer = controls.WholeDifferenceAttention(WIDTH, HEADS, DIM).double()
     first, second, v = v2_maps(layer, x)

@@ -33,7 +33,7 @@ def test_cached_decoding_equals_the_full_pass(model, row, cache):
 def test_hugging_faces_kernels_agree_or_are_refused(model, row, implementation):
     expected = model(input_ids=row).logits
     model.set_attn_implementation(implementation)
-    if model.config.attention.map_norm:
+    if model.config.attention.needs_maps:
         with pytest.raises(ConfigError, match="needs attn_implementation 'diffattn', got"):
             model(input_ids=row)
         return

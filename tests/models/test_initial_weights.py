@@ -32,6 +32,7 @@ MODELS = {
     "diff_uniform": "5187c30a8e92872d",
     "diff_v2_added": "4a6d94d44c313855",
     "diff_v2_added_matched": "4a6d94d44c313855",
+    "diff_v2_shuffled": "4a6d94d44c313855",
     "diff_token_lambda": "b6cc7715e6159155",
     "diff_v2_no_lambda": "fd1a439289ab01a9",
     "diff_v2_raw_lambda": "4a6d94d44c313855",

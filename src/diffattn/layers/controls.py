@@ -5,6 +5,7 @@ part has the same gain, the part is not the cause of the gain.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -252,7 +253,60 @@ class TokenLambdaAttention(DiffAttentionV2):
         super().__init__(hidden_size, num_heads, head_dim, layer_idx=layer_idx, **options)
 
 
-class MapNormAttention(SharedDiffAttention):
+class _ThroughMaps:
+    """A layer that makes the map that acts on V from A1, A2 and λ; no fused kernel can."""
+
+    def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
+        """The map that acts on V, ``[B, H, T, S]`` as A1 and A2 are; λ is ``[B, H, T, 1]``."""
+        raise NotImplementedError
+
+    def operator(
+        self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | float, **options: Any
+    ) -> Tensor:
+        """``[B, T, H, Dv]``; ``options`` are masks of :func:`diff_attention_maps`."""
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            added, subtracted, _ = diff_attention_maps(q, k, lam, **options)
+            rows = torch.as_tensor(lam, device=q.device).expand(*q.shape[:3])
+            signed = self.acting_map(added, subtracted, rows.transpose(1, 2)[..., None])
+            v = repeat_heads(v, q.shape[2]).transpose(1, 2)
+            return torch.matmul(signed.to(v.dtype), v).transpose(1, 2)
+
+        return isolated(attend, q, k, v, mask=AttentionMask(**options))
+
+
+class ShuffledMapAttention(_ThroughMaps, DiffAttentionV2):
+    r"""V2 whose second map has its weights at shuffled keys: it cannot know where noise lies.
+
+    .. math:: O = (A_1 - \sigma(X W_\lambda)\,A_2 P) V
+
+    P shuffles the keys that a query sees. It is drawn once for each number of visible keys, for all
+    heads and layers, so decoding token by token gives the same. Sizes of all weights are V2's.
+    """
+
+    def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
+        """As in :class:`_ThroughMaps`: A1 − λA2P. A key is visible if A2 gives it weight."""
+        visible = subtracted > 0
+        rank = visible.cumsum(-1)  # of a visible key among them, from 1
+        size = subtracted.shape[-1] + 1
+        by_rank = subtracted.new_zeros(*subtracted.shape[:-1], size)
+        by_rank = by_rank.scatter_add(-1, rank, subtracted)
+        orders = shuffled_ranks(-(-size // 256) * 256).to(rank.device)
+        shuffled = by_rank.gather(-1, orders[rank[..., -1:], rank])
+        return added - lam * shuffled * visible
+
+
+@lru_cache(maxsize=8)
+def shuffled_ranks(size: int) -> Tensor:
+    """int64 ``[size, size]``: entries 1 to n of row n hold these numbers in a random order."""
+    ranks = torch.zeros(size, size, dtype=torch.int64)
+    for n in range(1, size):
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(n))
+        ranks[n, 1 : n + 1] = order + 1
+    return ranks
+
+
+class MapNormAttention(_ThroughMaps, SharedDiffAttention):
     r"""Shared DIFF with its norm on the attention map instead of on the head's output.
 
     .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,\frac{A}{\lVert A \rVert_2} V,\quad
@@ -297,19 +351,8 @@ class MapNormAttention(SharedDiffAttention):
         """
         raise ConfigError("MapNormAttention: fold must be left out, as V1 has no norm on maps.")
 
-    def acting_map(self, signed: Tensor) -> Tensor:
-        """The map that acts on V, from A1 − λA2, ``[B, H, T, S]``: same shape and dtype."""
+    def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
+        """As in :class:`_ThroughMaps`: rows of A1 − λA2 in unit length, times 1 − λ_init."""
+        signed = added - lam * subtracted
         squares = signed.square().sum(-1, keepdim=True)
         return (1.0 - self.lambda_init) * signed * (squares + self.map_norm_eps).rsqrt()
-
-    def operator(
-        self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | float, **options: Any
-    ) -> Tensor:
-        """``[B, T, H, 2D]``; ``options`` are masks of :func:`diff_attention_maps`."""
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            _, _, signed = diff_attention_maps(q, k, lam, **options)
-            v = repeat_heads(v, q.shape[2]).transpose(1, 2)
-            return torch.matmul(self.acting_map(signed).to(v.dtype), v).transpose(1, 2)
-
-        return isolated(attend, q, k, v, mask=AttentionMask(**options))

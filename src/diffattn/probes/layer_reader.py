@@ -123,7 +123,7 @@ def require_readable(network: Any, num_tokens: int) -> None:
     config = network.config.get_text_config()
     kind = _kind(network)
     if isinstance(network, DiffTransformerForCausalLM):
-        hidden = [x for x in config.attention_by_layer if x.map_norm or not x.attention_units]
+        hidden = [x for x in config.attention_by_layer if x.needs_maps or not x.attention_units]
         if hidden:
             raise ConfigError(
                 f"analysis: {kind} must have attention maps A1 − λ A2 that act as they are, got "

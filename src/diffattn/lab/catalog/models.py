@@ -300,6 +300,12 @@ _ABLATIONS = (
         "V2 with pairs i and i + h: other keys and values",
     ),
     _ablation(
+        "diff_v2_shuffled",
+        "DIFF V2, second map shuffled",
+        _V2,
+        "V2 whose second map has its weights at shuffled keys: it cannot know where noise lies",
+    ),
+    _ablation(
         "shared_diff_map_norm",
         "Shared DIFF, norm on the map",
         _SHARED,

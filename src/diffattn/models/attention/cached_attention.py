@@ -30,9 +30,11 @@ from transformers.utils.generic import is_flash_attention_requested
 from diffattn.errors import ConfigError
 from diffattn.models.attention.cache_layout import update
 from diffattn.models.attention.kernels import (
+    ActingMap,
     AttentionMapRecorder,
     KernelCall,
     by_kernel,
+    lam_of_rows,
     through_maps,
 )
 from diffattn.models.attention.masks import KeyMask
@@ -71,7 +73,7 @@ def bind(
         **kwargs: Arguments of Hugging Face's kernel, for example a paged cache.
     """
 
-    acting_map = getattr(layer, "acting_map", None)  # of a layer that normalises its map
+    acting_map = getattr(layer, "acting_map", None)  # of a layer that needs its maps
 
     def attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
         if past_key_values is not None:
@@ -134,7 +136,7 @@ def chosen_backend(
     Raises:
         BackendError: The configured backend cannot run these inputs.
     """
-    if config.attention.map_norm:
+    if config.attention.needs_maps:
         return "reference"
     is_softmax = config.attention_op == "softmax_attention"
     inputs = backends.Inputs(
@@ -156,7 +158,7 @@ def chosen_backend(
 
 def _record(
     recorder: AttentionMapRecorder,
-    acting_map: Callable[[Tensor], Tensor] | None,
+    acting_map: ActingMap | None,
     q: Tensor,
     k: Tensor,
     lam: Tensor | None,
@@ -169,7 +171,7 @@ def _record(
     else:
         map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
         if acting_map is not None:
-            signed = acting_map(signed)
+            signed = acting_map(map_1, map_2, lam_of_rows(lam, q))
         raw = torch.stack([map_1, map_2], dim=2)
     recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))
 
@@ -187,7 +189,7 @@ def _by_scores(
     kernel: KernelCall,
     config: DiffTransformerConfig,
     scores: Tensor,
-    acting_map: Callable[[Tensor], Tensor] | None,
+    acting_map: ActingMap | None,
     recorder: AttentionMapRecorder | None,
     inputs: Inputs,
 ) -> Tensor:

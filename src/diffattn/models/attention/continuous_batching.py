@@ -25,7 +25,7 @@ def reads_pages(config: DiffTransformerConfig) -> bool:
     Softmax attention alone does not: Hugging Face's kernels store it once and read it in one call.
     """
     ops = {facts.op for facts in config.attention_by_layer}
-    by_operator = "diff_attention" in ops and not config.uses("map_norm")
+    by_operator = "diff_attention" in ops and not config.uses("needs_maps")
     installed = tuple(int(part) for part in transformers_version.split(".")[:2])
     return by_operator and installed >= _SINCE
 

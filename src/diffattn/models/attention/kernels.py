@@ -11,7 +11,10 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 from diffattn.errors import ConfigError
 from diffattn.models.attention.cache_layout import in_kernel_layout
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.ops.inputs.masking import in_range, paired, repeat_heads
+from diffattn.ops.inputs.masking import in_range, num_heads_of, paired, repeat_heads
+
+ActingMap = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A layer's ``acting_map(A1, A2, λ)``: the map that acts on V."""
 
 
 class AttentionMapRecorder(nn.Module):
@@ -116,6 +119,11 @@ def by_kernel(
     return (out_1 - lam * out_2).to(q.dtype)
 
 
+def lam_of_rows(lam: Tensor, q: Tensor) -> Tensor:
+    """λ of every row of the maps, ``[B, H, T, 1]``, from one that broadcasts to ``[B, T, H]``."""
+    return lam.expand(*q.shape[:2], num_heads_of(q)).transpose(1, 2)[..., None]
+
+
 def through_maps(
     q: Tensor,
     k: Tensor,
@@ -123,7 +131,7 @@ def through_maps(
     lam: Tensor | None,
     mask: Tensor | None,
     *,
-    acting_map: Callable[[Tensor], Tensor] | None,
+    acting_map: ActingMap | None,
     recorder: AttentionMapRecorder | None,
 ) -> Tensor:
     """Attention as it is defined: the maps, their difference, its product with V.
@@ -134,7 +142,7 @@ def through_maps(
 
     Args:
         mask: ``[B or 1, 1, T, S]``, True where a key is seen, or a number to add to the score.
-        acting_map: Norm of the difference of the maps, if the layer has one.
+        acting_map: Makes the map that acts on V, if the layer does more than subtract.
         recorder: Given when maps are wanted.
     """
     q = paired(q) if q.ndim == 5 else q[:, :, :, None]
@@ -157,10 +165,11 @@ def through_maps(
     if lam is None:
         signed = raw[:, :, 0]
     else:
-        lam = lam.expand(*q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]
-        signed = raw[:, :, 0] - lam * raw[:, :, 1]
+        lam = lam_of_rows(lam, q)
         if acting_map is not None:
-            signed = acting_map(signed)
+            signed = acting_map(raw[:, :, 0], raw[:, :, 1], lam)
+        else:
+            signed = raw[:, :, 0] - lam * raw[:, :, 1]
     if recorder is not None:
         signed, _ = recorder(signed, raw)
     values = repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]

@@ -53,9 +53,8 @@ class AttentionType:
     subtracts_outputs: bool = False
     """The maps of a pair have keys and values of their own: softmax attention with as many heads
     as there are queries, whose outputs are subtracted."""
-    map_norm: bool = False
-    """Rows of A1 − λA2 are normalised before they meet V, which needs the maps themselves: the
-    eager definition alone."""
+    needs_maps: bool = False
+    """A1 and A2 are changed by more than a subtraction: the eager definition alone."""
     control: str = ""
     """The change that makes a control; empty for the types of the papers."""
 
@@ -217,10 +216,16 @@ _ROWS = (
         attention_units=4, head_norm=False, lambda_projection=True, subtracts_outputs=True,
     ),
     AttentionType(
+        name="diff_v2_shuffled", layer=(_CONTROLS, "ShuffledMapAttention"),
+        control="V2 whose second map has its weights at shuffled keys", source="ours",
+        query_maps=2, key_maps=1, value_width=1, attention_units=4, head_norm=False,
+        lambda_projection=True, needs_maps=True,
+    ),
+    AttentionType(
         name="shared_diff_map_norm", layer=(_CONTROLS, "MapNormAttention"),
         control="Shared DIFF, norm on the map",
         source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
-        head_norm=False, lambda_vectors=True, low_rank_maps=True, map_norm=True,
+        head_norm=False, lambda_vectors=True, low_rank_maps=True, needs_maps=True,
     ),
 )  # fmt: skip
 ATTENTION = {row.name: row for row in _ROWS}

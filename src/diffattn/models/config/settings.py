@@ -45,7 +45,7 @@ _RATIOS = (4, 3, 2)
 
 def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
     """``attention_backend`` of a model that gets other types: the same where all have it."""
-    of_types = [("reference",) if facts.map_norm else backends.names(facts.op) for facts in types]
+    of_types = [("reference",) if facts.needs_maps else backends.names(facts.op) for facts in types]
     return name if all(name in names for names in of_types) else "auto"
 
 
@@ -147,7 +147,7 @@ class ModelSettings:
         """Check fields against each other; the strict configuration calls it on saving too."""
         self._name_types()
         self._check_numbers()
-        low_rank, map_norm = self.uses("low_rank_maps"), self.uses("map_norm")
+        low_rank, needs_maps = self.uses("low_rank_maps"), self.uses("needs_maps")
         of_types = [set(backends.names(facts.op)) for facts in self.attention_by_layer]
         backend_names = ("auto", *sorted(set.intersection(*of_types)))
         grouped = self.uses("grouped")
@@ -172,7 +172,7 @@ class ModelSettings:
              self.shared_rank),
             (self.uses("lambda_vectors") or self.lambda_init is None,
              f"lambda_init belongs to {types_with('lambda_vectors')}", self.attention_type),
-            (not map_norm or self.attention_backend in ("auto", "reference"),
+            (not needs_maps or self.attention_backend in ("auto", "reference"),
              f"attention_backend of {self.attention_type!r} must be 'auto' or 'reference'",
              self.attention_backend),
             (not (self.scaled_head_init and self.tie_word_embeddings),

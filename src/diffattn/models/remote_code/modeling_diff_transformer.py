@@ -56,8 +56,10 @@ ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "diff_v2_no_lambda": V2 | {"lam": 1.0},
     "diff_v2_raw_lambda": V2,
     "diff_v2_across": V2,
+    "diff_v2_shuffled": V2,
     "shared_diff_map_norm": V1 | {"head_norm": False},
 }
+NEEDS_MAPS = ("diff_v2_shuffled", "shared_diff_map_norm")
 AFTER_ATTENTION = ("gated_head", "gated_element", "dex", "diff_v2_across")
 """λ acts on the outputs of softmax attention, not on maps."""
 
@@ -325,11 +327,25 @@ class DiffTransformerAttention(nn.Module):
         acting_map = maps[:, :, 0]
         if lam is not None:
             lam = lam.expand(q.shape[:3]).transpose(1, 2)[..., None]
-            acting_map = acting_map - lam * maps[:, :, 1]
+            subtracted = maps[:, :, 1]
+            if self.kind == "diff_v2_shuffled":
+                subtracted = shuffled(subtracted)
+            acting_map = acting_map - lam * subtracted
         if self.kind == "shared_diff_map_norm":
             squares = acting_map.square().sum(-1, keepdim=True) + self.config.head_norm_eps
             acting_map = (1 - self.lambda_init) * acting_map * squares.rsqrt()
         return (acting_map.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2), acting_map
+
+
+def shuffled(weights: Tensor) -> Tensor:
+    """Each row's weights at other visible keys, in an order fixed by the number of them."""
+    visible = weights > 0
+    rank = visible.cumsum(-1)
+    orders = torch.zeros(weights.shape[-1] + 1, weights.shape[-1] + 1, dtype=torch.int64)
+    for n in range(1, len(orders)):
+        orders[n, 1 : n + 1] = torch.randperm(n, generator=torch.Generator().manual_seed(n)) + 1
+    by_rank = weights.new_zeros(*weights.shape[:-1], len(orders)).scatter_add(-1, rank, weights)
+    return by_rank.gather(-1, orders.to(rank.device)[rank[..., -1:], rank]) * visible
 
 
 class DiffTransformerBlock(llama.LlamaDecoderLayer):
@@ -355,8 +371,8 @@ class DiffTransformerPreTrainedModel(llama.LlamaPreTrainedModel):
     }
 
     def get_correct_attn_implementation(self, requested: str | None, *args: Any) -> str:
-        """A norm on the map needs the map."""
-        if "shared_diff_map_norm" in self.config.attention_type:
+        """Kernels never see the maps."""
+        if any(kind in self.config.attention_type for kind in NEEDS_MAPS):
             requested = "eager"
         return super().get_correct_attn_implementation(requested, *args)
 
