@@ -4,10 +4,13 @@
 all models before the next seed, and continues what was interrupted. A run takes about 80 minutes
 of one core in bfloat16. ``docs/log.md`` holds the question and the decision rule, written before
 the first result.
+
+``--pack`` writes the finished runs to ``published/ladder/``, from where another machine goes on.
 """
 
 import argparse
 import shutil
+import tempfile
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,14 +18,17 @@ from diffattn.files.new_folder import new_folder
 from diffattn.lab.catalog.models import BASELINE, MORE_HEADS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
+from diffattn.lab.records.stored_runs import RUNS, TABLE, pack_runs, unpack_runs
 from diffattn.lab.studies.reproduce import judge
 from diffattn.lab.studies.run import run_study
 from diffattn.lab.studies.text.comparison import ComparisonConfig
-from diffattn.lab.studies.workers import run_here, unfinished
+from diffattn.lab.studies.workers import is_done, run_here, unfinished
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.settings import apply_settings
 
 MODELS = (BASELINE, "diff_v2", "diff_v2_gate", "diff_v2_added", MORE_HEADS)
+FINISHED = Path(__file__).parents[1] / "published" / "ladder" / TABLE
+"""Runs that are done, of all machines."""
 PACKAGES = ("sympy", "scipy", "sklearn", "pandas", "numpy", "networkx")
 """Installed packages whose Python files are the text."""
 
@@ -48,11 +54,28 @@ def ladder(text: Path) -> ComparisonConfig:
     return ComparisonConfig(scale="ladder", base=base, variants=MODELS, seeds=(0, 1, 2))
 
 
+def pack_finished(runs: Path, table: Path) -> None:
+    """Write the table of the runs that are done, without those that are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        for run in filter(is_done, sorted(runs.iterdir())):
+            copy = Path(folder) / run.name
+            shutil.copytree(run, copy, ignore=shutil.ignore_patterns("model", "*.log"))
+        table.parent.mkdir(exist_ok=True)
+        pack_runs(Path(folder), table)
+
+
 def main() -> None:
     """Train what is left, then sum up and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="study folder, continued if it exists")
-    out = parser.parse_args().out.resolve()
+    parser.add_argument("--pack", action="store_true", help="pack finished runs, and stop")
+    given = parser.parse_args()
+    out = given.out.resolve()
+    if given.pack:
+        pack_finished(out / RUNS, FINISHED)
+        return
+    if FINISHED.exists() and not (out / RUNS).exists():
+        unpack_runs(FINISHED, out / RUNS)
     copy_text(out / "text")
     study = ladder(out / "text")
 
@@ -61,7 +84,7 @@ def main() -> None:
 
     data = prepare_data(study.base.data, out / "data", on_message=print)
     members = sorted(study.trials(study.base_rates()), key=lambda m: m.config.train.seed)
-    run_here(unfinished(members, out / "runs"), data, out / "runs", on_progress=show)
+    run_here(unfinished(members, out / RUNS), data, out / RUNS, on_progress=show)
     run_study(study, out, judge, on_message=print, on_progress=show)
 
 
