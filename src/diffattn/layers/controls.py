@@ -286,14 +286,14 @@ class ShuffledMapAttention(_ThroughMaps, DiffAttentionV2):
 
     def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
         """As in :class:`_ThroughMaps`: A1 − λA2P. A key is visible if A2 gives it weight."""
-        visible = subtracted > 0
+        visible = (subtracted > 0).any(1, keepdim=True)  # of any head: an exponential may underflow
         rank = visible.cumsum(-1)  # of a visible key among them, from 1
         size = subtracted.shape[-1] + 1
-        by_rank = subtracted.new_zeros(*subtracted.shape[:-1], size)
-        by_rank = by_rank.scatter_add(-1, rank, subtracted)
+        keys = torch.arange(size - 1, device=rank.device).expand(rank.shape)
+        by_rank = rank.new_zeros(*rank.shape[:-1], size).scatter(-1, rank * visible, keys)
         orders = shuffled_ranks(-(-size // 256) * 256).to(rank.device)
-        shuffled = by_rank.gather(-1, orders[rank[..., -1:], rank])
-        return added - lam * shuffled * visible
+        keys = by_rank.gather(-1, orders[rank[..., -1:], rank]).expand(subtracted.shape)
+        return added - lam * subtracted.gather(-1, keys) * visible
 
 
 @lru_cache(maxsize=8)
