@@ -22,8 +22,8 @@ def judge_server(*script):
     """Serve; the n-th request gets the n-th answer of the script, the last one again and again.
 
     An answer is ``(status, body, headers)``, a JSON value or bytes for the body, or a function of
-    the request's body that gives them; a number of seconds to hang instead; ``"drip"`` or ``"drip
-    headers"``: a byte now and then. Yields the base URL and the list of what was asked: path,
+    the request's body that gives them; a number of seconds to hang instead; ``"drip"``: a byte
+    now and then. Yields the base URL and the list of what was asked: path,
     headers and body.
     """
     asked, lock = [], threading.Lock()
@@ -37,12 +37,9 @@ def judge_server(*script):
             if isinstance(answer, int | float):
                 time.sleep(answer)
                 return
-            if answer in ("drip", "drip headers"):
-                if answer == "drip headers":
-                    self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-                else:
-                    self.send_response(200)
-                    self.end_headers()
+            if answer == "drip":
+                self.send_response(200)
+                self.end_headers()
                 for _ in range(100):
                     self.wfile.write(b" ")
                     self.wfile.flush()

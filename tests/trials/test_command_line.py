@@ -128,5 +128,5 @@ def contents(folder):
 
 @pytest.mark.scheduled
 def test_every_wrong_call_is_one_line(server, files, tmp_path):
-    with trial("wrong calls of the command line", minimum=3_400) as tally:
+    with trial("wrong calls of the command line", minimum=3_200) as tally:
         try_all(server, files, tmp_path, tally, [*calls(), *judge_calls()])

@@ -1,6 +1,5 @@
 """An endpoint may be slow, busy, broken or wrong: what is retried, and what is told."""
 
-import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -68,6 +67,8 @@ def test_nothing_is_sent_unasked():
         (200, {"choices": []}, {}),
         (200, {"error": "odd"}, {}),
         (200, [1], {}),
+        (200, b"[" * 100_000, {}),
+        (200, b'{"choices": "\xff\xfe"}', {}),
     ],
     ids=str,
 )
@@ -101,12 +102,12 @@ def test_waits_double_and_keep_to_the_server(monkeypatch):
     assert waits == [2.0, 4.0, 7.0, 60.0, 32.0]
 
 
-@pytest.mark.parametrize("answer", [30.0, "drip", "drip headers"])
+@pytest.mark.parametrize("answer", [30.0, "drip"])
 def test_an_endpoint_that_hangs(answer):
     with judge_server(answer) as (url, _):
         began = time.monotonic()
         # Its time ends the attempt, not the server, which sends no chat completion in the end.
-        with pytest.raises(JudgeFailure, match="no reply after 1 attempts, last: TimeoutError"):
+        with pytest.raises(JudgeFailure, match=r"no reply after 1 attempts, last: .*Timeout"):
             ask(url, timeout_seconds=0.2, max_attempts=1)
         assert time.monotonic() - began < 20  # it would have hung for longer
 
@@ -129,35 +130,12 @@ def test_a_caller_that_gives_up_does_not_wait():
         assert len(asked) == 1
 
 
-def test_what_is_no_secret_stays(monkeypatch):
-    """Keys that local servers want, made of words, and versions in a query."""
-    text = "The summary is empty: EMPTY, no key is required, as of 2024-10-21 (v1)."
-    for key in ("EMPTY", "no-key-required", "not-needed"):
-        monkeypatch.setenv("MY_KEY", key)
-        with judge_server((200, completion(text), {}), (400, "an empty api-version", {})) as (
-            url,
-            _,
-        ):
-            url += "?api-version=2024-10-21&v=1"
-            assert ask(url, key_variable="MY_KEY").text == text
-            with pytest.raises(JudgeFailure, match=r"HTTP 400 .an empty api-version"):
-                ask(url, key_variable="MY_KEY")
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize(
-    "text",
-    ["\\" * 2**18, "%" * 2**18, "&#" * 2**17, "sk-long-" * 2**15, "=5c" * 2**16, "&#0" * 2**16],
-    ids=lambda text: text[:8],
-)
-def test_long_replies_cost_little(text, monkeypatch):
-    """Looking for a key takes time that grows with the text and no faster."""
-    monkeypatch.setenv("MY_KEY", "sk-long-1234567890-abcdefghijklmn-OPQRSTUVWXYZ")
-    with judge_server((200, completion(text), {})) as (url, _):
-        began = time.process_time()
-        with contextlib.suppress(JudgeFailure):
-            ask(url, key_variable="MY_KEY", timeout_seconds=60.0)
-        assert time.process_time() - began < 20
+@pytest.mark.parametrize(("key", "kept"), [("EMPTY", "EMPTY"), ("sk-secret", "[key]")])
+def test_a_reply_that_repeats_the_key(key, kept, monkeypatch):
+    """The keys that local servers want are words of a reply."""
+    monkeypatch.setenv("MY_KEY", key)
+    with judge_server((200, completion(f"The text says {key}."), {})) as (url, _):
+        assert ask(url, key_variable="MY_KEY").text == f"The text says {kept}."
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -195,17 +173,20 @@ def test_text_that_no_file_can_hold():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"endpoint": "api.openai.com/v1"}, "endpoint must be a URL"),
-        ({"endpoint": "ftp://host/v1"}, "endpoint must be a URL"),
-        ({"endpoint": "https://me:secret@host/v1"}, "must be without user, password"),
-        ({"endpoint": "https://host/v1#secret"}, "must be without user, password and fragment"),
-        ({"key_variable": "NO_SUCH_KEY"}, "must name an environment variable .* got none"),
-        ({"key_variable": "ODD_KEY"}, "in printable ASCII, got other characters"),
+        *(
+            ({"endpoint": url}, "endpoint must be a URL such as .*, without user, password")
+            for url in (
+                "api.openai.com/v1", "ftp://host/v1", "https://", "http://[::1", "http://a:0/v1",
+                "https://me:secret@host/v1", "https://host/v1#secret",
+            )
+        ),
+        ({"key_variable": "NO_SUCH_KEY"}, "must name an environment variable that holds a key"),
+        ({"key_variable": "ODD_KEY"}, "must name an environment variable that holds a key"),
     ],
-)
+)  # fmt: skip
 def test_wrong_settings(settings, message, monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    monkeypatch.setenv("ODD_KEY", "a\nb")
+    monkeypatch.setenv("ODD_KEY", "é")
     with pytest.raises(ConfigError, match=message) as raised:
         EndpointJudge(JudgeSettings(**({"model": "m", "endpoint": "https://host/v1"} | settings)))
     assert "secret" not in str(raised.value)

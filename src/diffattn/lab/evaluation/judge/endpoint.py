@@ -1,18 +1,14 @@
 """A judge behind an OpenAI-compatible chat endpoint, with retries and limits."""
 
-import asyncio
 import email.utils
 import json
 import logging
 import os
-import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from threading import Event
 from typing import Any
-from urllib.parse import unquote
 
 import httpx2
 
@@ -22,93 +18,21 @@ from diffattn.lab.evaluation.judge.interface import (
     JudgeSettings,
     JudgeUnreachable,
     Reply,
-    login,
-    proxy_for,
 )
 from diffattn.lab.evaluation.judge.prompt import storable
-from diffattn.lab.evaluation.judge.redaction import Redaction
 
-MOST_BYTES = 8 * 1024 * 1024
-"""Largest answer."""
-FAILURES = (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL)
-"""What :func:`exchange` raises where there is no whole answer."""
-
-for _name in ("httpx2", "httpcore2"):
-    # Below this level they log URLs and headers, which may hold a key.
-    logging.getLogger(_name).setLevel(logging.WARNING)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of a server."""
-
-    status: int
-    retry_after: str | None
-    content: bytes
-
-
-def exchange(
-    url: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    seconds: float,
-    tls: ssl.SSLContext,
-    proxy: str | None = None,
-) -> Answer:
-    """``POST`` a body. Redirects are not followed: they would carry the key to another host.
-
-    ``seconds`` limit all of it: name look-up, connection, TLS, request and answer.
-
-    Raises:
-        FAILURES: There was no whole answer. The text may hold what the server sent.
-    """
-    headers = {
-        "User-Agent": "diffattn",
-        "Accept-Encoding": "identity",
-        "Connection": "close",
-        "Content-Type": "application/json",
-        **headers,
-    }
-
-    async def post() -> Answer:
-        # The client's own timeout restarts with every byte; this one covers the whole exchange.
-        async with (
-            asyncio.timeout(seconds),
-            httpx2.AsyncClient(timeout=None, verify=tls, proxy=proxy, trust_env=False) as client,
-            client.stream("POST", url, headers=headers, content=body) as response,
-        ):
-            content = bytearray()
-            async for piece in response.aiter_raw():
-                content += piece
-                if len(content) > MOST_BYTES:
-                    raise OSError(f"the reply is longer than {MOST_BYTES} bytes")
-            retry_after = response.headers.get("Retry-After")
-            return Answer(response.status_code, retry_after, bytes(content))
-
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(post())
-    finally:
-        # A cancelled TLS handshake leaves its connection open; one more step of the loop closes it.
-        for transport in list(getattr(loop, "_transports", {}).values()):
-            transport.abort()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()  # unlike asyncio.run, it does not wait for the look-up of a name
-
+# Below this level it logs URLs, whose query may hold a key.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 _REFUSALS = {401, 403, 404}
 """Wrong key, model or address: every other request would fail too."""
 _TEMPORARY = {408, 409, 425, 429}
-_USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
-_MOST_CHARACTERS = 2**20
-"""Of a reply; a longer one is no verdict, and would take long to search."""
-_MOST_TOKENS = 2**53
-_KEY = re.compile(r"[!-~]{1,4096}")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(-\w+)?", re.ASCII)
-"""A value in a query such as ``api-version=2024-10-21`` is no secret and may stand in replies."""
-_LEAST_SECRET = 6
-"""A shorter value in a query is no secret either."""
+_MOST_BYTES = 8 * 1024 * 1024
+"""Largest answer."""
+_SHOWN = 300
+"""Characters of an answer in a message."""
+_PLACEHOLDER = 8
+"""A shorter key (``EMPTY``, as local servers want it) may be a word of a reply."""
 
 
 class _TemporaryFailure(Exception):
@@ -135,13 +59,13 @@ class EndpointJudge:
         self.settings, self.workers = settings, settings.workers
         path = url.path.rstrip("/").removesuffix(self.path) + self.path
         self._url, self._tls = url._replace(path=path).geturl(), ssl.create_default_context()
-        proxy = proxy_for(url)
-        self._proxy = proxy and proxy.geturl()
-        self._key = _read_key(settings.who, settings.key_variable)
-        account = (proxy and login(proxy)) or ""
-        password = account.partition(":")[2]
-        secrets = [self._key or "", account, password, *_secrets(url.query, settings.model)]
-        self._redaction = Redaction(secrets, [url.query])
+        self._key = os.environ.get(settings.key_variable or "", "").strip()
+        # A key may have been typed in place of the variable's name, so it is not shown.
+        if settings.key_variable is not None and not (self._key.isascii() and self._key):
+            raise ConfigError(
+                f"{settings.who}: key_variable must name an environment variable that holds a key, "
+                "got another name."
+            )
 
     def facts(self) -> dict[str, Any]:
         """The settings, without the endpoint's query and without the key."""
@@ -174,83 +98,70 @@ class EndpointJudge:
             f"{settings.model}: no reply after {settings.max_attempts} attempts, last: {reason}"
         )
 
-    def _post(self, messages: Any) -> bytes:
+    def _post(self, messages: Any) -> str:
         """The content of an answer with status 2xx.
 
-        Failures are raised outside of ``except``: a chained exception would keep the request.
+        Redirects are not followed: they would carry the key to another host.
         """
-        body: dict[str, Any] = {"model": self.settings.model, **self.body(messages)}
+        settings = self.settings
+        body: dict[str, Any] = {"model": settings.model, **self.body(messages)}
         for name in ("temperature", "max_tokens"):
-            if getattr(self.settings, name) is not None:
-                body[name] = getattr(self.settings, name)
-        headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
-        seconds, content = self.settings.timeout_seconds, json.dumps(body).encode()
-        answer: Answer | str
+            if getattr(settings, name) is not None:
+                body[name] = getattr(settings, name)
         try:
-            answer = exchange(
-                self._url, headers, content, seconds=seconds, tls=self._tls, proxy=self._proxy
-            )
-        except TimeoutError:
-            answer = "TimeoutError: no whole answer within timeout_seconds"
-        except FAILURES as error:
-            answer = self._redaction.message(f"{type(error).__name__}: {error}")
-        if isinstance(answer, str):
-            raise _TemporaryFailure(answer)
-        if answer.status >= 300:
-            self._refuse(answer)
-        return answer.content
-
-    def _refuse(self, answer: Answer) -> None:
-        """Raise the error of a status other than 2xx."""
-        reason = self._redaction.message(f"HTTP {answer.status} {_readable(answer.content)}")
-        if answer.status in _REFUSALS:
+            status, headers, content = self._exchange(body)
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+            raise _TemporaryFailure(self._shown(f"{type(error).__name__}: {error}")) from None
+        if status < 300:
+            return content
+        reason = self._shown(f"HTTP {status} {content}")
+        if status in _REFUSALS:
             raise DiffAttnError(
-                f"{self.settings.who}: {self.facts()['endpoint']} must accept the key and know the "
-                f"model {self.settings.model!r}, got {reason}"
+                f"{settings.who}: {self.facts()['endpoint']} must accept the key and know the "
+                f"model {settings.model!r}, got {reason}"
             )
-        if answer.status in _TEMPORARY or answer.status >= 500:
-            raise _TemporaryFailure(reason, _retry_after(answer.retry_after))
-        raise JudgeFailure(f"{self.settings.model}: {reason}")
+        if status in _TEMPORARY or status >= 500:
+            raise _TemporaryFailure(reason, _retry_after(headers.get("Retry-After")))
+        raise JudgeFailure(f"{settings.model}: {reason}")
 
-    def _read(self, content: bytes) -> tuple[str, dict[str, Any]]:
+    def _exchange(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str]:
+        """Status, headers and text of an answer, within limits of time and size."""
+        seconds = self.settings.timeout_seconds
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        ends, content = time.monotonic() + seconds, bytearray()
+        with httpx2.stream(
+            "POST", self._url, json=body, headers=headers, timeout=seconds, verify=self._tls
+        ) as answer:
+            for piece in answer.iter_bytes():
+                content += piece
+                if len(content) > _MOST_BYTES:
+                    raise OSError(f"the reply is longer than {_MOST_BYTES} bytes")
+                if time.monotonic() > ends:  # the client's own limit restarts with every byte
+                    raise TimeoutError("no whole answer within timeout_seconds")
+        return answer.status_code, answer.headers, content.decode("utf-8", "replace")
+
+    def _read(self, content: str) -> tuple[str, dict[str, Any]]:
         """Text and details of a completion."""
-        value: dict[str, Any] | None
         try:
             value = json.loads(content)
-            text = self.text_of(value["choices"][0])
-        except (ValueError, LookupError, TypeError, RecursionError):
-            value = None
-        if value is None:
-            raise _TemporaryFailure(
-                f"no {self.kind}: {self._redaction.message(_readable(content))}"
-            )
-        model, finish = self.settings.model, self._name(value["choices"][0].get("finish_reason"))
+            choice = value["choices"][0]
+            text = self.text_of(choice)
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise _TemporaryFailure(f"no {self.kind}: {self._shown(content)}") from error
+        finish = choice.get("finish_reason")
         if not isinstance(text, str):
-            raise JudgeFailure(f"{model}: a reply without text, finish reason {finish!r}")
-        if len(text) > _MOST_CHARACTERS:
-            raise JudgeFailure(f"{model}: a reply of more than {_MOST_CHARACTERS} characters")
-        kept = self._redaction.reply(storable(text))
-        if kept is None:
-            raise JudgeFailure(f"{model}: a reply that repeats the key")
-        usage = value.get("usage")
-        counts = {name: usage.get(name) for name in _USAGE} if isinstance(usage, dict) else {}
-        return kept, {
-            "model": self._name(value.get("model")),
-            "finish_reason": finish,
-            "usage": {
-                name: count
-                for name, count in counts.items()
-                if type(count) is int and 0 <= count <= _MOST_TOKENS
-            },
-        }
+            raise JudgeFailure(
+                f"{self.settings.model}: a reply without text, finish reason {finish!r}"
+            )
+        known = {name: value.get(name) for name in ("model", "usage")}
+        if len(self._key) >= _PLACEHOLDER:
+            text = text.replace(self._key, "[key]")
+        return storable(text), known | {"finish_reason": finish}
 
-    def _name(self, value: Any) -> str | None:
-        return self._redaction.name(storable(value)) if isinstance(value, str) else None
-
-
-def _readable(content: bytes) -> str:
-    """The beginning of an answer, for messages."""
-    return content[:8192].decode("utf-8", "replace")
+    def _shown(self, text: str) -> str:
+        """The beginning of an answer on one line, without the key."""
+        text = text.replace(self._key, "[key]") if self._key else text
+        return " ".join(text.split())[:_SHOWN]
 
 
 def _retry_after(value: str | None) -> float | None:
@@ -258,33 +169,8 @@ def _retry_after(value: str | None) -> float | None:
     if value is None:
         return None
     try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
+        if value.isdecimal():
+            return float(value)
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
-
-
-def _read_key(who: str, variable: str | None) -> str | None:
-    """The key. No message names the variable: a key may have been typed in its place."""
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not _KEY.fullmatch(key):
-        got = "other characters, or more than 4096" if key else "none"
-        raise ConfigError(
-            f"{who}: key_variable must name an environment variable that holds a key in printable "
-            f"ASCII, got {got}."
-        )
-    return key
-
-
-def _secrets(query: str, model: str) -> Iterator[str]:
-    """Values of a URL's query that may be secret."""
-    for part in query.split("&"):
-        name, _, value = part.partition("=")
-        for text in (value or name, unquote(value or name)):
-            if len(text) >= _LEAST_SECRET and not _DATE.fullmatch(text) and text not in model:
-                yield text
