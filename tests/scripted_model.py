@@ -82,7 +82,7 @@ def generating(model, write):
     return ScriptedModel(
         model,
         generate=lambda *_, **__: [Generation((), write(), "stop")],
-        score=lambda *_, **__: [Score((-5.0,), (1,), False)],
+        score=lambda *_, **__: [Score((-5.0,), False)],
     )
 
 

@@ -114,25 +114,6 @@ def test_a_special_token_stops_and_is_no_part_of_the_text(written, stop, text):
     assert results.finished == ("eos" if text.endswith("again") else "stop")
 
 
-@pytest.mark.parametrize("copied_tokens", [0, 10**9])
-def test_only_allowed_tokens_are_written(models, copied_tokens):
-    model = with_limits(models["shared_diff"], copied_tokens=copied_tokens)
-    words = [(7, 8, 9), (7, 10), (11,)]
-
-    def allowed(prompt, written):
-        return sorted(
-            {
-                w[len(written)]
-                for w in words
-                if len(w) > len(written) and w[: len(written)] == written
-            }
-        )
-
-    for results in model.generate(prompts(model), max_new_tokens=5, allowed=allowed):
-        assert results.ids in words
-        assert results.finished == "choice"
-
-
 @pytest.mark.parametrize("prompt", [[], [1] * 1020])
 def test_what_does_not_fit(models, prompt):
     with pytest.raises(ItemError, match="must fit the model's 1024 tokens"):

@@ -117,19 +117,21 @@ class Protocol(ABC):
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Metrics with intervals from the rows of :meth:`ask`, with ``id`` and ``cluster``."""
 
-    def require_at_least(self, least: int, *names: str) -> None:
-        """Refuse settings below ``least``: whole numbers, or tuples of them; ``None`` is allowed.
-
-        Raises:
-            ConfigError: One is smaller, no whole number, or an empty tuple.
-        """
+    def require_at_least(self, least: int, *names: str, most: int | None = None) -> None:
+        """Refuse settings that are no whole numbers from ``least`` to ``most``, nor different ones
+        in a list; ``None`` is allowed."""
         for name in names:
             value = getattr(self, name)
-            numbers = value if isinstance(value, tuple) else [least if value is None else value]
-            if not all(isinstance(number, int) for number in numbers):
-                raise ConfigError(f"{self.name}: {name} must be whole numbers, got {value!r}.")
-            if not numbers or min(numbers) < least:
-                raise ConfigError(f"{self.name}: {name} must be {least} or more, got {value}.")
+            numbers = value if isinstance(value, tuple | list) else [value]
+            sound = all(
+                isinstance(n, int) and least <= n and (most is None or n <= most) for n in numbers
+            )
+            if value is not None and not (numbers and sound and len(set(numbers)) == len(numbers)):
+                end = "" if most is None else f" and at most {most}"
+                raise ConfigError(
+                    f"{self.name}: {name} must be {least} or more{end}, as a whole number or as a "
+                    f"list of different ones, got {value!r}."
+                )
 
     def require_names(self, field: str, known: Iterable[str]) -> None:
         """Refuse a setting that does not list one known name or more, each once."""

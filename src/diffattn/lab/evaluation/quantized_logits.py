@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.metrics import (
     is_loss,
@@ -92,11 +91,7 @@ class QuantizedLogits(Protocol):
     window_tokens: int = 1024
 
     def __post_init__(self) -> None:
-        allowed = range(2, UNQUANTIZED_BITS + 1)
-        if not self.bits or len(set(self.bits)) < len(self.bits) or set(self.bits) - set(allowed):
-            raise ConfigError(
-                f"quantized_logits: bits must list widths from 2 to 16, each once, got {self.bits}."
-            )
+        self.require_at_least(2, "bits", most=UNQUANTIZED_BITS)
         check_known(self.name, "granularity", self.granularity, GRANULARITIES)
         self.require_at_least(1, "num_windows", "windows_per_document", "window_tokens")
         self.wrapped()

@@ -132,10 +132,10 @@ class ServedModel(LanguageModel):
         """Greedy completions, several at a time.
 
         Raises:
-            ModelError: ``allowed`` or ``before`` need logits, or the server cannot be reached.
+            ModelError: ``before`` needs logits, or the server cannot be reached.
             JudgeFailure: There was no reply to a prompt.
         """
-        if any(others.get(name) is not None for name in ("allowed", "before")):
+        if others.get("before") is not None:
             self._refuse()
         for prompt in prompts:
             if not prompt or len(prompt) + max_new_tokens > self.max_length:

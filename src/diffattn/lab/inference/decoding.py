@@ -1,7 +1,7 @@
-"""Greedy continuations, free or within given choices; shared prefixes computed once."""
+"""Greedy continuations; shared prefixes computed once."""
 
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +11,6 @@ from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Pref
 from diffattn.lab.inference.pass_limits import batches
 from diffattn.lab.inference.shared_prefixes import share_prefixes
 from diffattn.lab.inference.token_tree import Branches, can_branch
-
-Allowed = Callable[[int, tuple[int, ...]], Sequence[int]]
-"""``(prompt, tokens written so far)`` to the tokens that may follow; none ends the row."""
-
 
 Rows = Generator[Tensor, Mapping[int, int], None]
 """Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
@@ -30,7 +26,7 @@ class Generation:
     text: str
     """Cut before the first stop string."""
     finished: str
-    """``"stop"``, ``"eos"``, ``"choice"`` (nothing more is allowed) or ``"length"``."""
+    """``"stop"``, ``"eos"`` or ``"length"``."""
 
 
 @torch.no_grad()
@@ -40,7 +36,6 @@ def generate(
     *,
     max_new_tokens: int,
     stop: Sequence[str] = (),
-    allowed: Allowed | None = None,
     share: bool = True,
     before: Prefix | None = None,
 ) -> list[Generation]:
@@ -54,7 +49,6 @@ def generate(
         prompts: Token ids, one or more each.
         max_new_tokens: Per prompt.
         stop: Strings that end a row.
-        allowed: Restricts every step. Default: any token.
         share: ``False`` reads every prompt from scratch: the definition, for comparison.
         before: Tokens already read that all prompts continue. Default: none.
 
@@ -83,11 +77,10 @@ def generate(
             if not prefix.keeps_all:
                 grouped = _of_one_length(grouped, room)
         for batch in grouped:
-            numbers = [group.members[j] for j in batch]
             some = [rows[j] for j in batch]
             grow = _branches if branched and len(batch) > 1 else _padded_rows
-            done = _decode(model, grow(model, prefix, some), numbers, max_new_tokens, stop, allowed)
-            generations.update(zip(numbers, done, strict=True))
+            done = _decode(model, grow(model, prefix, some), len(batch), max_new_tokens, stop)
+            generations.update(zip((group.members[j] for j in batch), done, strict=True))
     return [generations[i] for i in range(len(prompts))]
 
 
@@ -104,28 +97,21 @@ def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) 
 def _decode(
     model: NetworkReader,
     rows: Rows,
-    numbers: list[int],
+    count: int,
     max_new_tokens: int,
     stop: Sequence[str],
-    allowed: Allowed | None,
 ) -> list[Generation]:
-    """One batch: each step adds a token to every open row."""
-    written: list[list[int]] = [[] for _ in numbers]
+    """One batch of ``count`` rows: each step adds a token to every open one."""
+    written: list[list[int]] = [[] for _ in range(count)]
     done: dict[int, Generation] = {}
     last_tokens = frozenset(model.end_tokens)
     last = dict(enumerate(next(rows)))
     for step in range(max_new_tokens):
         tokens: dict[int, int] = {}
         for i, logits in last.items():
-            choice: int | None
-            if allowed is None:
-                choice = int(logits.argmax())
-            else:
-                choices = sorted(allowed(numbers[i], tuple(written[i])))
-                choice = choices[int(logits[choices].argmax())] if choices else None
-            if choice is None or (allowed is None and choice in last_tokens):
-                kind = "choice" if choice is None else "eos"
-                done[i] = Generation(tuple(written[i]), model.decode(written[i]), kind)
+            choice = int(logits.argmax())
+            if choice in last_tokens:
+                done[i] = Generation(tuple(written[i]), model.decode(written[i]), "eos")
                 continue
             written[i].append(choice)
             stopped = _stopped_text(model, written[i], stop) if stop else None

@@ -56,13 +56,6 @@ class LabelTrie:
         """Tokens of the longest label, its line break included."""
         return max(map(len, self.paths))
 
-    def allowed(self, written: Sequence[int]) -> list[int]:
-        """Tokens that may follow after ``written``; none where a label has ended."""
-        at = 0
-        for token in written:
-            at = self.children[at][token]
-        return sorted(self.children[at])
-
     def inner(self) -> list[int]:
         """Places that something follows, the prompt's end first."""
         return [at for at, below in enumerate(self.children) if below]

@@ -27,8 +27,6 @@ class Score:
 
     token_logprobs: tuple[float, ...]
     """log p of every target token given all before it, in nats."""
-    greedy: tuple[int, ...]
-    """The likeliest token at every place of the target."""
     is_greedy: bool
     """Whether greedy decoding would have written the target."""
 
@@ -131,7 +129,6 @@ def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known
         start += len(chunk)
     return Score(
         tuple(x for part in parts for x in part.token_logprobs),
-        tuple(x for part in parts for x in part.greedy),
         all(part.is_greedy for part in parts),
     )
 
@@ -140,8 +137,7 @@ def _score(logits: Tensor, target: Sequence[int]) -> Score:
     """Score from the logits ``[len(target), vocab_size]`` that predict the target."""
     wanted = torch.tensor(list(target), device=logits.device)
     logprobs = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
-    greedy = logits.argmax(-1)
-    return Score(tuple(logprobs.tolist()), tuple(greedy.tolist()), bool((greedy == wanted).all()))
+    return Score(tuple(logprobs.tolist()), bool((logits.argmax(-1) == wanted).all()))
 
 
 def _require_fit(model: NetworkReader, asked: Continuation, known: int) -> None:

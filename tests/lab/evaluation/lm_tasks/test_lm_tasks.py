@@ -102,7 +102,7 @@ def test_the_average_of_a_few_items_is_a_share(models, tmp_path):
     )
     for label in ("softmax", "diff"):
         told = (
-            Score((-1.0 - 9 * (i != item.payload.question.gold),), (0,), False)
+            Score((-1.0 - 9 * (i != item.payload.question.gold),), False)
             for batch in few.select(protocol.batches(models[label]))
             for item in batch
             for i, _ in enumerate(item.payload.question.pairs)

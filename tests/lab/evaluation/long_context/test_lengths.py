@@ -26,7 +26,7 @@ def test_standard_lengths_are_those_that_fit(build):
 @pytest.mark.parametrize("lengths", [(), (0,), (5, 5), (1.5,)])
 def test_lengths_must_be_different_positive_numbers(lengths):
     assert Ruler(lengths=(5, 3))
-    with pytest.raises(ConfigError, match="ruler: lengths must be different numbers"):
+    with pytest.raises(ConfigError, match="ruler: lengths must be 1 or more"):
         Ruler(lengths=lengths)
 
 

@@ -77,7 +77,7 @@ def test_recall_and_cells(models, haystack, tmp_path):
         models["diff"],
         generate=lambda prompts, **_: [Generation((), next(answers), "stop")],
         score=lambda asked, **_: [
-            Score((-5.0,) * len(a.target), a.target, i == 0) for i, a in enumerate(asked)
+            Score((-5.0,) * len(a.target), i == 0) for i, a in enumerate(asked)
         ],
     )
     result, rows = evaluated(model, one, tmp_path / "out")

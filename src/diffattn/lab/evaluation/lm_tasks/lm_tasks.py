@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.lm_tasks.documents import (
     FIELDS,
     TASKS,
@@ -89,10 +88,8 @@ class LmTasks(Protocol):
         self.require_names("tasks", TASKS)
         names = dict.fromkeys(name for task in self.tasks for name in FIELDS[task])
         self.require_columns([*names, *(f"{t}.{name}" for t in self.tasks for name in FIELDS[t])])
-        self.require_at_least(0, "num_fewshot")
+        self.require_at_least(0, "num_fewshot", "seed")
         self.require_at_least(1, "limit")
-        if not isinstance(self.seed, int):
-            raise ConfigError(f"lm_tasks: seed must be a whole number, got {self.seed!r}.")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Documents of a task in order; every file is read before the first is asked."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.haystack import span_within
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
@@ -70,13 +69,9 @@ class AttentionSegments(MagicProtocol):
     """Record the sums of every layer and head as well: about 10 kB per 100 heads and item."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_needles <= len(CITIES):
-            raise ConfigError(
-                f"attention_segments: num_needles must be from 1 to {len(CITIES)} cities, "
-                f"got {self.num_needles}."
-            )
-        self.require_grid((self.length,), self.depths)
-        self.require_at_least(1, "samples")
+        self.require_depths(self.depths)
+        self.require_at_least(1, "num_needles", most=len(CITIES))
+        self.require_at_least(1, "length", "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch: its depths share their beginning."""

@@ -169,13 +169,9 @@ class HiddenNeedleSearch(ChatProtocol):
     seed: int = 42
 
     def __post_init__(self) -> None:
-        self.require_lengths(self.lengths)
         self.require_at_least(2, "depths")
-        self.require_at_least(1, "max_new_tokens", "needles")
-        if self.needles > len(NEEDLES):
-            raise ConfigError(
-                f"{self.name}: needles must be at most {len(NEEDLES)}, got {self.needles}."
-            )
+        self.require_at_least(1, "lengths", "max_new_tokens")
+        self.require_at_least(1, "needles", most=len(NEEDLES))
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One text per batch: its questions share the reading."""

@@ -73,25 +73,19 @@ class KeyValues(LengthProtocol):
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        self.require_lengths(self.lengths)
         if self.lengths is not None and self.num_pairs is not None:
             raise ConfigError(
                 "key_values: one of lengths and num_pairs must be null, got both: "
                 f"{self.lengths}, {self.num_pairs}. With --quick, num_pairs is set."
             )
-        self.require_at_least(1, "samples", "questions")
+        self.require_at_least(1, "lengths", "samples", "questions")
         self.require_at_least(0, "examples")
         if self.samples % self.questions:
             raise ConfigError(
                 f"key_values: samples must be a multiple of questions={self.questions}, "
                 f"got {self.samples}."
             )
-        least, pairs = self.questions + self.examples, self.num_pairs
-        if pairs is not None and (not pairs or min(pairs) < least or len(set(pairs)) < len(pairs)):
-            raise ConfigError(
-                f"key_values: num_pairs must be different numbers from questions + examples = "
-                f"{least} on, got {pairs}."
-            )
+        self.require_at_least(self.questions + self.examples, "num_pairs")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One object per batch: its questions share everything but the key."""

@@ -86,20 +86,8 @@ class LengthProtocol(Protocol):
             )
         return lengths
 
-    def require_lengths(self, lengths: Sequence[int] | None, least: int = 1) -> None:
-        """Raise unless lengths are ``None`` or different integers from ``least`` on."""
-        if lengths is None:
-            return
-        sound = all(isinstance(n, int) and n >= least for n in lengths)
-        if not lengths or not sound or len(set(lengths)) < len(lengths):
-            raise ConfigError(
-                f"{self.name}: lengths must be different numbers of tokens from {least} on, "
-                f"got {lengths}."
-            )
-
-    def require_grid(self, lengths: Sequence[int], depths: Sequence[float]) -> None:
-        """Raise unless lengths and depths, which are percentages, are different numbers."""
-        self.require_lengths(lengths)
+    def require_depths(self, depths: Sequence[float]) -> None:
+        """Raise unless depths are different percentages."""
         if not depths or not all(0 <= d <= 100 for d in depths) or len(set(depths)) < len(depths):
             raise ConfigError(
                 f"{self.name}: depths must be from 0 to 100 and distinct, got {depths}."

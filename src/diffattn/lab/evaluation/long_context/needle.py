@@ -80,8 +80,8 @@ class Needle(MagicProtocol):
                 f"needle: tasks must be (N, R) with 1 <= R <= N <= {len(CITIES)} cities, "
                 f"got {self.tasks}."
             )
-        self.require_grid(self.lengths, self.depths)
-        self.require_at_least(1, "samples")
+        self.require_depths(self.depths)
+        self.require_at_least(1, "lengths", "samples")
         check_known(self.name, "prompt", self.prompt, TEMPLATES)
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:

@@ -83,8 +83,8 @@ class SingleNeedle(HaystackProtocol):
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        self.require_grid(self.lengths, self.depths)
-        self.require_at_least(1, "samples")
+        self.require_depths(self.depths)
+        self.require_at_least(1, "lengths", "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One text per batch, at all depths and without the needle."""

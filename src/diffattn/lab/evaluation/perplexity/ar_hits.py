@@ -227,8 +227,7 @@ class ArHits(Protocol):
     """Highest training count of a hit. Default: in proportion to the training tokens."""
 
     def __post_init__(self) -> None:
-        if not self.n or min(self.n) < 2 or len(set(self.n)) < len(self.n):
-            raise ConfigError(f"ar_hits: n must be different numbers from 2 on, got {self.n}.")
+        self.require_at_least(2, "n")
         self.require_at_least(max(self.n) + 1, "length")
         self.require_at_least(1, "sequences")
         self.require_at_least(0, "threshold")

@@ -24,6 +24,7 @@ from diffattn.lab.evaluation.protocol import (
 )
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
+from diffattn.models.config.known_names import check_known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +213,6 @@ class WordPerplexity(TextProtocol):
 
 
 _BETWEEN = "\n\n"
-_LAYOUTS = ("documents", "wikitext")
 _TOKENS_TOGETHER = 16_384
 
 
@@ -253,10 +253,7 @@ class BlockPerplexity(TextProtocol):
     def __post_init__(self) -> None:
         self.require_at_least(2, "block")
         self.require_at_least(1, "blocks")
-        if self.layout not in _LAYOUTS:
-            raise ConfigError(
-                f"block_perplexity: layout must be {' or '.join(_LAYOUTS)}, got {self.layout!r}."
-            )
+        check_known(self.name, "layout", self.layout, ("documents", "wikitext"))
         if self.split != "test" and not self.texts.startswith("hub:"):
             raise ConfigError(
                 "block_perplexity: split must be left out where texts is no data set on the hub "

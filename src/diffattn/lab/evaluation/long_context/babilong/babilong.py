@@ -138,7 +138,7 @@ class BabiLong(ChatProtocol):
     seed: int = 42
 
     def __post_init__(self) -> None:
-        self.require_lengths(self.lengths, least=0)
+        self.require_at_least(0, "lengths")
         self.require_at_least(1, "samples", "max_new_tokens")
         self.require_names("tasks", STORIES)
 

@@ -30,6 +30,7 @@ from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_li
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
+from diffattn.models.config.known_names import check_known
 
 _BATCH = 8
 """Samples of one length and task that are decoded together where memory allows."""
@@ -102,13 +103,8 @@ class Ruler(ChatProtocol):
     seed: int = 42
 
     def __post_init__(self) -> None:
-        self.require_lengths(self.lengths)
-        self.require_at_least(1, "samples")
-        if self.haystack_start not in ("random", "beginning"):
-            raise ConfigError(
-                "ruler: haystack_start must be 'random' or 'beginning', "
-                f"got {self.haystack_start!r}."
-            )
+        self.require_at_least(1, "lengths", "samples")
+        check_known(self.name, "haystack_start", self.haystack_start, ("random", "beginning"))
         if self.tasks is not None:
             self.require_names("tasks", TASKS)
         for name in self.tasks or ():
