@@ -242,9 +242,10 @@ def reproduce_command(home: Path) -> Command:
 
 @contextlib.contextmanager
 def small_batches() -> Iterator[pytest.MonkeyPatch]:
-    """Small texts are packed in several batches, in this process; their files are the same."""
+    """Packings of small texts get checkpoints, in this process; their files are the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffattn.lab.data.encoding.BATCH_CHARS", 4_000)  # above the longest text
+        patch.setattr("diffattn.lab.data.packing._CHECKPOINT_BATCHES", 1)
         yield patch
 
 

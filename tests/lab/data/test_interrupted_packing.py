@@ -1,4 +1,4 @@
-"""An interrupted packing begins anew, in any number of processes, and ends with the same files."""
+"""A packing goes on where it was interrupted, in any number of processes, to the same files."""
 
 import json
 import multiprocessing
@@ -9,39 +9,154 @@ import time
 
 import pytest
 
-from diffattn.errors import DiffAttnError
-from diffattn.lab.data import encoding
+from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.lab.data import encoding, packing
+from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.packing import pack
+from diffattn.lab.data.tokenizer import train_tokenizer
+from record_files import read_record
+
+FRACTION = 0.2
+
+
+class Stop(Exception):
+    """In place of a kill: nothing of ours catches it."""
 
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
+def stopping_at(number):
+    """An ``on_progress`` that ends the packing after so many batches."""
+    calls = iter(range(1, number + 1))
+
+    def stop(tokens):
+        if next(calls) == number:
+            raise Stop
+
+    return stop
+
+
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch):
-    """About 15 batches."""
+    """About 15 batches, a checkpoint after every other."""
     monkeypatch.setattr(encoding, "BATCH_CHARS", 400)
+    monkeypatch.setattr(packing, "_CHECKPOINT_BATCHES", 2)
 
 
-def test_processes_give_the_same_files(documents, packed, tokenizer, tmp_path):
-    pack(documents, tokenizer, tmp_path, validation_fraction=0.2, workers=2)
+@pytest.fixture
+def interrupted(documents, tokenizer, tmp_path):
+    """Folder of a packing that ended after 5 batches."""
+    out = tmp_path / "out"
+    with pytest.raises(Stop):
+        pack(documents, tokenizer, out, validation_fraction=FRACTION, on_progress=stopping_at(5))
+    assert read_record(out / ".packing" / "progress.json")["batches"] == 4
+    return out
+
+
+@pytest.mark.parametrize("stops", [(1,), (2,), (3, 1), (5, 4, 3), (14, 1, 1)], ids=str)
+def test_what_is_packed_is_not_encoded_again(
+    documents, packed, tokenizer, tmp_path, monkeypatch, stops
+):
+    encoded = []
+    real = encoding._encoded
+    monkeypatch.setattr(
+        encoding,
+        "_encoded",
+        lambda encoder, texts, dtype: encoded.append(texts) or real(encoder, texts, dtype),
+    )
+    for stop in stops:
+        with pytest.raises(Stop):
+            pack(
+                documents,
+                tokenizer,
+                tmp_path,
+                validation_fraction=FRACTION,
+                on_progress=stopping_at(stop),
+            )
+    pack(documents, tokenizer, tmp_path, validation_fraction=FRACTION)
     assert contents(tmp_path) == contents(packed)
+    assert not (tmp_path / ".packing").exists()
+    whole = sum(1 for _ in encoding.batches((("", d) for d in documents), packing.hashlib.sha256()))
+    assert whole > 12
+    assert len(encoded) <= whole + len(stops)  # at most one batch since each checkpoint
+
+
+def test_long_texts_are_interrupted_between_their_pieces(tokenizer, tmp_path):
+    document = [Document(name="a", text="ab cd ef\n" * 1_000)]
+    pack(document, tokenizer, tmp_path / "whole")
+    with pytest.raises(Stop):
+        pack(document, tokenizer, tmp_path / "out", on_progress=stopping_at(7))
+    progress = read_record(tmp_path / "out" / ".packing" / "progress.json")
+    assert progress["splits"]["train"]["num_documents"] == 0 < progress["batches"]
+    pack(document, tokenizer, tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_processes_give_the_same_files_and_go_on_with_each_others_work(
+    documents, packed, tokenizer, interrupted
+):
+    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION, workers=2)
+    assert contents(interrupted) == contents(packed)
+
+
+def test_a_changed_document_is_refused_and_the_right_one_goes_on(
+    documents, packed, tokenizer, interrupted
+):
+    changed = [Document(name=documents[0].name, text="other"), *documents[1:]]
+    for corpus in (changed, documents[:3]):
+        with pytest.raises(CheckpointError, match=r"got other documents .* Delete .*\.packing to"):
+            pack(corpus, tokenizer, interrupted, validation_fraction=FRACTION)
+    progress = read_record(interrupted / ".packing" / "progress.json")
+    assert progress["batches"] == 4
+    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+    assert contents(interrupted) == contents(packed)
+
+
+@pytest.mark.parametrize("change", ["tokenizer", "fraction", "batch_chars"])
+def test_another_packing_does_not_go_on(documents, tokenizer, interrupted, monkeypatch, change):
+    fraction = 0.3 if change == "fraction" else FRACTION
+    if change == "tokenizer":
+        tokenizer = train_tokenizer(documents, vocab_size=270)
+    if change == "batch_chars":
+        monkeypatch.setattr(encoding, "BATCH_CHARS", 501)
+    with pytest.raises(CheckpointError, match=rf"got an interrupted one of another \w*{change}"):
+        pack(documents, tokenizer, interrupted, validation_fraction=fraction)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "validation.idx", "train.names"])
+@pytest.mark.parametrize("damage", ["missing", "shorter", "flipped"])
+def test_damaged_work_is_named(documents, tokenizer, interrupted, name, damage):
+    path = interrupted / ".packing" / name
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[:9] if damage == "shorter" else b"~" + content[1:])
+    with pytest.raises(CheckpointError, match=rf"{name}: must be as the interrupted packing left"):
+        pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
 
 
 @pytest.mark.scheduled
-def test_a_killed_encoder_is_one_error_and_the_next_call_packs(
-    documents, packed, tokenizer, tmp_path
+def test_a_killed_encoder_is_one_error_and_the_next_call_goes_on(
+    documents, packed, tokenizer, interrupted
 ):
     def kill_children(tokens):
         for child in multiprocessing.active_children():
             child.kill()
 
-    settings = {"validation_fraction": 0.2, "workers": 2}
-    with pytest.raises(DiffAttnError, match=r"got one that was killed .* begins anew"):
-        pack(documents, tokenizer, tmp_path, on_progress=kill_children, **settings)
-    pack(documents, tokenizer, tmp_path, **settings)
-    assert contents(tmp_path) == contents(packed)
+    with pytest.raises(DiffAttnError, match=r"got one that was killed .* goes on where it was"):
+        pack(
+            documents,
+            tokenizer,
+            interrupted,
+            validation_fraction=FRACTION,
+            workers=2,
+            on_progress=kill_children,
+        )
+    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
+    assert contents(interrupted) == contents(packed)
 
 
 PROGRAM = """
@@ -49,7 +164,7 @@ import json, sys, time
 from diffattn.lab.data import encoding, packing
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.data.tokenizer import load_tokenizer
-encoding.BATCH_CHARS = 500
+encoding.BATCH_CHARS, packing._CHECKPOINT_BATCHES = 500, 2
 if __name__ == "__main__":
     tokenizer = load_tokenizer(sys.argv[2])
     def tell(tokens):
@@ -82,7 +197,7 @@ def test_killed_at_any_time_it_ends_with_the_same_files_and_leaves_no_process(
             start_new_session=True,
         )
         with process:
-            for _ in range(rng.randint(1, 5) + 25 * kills):
+            for _ in range(rng.randint(3, 9)):
                 process.stdout.readline()
             time.sleep(rng.uniform(0, 0.02))
             kills += process.poll() is None

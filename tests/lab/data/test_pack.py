@@ -142,7 +142,7 @@ def test_same_packing_is_reused_without_encoding(documents, packed, tokenizer, m
 
     before = {name: (packed / name).stat().st_mtime_ns for name in FILES}
     monkeypatch.setattr("diffattn.lab.data.encoding.encode", fail)
-    (packed / ".packing").mkdir()  # of a process that was killed at its very end
+    (packed / ".packing-dead").mkdir()  # of a process that was killed at its very end
     result = pack(iter(documents), tokenizer, packed, validation_fraction=0.2)
     assert listed(packed) == FILES
     assert result["train"] == PackedTokens(packed, "train").metadata
@@ -199,6 +199,7 @@ def test_failure_while_files_get_their_names_leaves_no_packing_and_is_made_good(
             pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
     with pytest.raises(CheckpointError, match=r"train\.json: file must exist, got none"):
         PackedTokens(tmp_path, "train")
+    monkeypatch.setattr("diffattn.lab.data.encoding.encode", None)  # calling it would fail
     pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
     assert listed(tmp_path) == FILES
     for name in FILES:

@@ -192,8 +192,8 @@ def test_an_interrupted_preparation_is_finished_by_the_next(config, data, tmp_pa
         (folder / ".tokenizer.7.tmp").mkdir()
         (folder / ".tokenizer.7.tmp" / "tokenizer.json").write_text("{")
     if survives == "half a packing":
-        (folder / ".packing").mkdir()
-        (folder / ".packing" / "train.bin").write_bytes(b"12")
+        (folder / ".packing-x").mkdir()
+        (folder / ".packing-x" / "train.bin").write_bytes(b"12")
         shutil.copy(data.folder / "train.bin", folder)
     assert prepare_data(config, folder).facts() == data.facts()
     assert contents_only(folder) == contents_only(data.folder)

@@ -36,7 +36,10 @@ def pack(
     text_field: _TextField = "text",
     json_: _Json = False,
 ) -> None:
-    """Turn text into memory-mapped token files, split by document."""
+    """Turn text into memory-mapped token files, split by document.
+
+    The same command again goes on where it was interrupted, with any number of workers.
+    """
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen.progress import ByteProgress
     from diffattn.lab.training.config import DataConfig

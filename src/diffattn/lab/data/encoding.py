@@ -1,6 +1,7 @@
 """From documents to token ids in flat memory, in one process or several."""
 
 import concurrent.futures
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -32,6 +33,8 @@ class Batch:
     ended: list[tuple[str, int] | None] = field(default_factory=list)
     """Name and bytes of the document whose last piece the text is; ``None``: another piece."""
     num_chars: int = 0
+    corpus_hash: str = ""
+    """Hash of all documents up to the end of the batch."""
 
 
 @dataclass(slots=True)
@@ -45,8 +48,13 @@ class EncodedBatch:
     """Ids per text."""
 
 
-def batches(assigned: Iterable[tuple[str, Document]]) -> Iterator[Batch]:
-    """Group pieces of documents, which come with their splits, by size."""
+def batches(assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash") -> Iterator[Batch]:
+    """Group pieces of documents by size. The same documents give the same batches.
+
+    Args:
+        assigned: Splits and their documents.
+        digest: Of the corpus so far; the reader of the documents updates it.
+    """
     batch = Batch()
     for split, document in assigned:
         *pieces, last = _pieces(document.text)
@@ -57,9 +65,11 @@ def batches(assigned: Iterable[tuple[str, Document]]) -> Iterator[Batch]:
             batch.ended.append(ended)
             batch.num_chars += len(piece) + 1
             if batch.num_chars >= BATCH_CHARS:
+                batch.corpus_hash = digest.hexdigest()
                 yield batch
                 batch = Batch()
     if batch.texts:
+        batch.corpus_hash = digest.hexdigest()
         yield batch
 
 
@@ -103,7 +113,7 @@ def encode(
             raise DiffAttnError(
                 "pack: a process that encodes must end when its work is done, got one that was "
                 "killed or could not start (a script needs an 'if __name__ == \"__main__\"' "
-                "around its calls). The same command begins anew."
+                "around its calls). The same command goes on where it was."
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""From documents to packed token files, in flat memory.
+"""From documents to packed token files, in flat memory and from where it was interrupted.
 
 ``SPLIT.bin`` holds the ids of a split, little-endian uint16 if the vocabulary has fewer than 65,536
 ids, else uint32. Every document is followed by the end token. Its split is decided by a hash of its
@@ -14,7 +14,7 @@ splits together, see ``corpora.corpus_hash``), ``tokenizer_hash``, ``split``, ``
 ``names_bytes``.
 
 Files get their names when they are whole, sidecars last, so an interrupted packing is never taken
-for a finished one, also if the power fails. The same call begins anew.
+for a finished one, also if the power fails. A checkpoint is written every 64 mebicharacters.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import make_folder, sync, write_json
+from diffattn.files.io import make_folder, read_json, sync, write_json
 from diffattn.lab.data import encoding
 from diffattn.lab.data.corpora import Document, document_bytes
 from diffattn.lab.data.sidecar import DTYPES, FILES, SCHEMA
@@ -40,6 +40,8 @@ from diffattn.lab.data.tokens import PackedTokens
 
 # After a kill, this folder also tells that token files beside it belong to a packing.
 _WORK = ".packing"
+_PROGRESS = "progress.json"
+_CHECKPOINT_BATCHES = 64
 
 
 def pack(
@@ -54,7 +56,8 @@ def pack(
     """Encode a corpus into ``train.bin`` and ``validation.bin``, each with its description.
 
     If ``out`` already holds this very packing, the documents are only hashed, and the tokens
-    checked. One process at a time may pack into a folder.
+    checked. An interrupted packing goes on from its last checkpoint: the documents before it are
+    read and compared, and the rest is encoded. One process at a time may pack into a folder.
 
     Args:
         documents: The corpus, read once; a few batches are in memory at a time.
@@ -69,9 +72,10 @@ def pack(
 
     Raises:
         ConfigError: The corpus is empty, a number is out of range, or the tokenizer does not fit.
-        CheckpointError: ``out`` holds another or a damaged packing, or foreign files.
-        DiffAttnError: A process that encodes was killed.
-        OSError: The disk is full or not writable.
+        CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or a packed
+            document of an interrupted packing has changed.
+        DiffAttnError: A process that encodes was killed; the same call goes on.
+        OSError: The disk is full or not writable; the same call goes on.
     """
     identity, out = _identity(tokenizer, validation_fraction, workers), Path(out)
     digest = hashlib.sha256()
@@ -79,27 +83,37 @@ def pack(
     first = next(corpus, None)
     if first is None:
         raise ConfigError("pack: the corpus must hold at least one document, got none.")
+    recorded = _interrupted(out)
     if all((out / f"{split}.json").exists() for split in SPLITS):
         deque(corpus, maxlen=0)  # only hashed
         return _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
     _refuse_foreign(out)
     work = out / _WORK
+    if recorded is not None:
+        begun, way_out = recorded["identity"], f", or delete {work}"
+        _require_same(out, begun, _begun_with(identity), "an interrupted one", way_out)
     make_folder(work)
+    _clean(out, but=work)
     assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
+    waiting = encoding.batches(assigned, digest)
     try:
-        parts = _write(encoding.batches(assigned), tokenizer, work, workers, on_progress)
-        whole = {**identity, "corpus_hash": digest.hexdigest()}
-        sidecars = {split: {"schema": SCHEMA, **whole, **part} for split, part in parts.items()}
-        for split, sidecar in sidecars.items():
-            write_json(work / f"{split}.json", sidecar)
-    except BaseException:
-        if not any((out / name).exists() for name in FILES):
+        parts = _write(waiting, tokenizer, work, workers, identity, recorded, on_progress)
+        sidecars = _describe(work, {**identity, "corpus_hash": digest.hexdigest()}, parts)
+    finally:
+        if not (work / _PROGRESS).exists():
             shutil.rmtree(work, ignore_errors=True)
-        raise
-    for name in FILES:
-        (work / name).replace(out / name)
-        sync(out)  # no later name outlives a power failure that an earlier one does not
-    shutil.rmtree(work)
+    _publish(work, out)
+    return sidecars
+
+
+def _describe(
+    work: Path, identity: dict[str, Any], parts: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Write the sidecars, and that the files are whole."""
+    sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
+    for split, sidecar in sidecars.items():
+        write_json(work / f"{split}.json", sidecar)
+    write_json(work / _PROGRESS, {"schema": 1, "whole": True})
     return sidecars
 
 
@@ -117,6 +131,16 @@ def _identity(tokenizer: Any, validation_fraction: float, workers: int) -> dict[
     return {"validation_fraction": validation_fraction, "tokenizer_hash": digest}
 
 
+def _interrupted(out: Path) -> dict[str, Any] | None:
+    """The checkpoint of an interrupted packing; one that only lacked its names gets them."""
+    work = out / _WORK
+    recorded = read_json(work / _PROGRESS) if (work / _PROGRESS).exists() else None
+    if recorded is not None and recorded["whole"]:
+        _publish(work, out)
+        return None
+    return recorded
+
+
 def _hashed(documents: Iterable[Document], digest: "hashlib._Hash") -> Iterator[Document]:
     for document in documents:
         digest.update(document_bytes(document))
@@ -128,6 +152,8 @@ def _write(
     tokenizer: Any,
     work: Path,
     workers: int,
+    identity: dict[str, Any],
+    recorded: dict[str, Any] | None,
     on_progress: Callable[[int], None] | None,
 ) -> dict[str, dict[str, Any]]:
     """Write the files of both splits, and describe them."""
@@ -135,26 +161,44 @@ def _write(
     dtype_name = "uint16" if vocab_size < 65_536 else "uint32"
     dtype = DTYPES[dtype_name]
     end = np.array(tokenizer.eos_token_id, dtype=dtype).tobytes()
+    done = 0 if recorded is None else recorded["batches"]
     with contextlib.ExitStack() as stack:
         writers = {}
         for split in SPLITS:
-            writers[split] = SplitWriter(work, split)
+            writers[split] = SplitWriter(work, split, recorded and recorded["splits"][split])
             stack.callback(writers[split].close)
+        if recorded is not None:
+            _skip(waiting, done, recorded["corpus_hash"], work)
         encoded = encoding.encode(waiting, plain_encoder(tokenizer), dtype, workers)
         stack.callback(encoded.close)  # type: ignore[attr-defined]
-        for item in encoded:
+        for number, item in enumerate(encoded, start=done + 1):
             _write_batch(item, writers, end, dtype.itemsize)
+            if number % _CHECKPOINT_BATCHES == 0:
+                progress = {
+                    "schema": 1,
+                    "whole": False,
+                    "identity": _begun_with(identity),
+                    "batches": number,
+                    "corpus_hash": item.batch.corpus_hash,
+                    "splits": {split: writer.state() for split, writer in writers.items()},
+                }
+                sync(work)
+                write_json(work / _PROGRESS, progress)
             if on_progress is not None:
                 on_progress(sum(writer.num_tokens for writer in writers.values()))
-        described = {split: writer.described() for split, writer in writers.items()}
+        states = {split: writer.state() for split, writer in writers.items()}
     return {
         split: {
             "split": split,
             "dtype": dtype_name,
             "vocab_size": vocab_size,
-            **facts,
+            **{key: state[key] for key in ("num_tokens", "num_bytes", "num_documents")},
+            "token_hash": state["files"]["bin"]["sha256"],
+            "index_hash": state["files"]["idx"]["sha256"],
+            "names_hash": state["files"]["names"]["sha256"],
+            "names_bytes": state["files"]["names"]["bytes"],
         }
-        for split, facts in described.items()
+        for split, state in states.items()
     }
 
 
@@ -171,18 +215,46 @@ def _write_batch(
             writers[split].end_document(*ended)
 
 
+def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: Path) -> None:
+    """Read what is packed already, and refuse it if it has changed since."""
+    hashes = [batch.corpus_hash for batch in itertools.islice(waiting, done)]
+    if len(hashes) < done or hashes[-1] != corpus_hash:
+        raise CheckpointError(
+            f"{work.parent}: the corpus must be as it was when this packing was interrupted, got "
+            f"other documents among those already packed. Delete {work} to pack from the start."
+        )
+
+
+def _begun_with(identity: dict[str, Any]) -> dict[str, Any]:
+    """The facts that a continued packing must share with its beginning."""
+    return {**identity, "batch_chars": encoding.BATCH_CHARS}
+
+
+def _require_same(
+    out: Path, recorded: dict[str, Any], identity: dict[str, Any], kind: str, way_out: str
+) -> None:
+    """Refuse a packing of another corpus or tokenizer, or of other splits."""
+    if differing := [key for key, value in identity.items() if recorded.get(key) != value]:
+        raise CheckpointError(
+            f"pack: {out} must be empty or hold this packing, got {kind} of another "
+            f"{' and '.join(differing)}. Choose another folder{way_out}."
+        )
+
+
 def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
     """Sidecars of the packing in ``out``, if they belong to these documents and arguments."""
     sidecars = {split: PackedTokens(out, split).metadata for split in SPLITS}
     for sidecar in sidecars.values():
-        differing = [key for key, value in identity.items() if sidecar.get(key) != value]
-        if differing:
-            raise CheckpointError(
-                f"pack: {out} must be empty or hold this packing, got one of another "
-                f"{' and '.join(differing)}. Choose another folder."
-            )
-    shutil.rmtree(out / _WORK, ignore_errors=True)
+        _require_same(out, sidecar, identity, "one", "")
+    _clean(out)
     return sidecars
+
+
+def _clean(out: Path, *, but: Path | None = None) -> None:
+    """Remove what killed packings left."""
+    for leftover in out.glob(f"{_WORK}*"):
+        if leftover != but:
+            shutil.rmtree(leftover)
 
 
 def _refuse_foreign(out: Path) -> None:
@@ -190,9 +262,27 @@ def _refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise CheckpointError(f"pack: {out} must be a folder, got a file.")
     present = [name for name in FILES if (out / name).exists()]
-    if present and not (out / _WORK).exists():
+    if present and not any(out.glob(f"{_WORK}*")):
         raise CheckpointError(
             f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}, "
             f"not {', '.join(name for name in FILES if name not in present)}. "
             "Choose another folder, or delete what is left."
         )
+
+
+def _publish(work: Path, out: Path) -> None:
+    """Move whole files to their names; if it is interrupted, the next call moves the rest.
+
+    A loss of power may have undone the half of a move: then nothing is kept, but the work folder.
+    """
+    if not all((work / name).exists() or (out / name).exists() for name in FILES):
+        for name in reversed(FILES):
+            (out / name).unlink(missing_ok=True)
+        (work / _PROGRESS).unlink()
+        return
+    for name in FILES:
+        if (work / name).exists():
+            (work / name).replace(out / name)
+            sync(out)  # no later name outlives a power failure that an earlier one does not
+    shutil.rmtree(work)
+    sync(out)

@@ -1,16 +1,19 @@
-"""The files of one split while they are written."""
+"""The files of one split while they are written; their state allows to continue them."""
 
+import contextlib
 import hashlib
 import json
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from diffattn.errors import CheckpointError
+
 OFFSET_DTYPE = np.dtype("<i8")
 SUFFIXES = ("bin", "idx", "names")
+_READ_BYTES = 1 << 24
 
 
 class SplitWriter:
@@ -22,53 +25,90 @@ class SplitWriter:
     Args:
         folder: Of the three files.
         split: ``"train"`` or ``"validation"``.
+        recorded: A result of :meth:`state`, to go on from there. Default: begin.
+
+    Raises:
+        CheckpointError: The files no longer hold what was recorded.
     """
 
-    def __init__(self, folder: Path, split: str) -> None:
-        self.num_tokens = self.num_bytes = self.num_documents = 0
-        self._hashes = {suffix: hashlib.sha256() for suffix in SUFFIXES}
-        with ExitStack() as stack:
-            self._files = {
-                suffix: stack.enter_context((folder / f"{split}.{suffix}").open("wb"))
-                for suffix in SUFFIXES
-            }
+    def __init__(self, folder: Path, split: str, recorded: dict[str, Any] | None = None) -> None:
+        counts = recorded or {"num_tokens": 0, "num_bytes": 0, "num_documents": 0}
+        self.num_tokens: int = counts["num_tokens"]
+        self.num_bytes: int = counts["num_bytes"]
+        self.num_documents: int = counts["num_documents"]
+        self._files: dict[str, _HashedFile] = {}
+        with contextlib.ExitStack() as stack:
+            for suffix in SUFFIXES:
+                known = None if recorded is None else recorded["files"][suffix]
+                self._files[suffix] = _HashedFile(folder / f"{split}.{suffix}", known)
+                stack.callback(self._files[suffix].file.close)
             self._open = stack.pop_all()
-        self._append("idx", _offset(0))
+        if recorded is None:
+            self._files["idx"].write(_offset(0))
 
     def write(self, ids: bytes | memoryview, num_tokens: int) -> None:
         """Append tokens of the current document."""
-        self._append("bin", ids)
+        self._files["bin"].write(ids)
         self.num_tokens += num_tokens
 
     def end_document(self, name: str, num_bytes: int) -> None:
         """End the current document, whose text has ``num_bytes`` bytes."""
-        self._append("idx", _offset(self.num_tokens))
-        self._append("names", f"{json.dumps(name)}\n".encode())
+        self._files["idx"].write(_offset(self.num_tokens))
+        self._files["names"].write(f"{json.dumps(name)}\n".encode())
         self.num_documents += 1
         self.num_bytes += num_bytes
 
-    def described(self) -> dict[str, Any]:
-        """Bring everything to disk; counts and hashes, as the sidecar holds them."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+    def state(self) -> dict[str, Any]:
+        """Bring everything to disk; counts, and size and hash of every file."""
         return {
             "num_tokens": self.num_tokens,
             "num_bytes": self.num_bytes,
             "num_documents": self.num_documents,
-            "token_hash": self._hashes["bin"].hexdigest(),
-            "index_hash": self._hashes["idx"].hexdigest(),
-            "names_hash": self._hashes["names"].hexdigest(),
-            "names_bytes": self._files["names"].tell(),
+            "files": {suffix: file.state() for suffix, file in self._files.items()},
         }
 
     def close(self) -> None:
         """Close all files, also if one of them raises."""
         self._open.close()
 
-    def _append(self, suffix: str, content: bytes | memoryview) -> None:
-        self._files[suffix].write(content)
-        self._hashes[suffix].update(content)
+
+class _HashedFile:
+    """A file that grows, and the SHA-256 of what it holds."""
+
+    def __init__(self, path: Path, recorded: dict[str, Any] | None) -> None:
+        self.digest = hashlib.sha256()
+        self.size = 0
+        advice = f"Delete {path.parent} to pack from the start."
+        if recorded is not None and not path.exists():
+            raise CheckpointError(
+                f"{path}: must be as the interrupted packing left it, got no file. {advice}"
+            )
+        self.file = path.open("wb" if recorded is None else "r+b")
+        if recorded is None:
+            return
+        while self.size < recorded["bytes"]:
+            content = self.file.read(min(_READ_BYTES, recorded["bytes"] - self.size))
+            if not content:
+                break
+            self.digest.update(content)
+            self.size += len(content)
+        if (self.size, self.digest.hexdigest()) != (recorded["bytes"], recorded["sha256"]):
+            self.file.close()
+            raise CheckpointError(
+                f"{path}: must be as the interrupted packing left it, got other content. {advice}"
+            )
+        self.file.seek(self.size)
+        self.file.truncate()
+
+    def write(self, content: bytes | memoryview) -> None:
+        self.file.write(content)
+        self.digest.update(content)
+        self.size += len(content)
+
+    def state(self) -> dict[str, Any]:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        return {"bytes": self.size, "sha256": self.digest.hexdigest()}
 
 
 def _offset(token: int) -> bytes:

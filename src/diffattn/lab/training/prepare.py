@@ -78,7 +78,7 @@ def prepare_data(
     change, so a finished packing of one is used without the hub.
 
     The documents are read as a stream, once for the tokenizer if it is trained here and once for
-    the tokens; see :func:`diffattn.lab.data.packing.pack`.
+    the tokens; an interrupted packing goes on, see :func:`diffattn.lab.data.packing.pack`.
 
     Args:
         config: Source and tokenizer.
@@ -94,8 +94,8 @@ def prepare_data(
             ``vocab_size``, ``workers`` is below 1, or ``require`` says so.
         CheckpointError: ``folder`` holds tokens of another corpus or tokenizer, foreign files, or
             another process is writing to it; or the source changed.
-        DiffAttnError: A process that encodes was killed.
-        OSError: The disk is full or not writable.
+        DiffAttnError: A process that encodes was killed; the same call goes on.
+        OSError: The disk is full or not writable; the same call goes on.
     """
     folder = Path(folder)
     with sole_writer(folder):
