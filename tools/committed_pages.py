@@ -33,7 +33,7 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
         Contents of :data:`diffattn.lab.report.page.committed.TEXT`.
     """
     every, info = variants_of(study), study.info
-    names = [name for name, variant in every.items() if variant.role in COMPARED]
+    names = [name for name, variant in every.items() if variant["role"] in COMPARED]
     differences = []
     for name in (*names, GATE):
         entry = difference(study, name, BASELINE)
@@ -43,10 +43,8 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
         differences.append(
             {
                 "variant": name,
-                "mean": entry.interval.mean,
-                "low": entry.interval.low,
-                "high": entry.interval.high,
-                "new": new.interval.mean,
+                **{key: entry[key] for key in ("mean", "low", "high")},
+                "new": new["mean"],
                 "verdict": in_words(study, entry),
             }
         )
@@ -55,7 +53,7 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
         "config_hash": info["config_hash"],
         "seeds": len(info["seeds"]),
         "level": level_of(study),
-        "parameters": every[BASELINE].parameters,
+        "parameters": every[BASELINE]["parameters"],
         "train_tokens": training_budget(info),
         "differences": differences,
     }

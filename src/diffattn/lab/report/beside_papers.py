@@ -7,6 +7,7 @@ from typing import Any
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.benchmarks.section import bench_section
 from diffattn.lab.report.benchmarks.tables import read_results
+from diffattn.lab.report.build import KINDS
 from diffattn.lab.report.claims.catalog import MeasuredClaim, measured_claims
 from diffattn.lab.report.claims.records import RecordFolders, read_folders
 from diffattn.lab.report.claims.tables import HEADERS, table_of_claims
@@ -29,25 +30,13 @@ from diffattn.lab.report.page.tables import table
 from diffattn.lab.report.page.wording import plural
 from diffattn.lab.report.paper import PaperResult, paper_results
 from diffattn.lab.report.paper_charts import published_charts, published_table
-from diffattn.lab.report.sections.gradient_flow import over_width, read_gradient_flow_study
+from diffattn.lab.report.sections.gradient_flow import over_width
 from diffattn.lab.report.sections.gradient_flow_tables import judgement_table
-from diffattn.lab.report.sections.practical import practical_answers, read_practical_study
-from diffattn.lab.report.sections.recall import read_recall_study
-from diffattn.lab.report.sections.scaling import loss_chart, read_scaling_study
-from diffattn.lab.report.sections.stability import over_rates, read_stability_study
-from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.sections.practical import practical_answers
+from diffattn.lab.report.sections.scaling import loss_chart
+from diffattn.lab.report.sections.stability import over_rates
 from diffattn.lab.report.study.tables import endpoints_table, rows_table
 
-_READERS = {
-    "text": read_study,
-    "ablations": read_study,
-    "rank": read_study,
-    "recall": read_recall_study,
-    "practical": read_practical_study,
-    "stability": read_stability_study,
-    "scaling": read_scaling_study,
-    "gradient-flow": read_gradient_flow_study,
-}
 _LEAD = (
     "Attention decides, for each word that a language model reads, how much to look at every word "
     "before it. Some of that attention goes to words that do not matter. Differential attention "
@@ -199,7 +188,7 @@ def _read_studies(records: RecordFolders) -> dict[str, Any]:
     studies = {}
     for kind, folder in records.studies.items():
         try:
-            study = _READERS[kind](folder)
+            study = KINDS[kind].read(folder)
         except CheckpointError as error:
             records.gaps.append(f"{records.name(folder)} has no chart here: {error}")
             continue

@@ -21,22 +21,26 @@ from diffattn.lab.report.study.files import ROW_KINDS, read_study
 from diffattn.lab.report.study.page import text_document, text_markdown
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """Reader of the records of a kind of study, and the builder of its page."""
 
     read: Callable[[Path], Any]
-    document: Callable[[Any], Document]
+    document: Callable[..., Document]
 
 
-_KINDS = {
-    "recall": _Kind(recall.read_recall_study, recall.recall_document),
-    "practical": _Kind(practical.read_practical_study, practical.practical_document),
-    "stability": _Kind(stability.read_stability_study, stability.stability_document),
-    "gradient-flow": _Kind(
+_TEXT = Kind(read_study, text_document)
+KINDS = {
+    "text": _TEXT,
+    **dict.fromkeys(ROW_KINDS, _TEXT),
+    "recall": Kind(recall.read_recall_study, recall.recall_document),
+    "practical": Kind(practical.read_practical_study, practical.practical_document),
+    "stability": Kind(stability.read_stability_study, stability.stability_document),
+    "gradient-flow": Kind(
         gradient_flow.read_gradient_flow_study, gradient_flow.gradient_flow_document
     ),
-    "scaling": _Kind(scaling.read_scaling_study, scaling.scaling_document),
+    "scaling": Kind(scaling.read_scaling_study, scaling.scaling_document),
 }
+"""Kind of study to its records and its page."""
 
 
 def build_report(
@@ -74,13 +78,12 @@ def build_report(
 
 def _document(study: Path, claims: Table | None = None) -> Document:
     """The page of a study of any kind."""
-    kind = study_kind(study)
-    if kind == "recall":
-        loss = [] if claims is None else committed_text()
-        return recall.recall_document(recall.read_recall_study(study), claims, loss)
-    if kind in _KINDS:
-        return _KINDS[kind].document(_KINDS[kind].read(study))
-    return text_document(read_study(study), ROW_KINDS.get(kind, "study"), claims)
+    name = study_kind(study)
+    kind = KINDS.get(name, _TEXT)
+    beside: list[Any] = [claims] if kind is _TEXT else []
+    if name == "recall":
+        beside = [claims, [] if claims is None else committed_text()]
+    return kind.document(kind.read(study), *beside)
 
 
 def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path | None) -> Path:
@@ -143,9 +146,9 @@ def markdown_results(study: Path) -> str:
     Raises:
         CheckpointError: A file of the study is damaged or foreign.
     """
-    kind = study_kind(study)
+    kind = KINDS.get(study_kind(study), _TEXT)
     with showing(study):
-        if kind not in _KINDS:
+        if kind is _TEXT:
             return text_markdown(read_study(study))
         summary = _document(study).summary
     return "" if summary is None else table_markdown(summary)

@@ -99,8 +99,8 @@ def test_loss_at_equal_processor_time(make_study):
     others = study.results["variants"]["softmax"]["at"]["best"]["validation_loss"]["values"]
     values = [a + 0.7 * (b - a) - c for (a, b), c in zip(losses, others, strict=True)]
     interval = at_equal_time(study, "diff")
-    assert (interval.mean, interval.n) == (pytest.approx(fmean(values)), 3)
-    assert interval.low < interval.mean < interval.high
+    assert interval["mean"] == pytest.approx(fmean(values))
+    assert interval["low"] < interval["mean"] < interval["high"]
     without_costs = replace(study, runs=[replace(run, costs=None) for run in study.runs])
     assert at_equal_time(without_costs, "diff") is None
 

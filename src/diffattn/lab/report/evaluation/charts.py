@@ -85,7 +85,6 @@ def _line_chart(facet: _Facet, axis: str, colors: Mapping[str, str]) -> Chart:
         ordered = sorted(metrics, key=lambda metric: metric.where[axis])
         points = [(metric.where[axis], metric.value) for metric in ordered]
         bars = interval_bars((m.value, m.low, m.high) for m in ordered)
-        bars |= {"thickness": 1, "width": 3}
         trace = point_line(points, label, color=colors[label], where=f"{axis} %{{x}}")
         traces.append(trace | {"error_y": bars})
     places = facet.values_of(axis)

@@ -196,12 +196,29 @@ def map_layout(x_title: str, y_title: str) -> dict[str, Any]:
     return layout(x_title, y_title, xaxis=names, yaxis={**names, "autorange": "reversed"})
 
 
+def interval_line(
+    points: Iterable[tuple[float, Mapping[str, Any]]],
+    group: str,
+    where: str,
+    *,
+    color: str | None = None,
+) -> dict[str, Any]:
+    """Draw a line through recorded means, with their intervals; arguments as of :func:`line`."""
+    places = list(points)
+    curve = [(place, entry["mean"]) for place, entry in places]
+    bars = interval_bars((entry["mean"], entry["low"], entry["high"]) for _, entry in places)
+    trace = line(curve, group, "mean of seeds", color=color, where=where)
+    return trace | {"mode": "lines+markers", "error_y": bars}
+
+
 def interval_bars(bounds: Iterable[tuple[float, float | None, float | None]]) -> dict[str, Any]:
     """Bars around points, from values with both ends of their intervals; none where unknown."""
     points = list(bounds)
     return {
         "type": "data",
         "symmetric": False,
+        "thickness": 1,
+        "width": 4,
         "array": [0 if high is None else high - value for value, _, high in points],
         "arrayminus": [0 if low is None else value - low for value, low, _ in points],
     }

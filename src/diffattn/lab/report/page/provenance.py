@@ -14,7 +14,8 @@ _NOT_RECORDED = "not recorded"
 
 def provenance(study: Study) -> list[Element]:
     """Show facts of a study, a table of its runs, and its resolved config as JSON."""
-    config = json.dumps(study.info["config"], indent=1, ensure_ascii=False)
+    settings = study.info.get("config", study.info.get("tasks"))
+    config = json.dumps(settings, indent=1, ensure_ascii=False)
     return [
         Fold("Data, versions and machine", [_facts(study)]),
         Fold("Every run", [_runs_table(study)]),

@@ -1,7 +1,7 @@
 """Runs of a study in memory, and how they are read; every kind of study shares them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,8 @@ from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.records.launches import read_launches
 from diffattn.lab.records.run import SCHEMA_VERSION, RunRecord, require_schema
 from diffattn.lab.records.stored_runs import runs_folder
+from diffattn.lab.records.study_results import read_study_results
+from diffattn.lab.report.page.wording import brief_names
 
 BASELINE = "softmax"
 
@@ -58,6 +60,11 @@ class Study:
     maps: dict[str, Any] | None = None
     gaps: tuple[str, ...] = ()
     """One plain sentence for everything that is missing or contradictory."""
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """``results``; empty while the study is unfinished."""
+        return self.results or {}
 
     @property
     def types(self) -> list[str]:
@@ -108,19 +115,17 @@ def study_kind(folder: Path) -> str:
     return str(info.get("kind", "text")) if isinstance(info, dict) else "text"
 
 
-def read_runs(folder: Path, shared_costs: dict[str, Any]) -> list[StudyRun]:
+def read_runs(folder: Path) -> list[StudyRun]:
     """Every run of a study folder, in the order of their names.
 
-    Args:
-        folder: Study folder.
-        shared_costs: Costs by name of the run, from the study's ``costs.json``; a run's own file
-            comes first.
+    A run without ``costs.json`` has those that the study's file holds under its name.
 
     Raises:
         CheckpointError: A file is damaged, of another kind or of another schema version.
     """
+    shared = _read_if_there(folder / "costs.json") or {"runs": {}}
     paths = sorted(runs_folder(folder).glob("[!.]*/run.json"))  # not what a copy was cut off at
-    return [_read_run(path.parent, shared_costs) for path in paths]
+    return [_read_run(path.parent, shared["runs"]) for path in paths]
 
 
 def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
@@ -173,40 +178,40 @@ def read_versioned(path: Path, schema: int = SCHEMA_VERSION) -> dict[str, Any]:
     return value
 
 
-def runs_by_name(folder: Path) -> dict[str, StudyRun]:
-    """Every run of a study folder by its name, as :func:`read_runs`."""
-    return {run.name: run for run in read_runs(folder, {})}
+def _read_if_there(path: Path) -> dict[str, Any] | None:
+    return read_versioned(path) if path.exists() else None
 
 
-def study_of_runs(
-    info: dict[str, Any],
-    runs: dict[str, StudyRun],
-    names: Sequence[str],
-    results: dict[str, Any] | None,
-    *,
-    missing: str,
-) -> Study:
-    """Assemble a study, and name the runs that are missing, foreign or unfinished.
+NamesOf = Callable[[dict[str, Any], Collection[str], dict[str, Any] | None], Sequence[str]]
+"""From ``study.json``, the names of all runs in the folder and ``results.json`` to the runs that
+belong to the study, in the order shown."""
+
+
+def read_study_of_runs(folder: Path, names_of: NamesOf) -> Study:
+    """Read a study; runs that are missing, foreign or unfinished stand in its gaps.
 
     Args:
-        info: ``study.json``.
-        runs: From :func:`runs_by_name`.
-        names: The runs that belong to the study, in the order shown.
-        results: ``results.json``; ``None`` if it is missing.
-        missing: The consequence of missing results, as in ``"nothing is counted"``.
+        folder: Study folder; all but ``study.json`` may be missing.
+        names_of: Gives the runs of the study.
+
+    Raises:
+        CheckpointError: A file is damaged or of another schema version.
     """
-    gaps = [
-        f"Run {name} is in the folder but not part of this study."
-        for name in runs
-        if name not in names
-    ]
+    folder = Path(folder)
+    info, results = read_versioned(folder / "study.json"), read_study_results(folder)
+    runs = {run.name: run for run in read_runs(folder)}
+    names = names_of(info, runs, results)
+    gaps = [f"Run {x} is in the folder but not part of this study." for x in runs if x not in names]
+    missing = brief_names(name for name in names if name not in runs)
+    gaps += [f"Run {name} was not found." for name in missing]
     for name in names:
-        gaps += run_gaps(runs[name]) if name in runs else [f"Run {name} was not found."]
+        gaps += run_gaps(runs[name]) if name in runs else []
     if results is None:
-        gaps.append(f"results.json is missing: the study has not finished, so {missing}.")
+        gaps.append("results.json is missing: the study has not finished.")
     return Study(
         info=info,
         runs=tuple(runs[name] for name in names if name in runs),
         results=results,
+        maps=_read_if_there(folder / "maps.json"),
         gaps=tuple(gaps),
     )

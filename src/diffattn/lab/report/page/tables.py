@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal
+from typing import Any, Literal
 
 from diffattn.lab.report.page.wording import (
     MISSING,
     brief_names,
+    ends,
     markdown_table,
+    number,
     type_color,
     type_name,
 )
@@ -125,6 +127,21 @@ def type_cell(attention_type: str, note: str = "") -> Cell:
 def number_cell(text: str, runs: Sequence[str] = (), *, note: str = "") -> Cell:
     """A numeric cell; its tooltip names the runs that the number came from."""
     return Cell(text=text, kind="num", runs=tuple(runs), note=note)
+
+
+def mean_cell(
+    entry: Mapping[str, Any] | None,
+    digits: int = 4,
+    runs: Sequence[str] = (),
+    *,
+    signed: bool = False,
+    none: str = "",
+) -> Cell:
+    """A recorded mean above its interval, or above ``none``; a dash without a record."""
+    if entry is None:
+        return number_cell(MISSING)
+    note = ends(entry, digits, signed=signed, none=none)
+    return number_cell(number(entry["mean"], digits, signed=signed), runs, note=note)
 
 
 def word_cell(text: str) -> Cell:

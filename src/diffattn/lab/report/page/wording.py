@@ -1,12 +1,11 @@
 """Number formats and verdicts, everywhere the same. Plain text throughout."""
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from diffattn.lab.catalog.models import type_color as type_color
 from diffattn.lab.catalog.models import type_name as type_name
-from diffattn.lab.stats.intervals import Interval
 
 MISSING = "—"
 WHITE_SPACE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
@@ -65,9 +64,9 @@ def span(
     return f"{number(low, digits, signed=signed)} to {number(high, digits, signed=signed)}"
 
 
-def ends(interval: Interval, *, signed: bool = False) -> str:
-    """Both ends of an interval; empty if there is none, as of one seed."""
-    return span(interval.low, interval.high, signed=signed, none="")
+def ends(entry: Mapping[str, Any], digits: int = 4, *, signed: bool = False, none: str = "") -> str:
+    """Both ends of a recorded interval; ``none`` if there is none, as of one seed."""
+    return span(entry["low"], entry["high"], digits, signed=signed, none=none)
 
 
 def rate_name(value: float | None) -> str:
@@ -80,14 +79,14 @@ def p_value(p: float | None) -> str:
     return "below 0.001" if p is not None and p < 0.001 else number(p, 3)
 
 
-def verdict(difference: Interval) -> str:
+def verdict(difference: Mapping[str, Any]) -> str:
     """Put the interval of a loss difference into words."""
-    if difference.low is None or difference.high is None:
+    low, high = difference["low"], difference["high"]
+    if low is None or high is None:
         return "one seed cannot tell"
-    if difference.low <= 0 <= difference.high:
+    if low <= 0 <= high:
         return "no reliable difference"
-    side = "lower" if difference.high < 0 else "higher"
-    return f"{side} by {number(abs(difference.mean))}"
+    return f"{'lower' if high < 0 else 'higher'} by {number(abs(difference['mean']))}"
 
 
 def listing(items: Iterable[Any]) -> str:

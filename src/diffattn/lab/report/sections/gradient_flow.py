@@ -3,22 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
-from diffattn.lab.report.page.elements import Document, Fold, Section, Text
-from diffattn.lab.report.page.runs import Study, is_number, runs_by_name, study_of_runs
-from diffattn.lab.report.page.study_page import (
-    read_info,
-    read_results,
-    study_document,
-    unfinished,
-)
-from diffattn.lab.report.page.wording import (
-    count,
-    listing,
-    number,
-    plural,
-    type_name,
-)
+from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
+from diffattn.lab.report.page.elements import Document, Element, Fold, Section, Text
+from diffattn.lab.report.page.runs import Study, is_number, read_study_of_runs
+from diffattn.lab.report.page.study_page import study_document
+from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
 from diffattn.lab.report.sections.gradient_flow_tables import (
     BASE,
     COLUMNS,
@@ -39,26 +28,21 @@ _COLORS = {"q": "#0072b2", "k": "#56b4e9", "v": "#d55e00", "o": "#8c6d00", "ffn"
 
 
 def read_gradient_flow_study(folder: Path) -> Study:
-    """Read the records of a gradient-flow study. All but ``study.json`` may be missing.
-
-    Raises:
-        CheckpointError: A file is damaged or of another schema version.
-    """
-    info = read_info(folder)
-    names = [
-        f"{arm}-{name}-seed{seed}"
-        for arm in info["arms"]
-        for name in (info["types"] if arm == BASE else info["types_of_arms"])
-        for seed in info["seeds"]
-    ]
-    return study_of_runs(
-        info, runs_by_name(folder), names, read_results(folder), missing="nothing is judged"
+    """Read the records of a gradient-flow study."""
+    return read_study_of_runs(
+        folder,
+        lambda info, *_: [
+            f"{arm}-{name}-seed{seed}"
+            for arm in info["arms"]
+            for name in (info["types"] if arm == BASE else info["types_of_arms"])
+            for seed in info["seeds"]
+        ],
     )
 
 
 def gradient_flow_document(study: Study) -> Document:
     """Assemble the page."""
-    info, train = study.info, study.info["config"]["train"]
+    info, train, kind = study.info, study.info["config"]["train"], "gradient-flow"
     names = listing(type_name(name) for name in study.types)
     lead = (
         f"Compared: language models that are alike but for their attention ({names}), in their "
@@ -66,62 +50,40 @@ def gradient_flow_document(study: Study) -> Document:
         f"tokens, with {plural(len(info['seeds']), 'seed')}; over "
         f"{plural(len(info['arms']), 'setting')} of depth, width and size of the values."
     )
-    verdict = unfinished("judged")
-    sections = [Section("judged", "Claims and verdicts", unfinished("judged"))]
-    if study.results is not None:
-        verdict = [Text(verdicts(study), "verdict")]
-        every_pair = [
-            ratio_table(study, measure, phase) for measure in MEASURES for phase in info["phases"]
-        ]
-        sections = [
-            Section(
-                "judged",
-                "Claims and verdicts",
-                [Text(_definition(study.results["definition"])), judgement_table(study)],
-            ),
-            Section(
-                "training",
-                "Over training",
-                [
-                    *(over_training(study, measure) for measure in MEASURES),
-                    slope_table(study),
-                    part_table(study),
-                    Fold("Every pair of models, every phase", every_pair),
-                ],
-            ),
-            Section("sizes", "Over depth, width and λ_init", [over_width(study), arm_table(study)]),
-            Section("heads", "Input of the head norm", [head_table(study)]),
-        ]
-    return study_document(
-        study,
-        "gradient-flow",
-        verdict=verdict,
-        lead=lead,
-        sections=[*sections, Section("models", "Models", [run_table(study)])],
-        costs=(),
-        summary=judgement_table(study) if study.results else None,
-    )
+    models = Section("models", "Models", [run_table(study)])
+    if study.results is None:
+        return study_document(study, kind, lead, [models], costs=())
+    judged = judgement_table(study)
+    every_pair = [
+        ratio_table(study, measure, phase) for measure in MEASURES for phase in info["phases"]
+    ]
+    over_time: list[Element] = [
+        *(over_training(study, measure) for measure in MEASURES),
+        slope_table(study),
+        part_table(study),
+        Fold("Every pair of models, every phase", every_pair),
+    ]
+    definition = Text(_definition(study.results["definition"]))
+    sections = [
+        Section("judged", "Claims and verdicts", [definition, judged]),
+        Section("training", "Over training", over_time),
+        Section("sizes", "Over depth, width and λ_init", [over_width(study), arm_table(study)]),
+        Section("heads", "Input of the head norm", [head_table(study)]),
+        models,
+    ]
+    verdict = Text(verdicts(study), "verdict")
+    return study_document(study, kind, lead, sections, verdict=verdict, costs=(), summary=judged)
 
 
 def over_training(study: Study, measure: str) -> Chart:
     """Draw DIFF V1 over softmax attention with half the heads, one line per matrix."""
     middles = {name: sum(steps) / len(steps) for name, steps in study.info["phases"].items()}
     entries = ratios_of(study, arm=BASE, type="diff", baseline=WIDE, measure=measure)
-    traces = [
-        _curve(
-            [(middles[e["phase"]], e) for e in entries if e["matrix"] == matrix],
-            matrix,
-            "step %{x}",
-        )
-        for matrix in COLUMNS
-    ]
-    axis = {"type": "log", "tickvals": list(middles.values()), "ticktext": list(middles)}
+    axis = {"tickvals": list(middles.values()), "ticktext": list(middles)}
     return Chart(
         element_id=f"chart-{measure}",
-        traces=traces,
-        look=layout(
-            "step", "DIFF V1 over softmax", xaxis=axis, yaxis={"type": "log"}, **_band(study)
-        ),
+        traces=_curves([(middles[e["phase"]], e) for e in entries], "step %{x}"),
+        look=_look(study, "step", axis),
         caption=f"{MEASURES[measure]}: DIFF V1 over softmax attention with half the heads, mean "
         "over seeds and its interval. Shaded: within the factor that counts as the same size.",
         runs=names_of([f"{BASE}-diff-seed…", f"{BASE}-{WIDE}-seed…"]),
@@ -132,36 +94,20 @@ def over_training(study: Study, measure: str) -> Chart:
 
 def over_width(study: Study) -> Chart:
     """Draw the same at the first step over the width of the model."""
-    start = next(iter(study.info["phases"]))
     widths = {
         arm: (study.info["config"]["model"] | changes)["hidden_size"]
         for arm, changes in study.info["arms"].items()
         if arm == BASE or arm.startswith("width-")
     }
-    entries = sorted(
-        (
-            entry
-            for entry in ratios_of(
-                study, type="diff", baseline=WIDE, measure="gradient", phase=start
-            )
-            if entry["arm"] in widths
-        ),
-        key=lambda entry: widths[entry["arm"]],
-    )
-    traces = [
-        _curve(
-            [(widths[e["arm"]], e) for e in entries if e["matrix"] == matrix], matrix, "width %{x}"
-        )
-        for matrix in COLUMNS
-    ]
+    start = next(iter(study.info["phases"]))
+    entries = ratios_of(study, type="diff", baseline=WIDE, measure="gradient", phase=start)
+    points = [(widths[e["arm"]], e) for e in entries if e["arm"] in widths]
     ticks = sorted(widths.values())
-    axis = {"type": "log", "tickvals": ticks, "ticktext": [count(width) for width in ticks]}
+    axis = {"tickvals": ticks, "ticktext": [count(width) for width in ticks]}
     return Chart(
         element_id="chart-width",
-        traces=traces,
-        look=layout(
-            "width", "DIFF V1 over softmax", xaxis=axis, yaxis={"type": "log"}, **_band(study)
-        ),
+        traces=_curves(sorted(points, key=lambda point: point[0]), "width %{x}"),
+        look=_look(study, "width", axis),
         caption="Size of the gradient at the first step over the width: DIFF V1 over softmax "
         "attention with half the heads.",
         runs=names_of([f"{arm}-diff-seed…" for arm in widths]),
@@ -183,18 +129,19 @@ def verdicts(study: Study) -> str:
     return f"{first}Of {len(rows)} statements: {listing(parts)}."
 
 
-def _curve(points: list[tuple[float, dict[str, Any]]], matrix: str, where: str) -> dict[str, Any]:
-    curve = [(x, entry["mean"]) for x, entry in points]
-    trace = line(curve, COLUMNS[matrix], "mean of seeds", color=_COLORS[matrix], where=where)
-    bounds = [(entry["mean"], entry["low"], entry["high"]) for _, entry in points]
-    trace["error_y"] = interval_bars(bounds) | {"thickness": 1, "width": 4}
-    trace["mode"] = "lines+markers"
-    trace["line"]["dash"] = "dot" if matrix == "ffn" else "solid"
-    return trace
+def _curves(points: list[tuple[float, dict[str, Any]]], where: str) -> list[dict[str, Any]]:
+    """A line per matrix."""
+    curves = []
+    for matrix, title in COLUMNS.items():
+        of_matrix = [(x, entry) for x, entry in points if entry["matrix"] == matrix]
+        curve = interval_line(of_matrix, title, where, color=_COLORS[matrix])
+        curve["line"]["dash"] = "dot" if matrix == "ffn" else "solid"
+        curves.append(curve)
+    return curves
 
 
-def _band(study: Study) -> dict[str, Any]:
-    """Shade from 1 / bound to the bound."""
+def _look(study: Study, title: str, ticks: dict[str, Any]) -> dict[str, Any]:
+    """Both axes logarithmic; shaded from 1 / bound to the bound."""
     assert study.results is not None
     bound = study.results["definition"]["level"]
     band = {
@@ -209,7 +156,9 @@ def _band(study: Study) -> dict[str, Any]:
         "line": {"width": 0},
         "layer": "below",
     }
-    return {"shapes": [band]} if is_number(bound) else {}
+    shapes = {"shapes": [band]} if is_number(bound) else {}
+    log = {"type": "log"}
+    return layout(title, "DIFF V1 over softmax", xaxis=log | ticks, yaxis=log, **shapes)
 
 
 def _definition(rule: dict[str, Any]) -> str:

@@ -1,11 +1,19 @@
 """Tables of a gradient-flow study."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
 from diffattn.lab.report.page.runs import Study
-from diffattn.lab.report.page.tables import Cell, Table, head_cell, number_cell, table, word_cell
+from diffattn.lab.report.page.tables import (
+    Cell,
+    Table,
+    head_cell,
+    mean_cell,
+    number_cell,
+    table,
+    word_cell,
+)
 from diffattn.lab.report.page.wording import MISSING, brief_names, count, number, span, type_name
 
 BASE = "base"
@@ -28,7 +36,7 @@ def judgement_table(study: Study) -> Table:
             head_cell(row["says"]),
             word_cell(row["verdict"]),
             word_cell(", ".join(row["phases"]) or MISSING),
-            number_cell(number(row["mean"], 2), note=_ends(row)),
+            _cell(row),
             number_cell(f"below {row['bound']:g}"),
             word_cell(row["why"] or MISSING),
         ]
@@ -45,10 +53,7 @@ def judgement_table(study: Study) -> Table:
 def ratio_table(study: Study, measure: str, phase: str) -> Table:
     """Tabulate one measure in one phase: a row per pair, a column per matrix."""
     entries = ratios_of(study, arm=BASE, measure=measure, phase=phase)
-    rows = []
-    for pair in dict.fromkeys((e["type"], e["baseline"]) for e in entries):
-        cells = {e["matrix"]: e for e in entries if (e["type"], e["baseline"]) == pair}
-        rows.append([head_cell(pair_name(*pair)), *(_cell(cells.get(m)) for m in COLUMNS)])
+    rows = _rows_by_pair(entries, "matrix", COLUMNS)
     caption = (
         f"{MEASURES[measure]}, {phase} ({_steps(study, phase)}): factor to the model after “over”, "
         "geometric mean over layers, steps and seeds, and its interval."
@@ -58,16 +63,26 @@ def ratio_table(study: Study, measure: str, phase: str) -> Table:
 
 def slope_table(study: Study) -> Table:
     """Tabulate the reduction of the loss by an update, over the phases."""
-    phases, entries = study.info["phases"], ratios_of(study, arm=BASE, measure="slope")
-    rows = []
-    for pair in dict.fromkeys((e["type"], e["baseline"]) for e in entries):
-        cells = {e["phase"]: e for e in entries if (e["type"], e["baseline"]) == pair}
-        rows.append([head_cell(pair_name(*pair)), *(_cell(cells.get(phase)) for phase in phases)])
+    phases = study.info["phases"]
+    rows = _rows_by_pair(ratios_of(study, arm=BASE, measure="slope"), "phase", phases)
     caption = (
         "Reduction of the loss by the updates of W_Q, W_K, W_V and W_O per unit of learning rate, "
         "to first order: factor to the model after “over”. No number where it is not positive."
     )
     return table(caption, ["Models", *phases], rows)
+
+
+def _rows_by_pair(
+    entries: Sequence[dict[str, Any]], key: str, columns: Iterable[str]
+) -> list[list[Cell]]:
+    """A row per pair of models, a column per value of a field."""
+    pairs: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in entries:
+        pairs.setdefault((entry["type"], entry["baseline"]), {})[entry[key]] = entry
+    return [
+        [head_cell(_pair_name(*pair)), *(_cell(cells.get(column)) for column in columns)]
+        for pair, cells in pairs.items()
+    ]
 
 
 def part_table(study: Study) -> Table:
@@ -164,7 +179,7 @@ def run_table(study: Study) -> Table:
     return table("The models; processor time is the median over runs.", headers, rows)
 
 
-def pair_name(name: str, baseline: str) -> str:
+def _pair_name(name: str, baseline: str) -> str:
     """``"DIFF V1 over Transformer (softmax)"``."""
     first = f"{type_name(baseline)}, next seed" if name == NULL else type_name(name)
     return f"{first} over {type_name(baseline)}"
@@ -193,14 +208,8 @@ def ratios_of(study: Study, **where: str) -> list[dict[str, Any]]:
 
 
 def _cell(entry: dict[str, Any] | None, digits: int = 2) -> Cell:
-    if entry is None:
-        return number_cell(MISSING)
-    return number_cell(number(entry["mean"], digits), note=_ends(entry, digits))
-
-
-def _ends(entry: dict[str, Any], digits: int = 2) -> str:
-    none = "one seed" if len(entry["values"]) == 1 else MISSING
-    return span(entry["low"], entry["high"], digits, none=none)
+    none = "one seed" if entry is not None and len(entry["values"]) == 1 else MISSING
+    return mean_cell(entry, digits, none=none)
 
 
 def _steps(study: Study, phase: str) -> str:

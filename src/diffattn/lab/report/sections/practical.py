@@ -1,6 +1,7 @@
 """The page of a practical study: a figure or table per claim of the paper."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,30 +9,28 @@ from diffattn.lab.catalog.models import BASELINE, NEVER_ATTEND
 from diffattn.lab.catalog.recipes.practical import PRIMARY
 from diffattn.lab.report.page.charts import (
     Chart,
-    interval_bars,
+    interval_line,
     layout,
     line,
     model_colors,
     names_of,
 )
 from diffattn.lab.report.page.elements import Bullets, Document, Element, Section
-from diffattn.lab.report.page.run_tables import models_table
-from diffattn.lab.report.page.runs import Study, runs_by_name, study_of_runs
-from diffattn.lab.report.page.study_page import (
-    read_info,
-    read_results,
-    study_document,
-    unfinished,
-)
+from diffattn.lab.report.page.run_tables import cost_table, models_table
+from diffattn.lab.report.page.runs import Study, read_study_of_runs
+from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
     Table,
+    mean_cell,
     number_cell,
     table,
     type_cell,
     word_cell,
 )
-from diffattn.lab.report.page.wording import listing, number, p_value, plural, span, type_name
+from diffattn.lab.report.page.wording import ends, listing, number, p_value, plural, type_name
 
+_ends = partial(ends, digits=3, none="one seed")
+_mean_cell = partial(mean_cell, digits=3, none="one seed")
 LEVEL = 0.05
 """Adjusted p-values below it make a difference reliable."""
 COUNTED = {name: title for measures in PRIMARY.values() for name, title in measures.items()}
@@ -53,24 +52,15 @@ _QUESTIONS = {
 
 
 def read_practical_study(folder: Path) -> Study:
-    """Read the records of a practical study. All but ``study.json`` may be missing.
-
-    Raises:
-        CheckpointError: A file is damaged or of another schema version.
-    """
-    info = read_info(folder)
-    names = [
-        f"{task}-{name}-seed{seed}"
-        for seed in info["seeds"]
-        for task in info["tasks"]
-        for name in (*info["types"], *info["controls"])
-    ]
-    return study_of_runs(
-        info | {"config": info["tasks"]},
-        runs_by_name(folder),
-        names,
-        read_results(folder),
-        missing="nothing is counted",
+    """Read the records of a practical study."""
+    return read_study_of_runs(
+        folder,
+        lambda info, *_: [
+            f"{task}-{name}-seed{seed}"
+            for seed in info["seeds"]
+            for task in info["tasks"]
+            for name in (*info["types"], *info["controls"])
+        ],
     )
 
 
@@ -85,26 +75,18 @@ def practical_document(study: Study) -> Document:
         "Many-shot classification: items and labels in turn; labels are new in every sequence, "
         "and in half of the sequences a fifth of them is wrong."
     )
-    sections = [Section("results", "Results", unfinished("counted"))]
-    verdict: list[Element] = unfinished("counted")
-    if results is not None:
-        verdict = [Bullets(sentences(results), role="verdict")]
-        sections = [
-            Section(
-                "differences", "What differs from softmax attention?", [difference_table(results)]
-            ),
-            *(
-                Section(key, _QUESTIONS[key], elements)
-                for key, elements in practical_answers(study).items()
-            ),
-        ]
+    costs = [cost_table(study)]
+    sections = [Section("models", "Models", [models_table(study)])]
+    if results is None:
+        return study_document(study, "practical", lead, sections, costs=costs)
+    verdict, table = Bullets(sentences(results), role="verdict"), difference_table(results)
+    sections.append(Section("differences", "What differs from softmax attention?", [table]))
+    sections += [
+        Section(key, _QUESTIONS[key], elements)
+        for key, elements in practical_answers(study).items()
+    ]
     return study_document(
-        study,
-        "practical",
-        verdict=verdict,
-        lead=lead,
-        sections=[Section("models", "Models", [models_table(study)]), *sections],
-        summary=None if results is None else difference_table(results),
+        study, "practical", lead, sections, verdict=verdict, costs=costs, summary=table
     )
 
 
@@ -210,14 +192,7 @@ def _table(study: Study, task: str, caption: str, columns: Sequence[tuple[str, s
     rows = [
         [
             type_cell(name),
-            *(
-                number_cell(
-                    number(values[key]["mean"], 3),
-                    members[name]["runs"],
-                    note=_ends(values[key]),
-                )
-                for _, key in columns
-            ),
+            *(_mean_cell(values[key], runs=members[name]["runs"]) for _, key in columns),
         ]
         for name, values in _measures(study, task).items()
     ]
@@ -232,16 +207,14 @@ def _chart(
 ) -> Chart:
     """One line per model with intervals; ``titles`` are task, caption and the x axis."""
     task, caption, x_title = titles
-    traces, measures = [], _measures(study, task)
+    measures = _measures(study, task)
     colors = model_colors({name: name for name in measures})
-    for name, values in measures.items():
-        curve = [(x, values[key]["mean"]) for x, key in points]
-        trace = line(curve, name, "mean of seeds", color=colors[name])
-        trace["mode"] = "lines+markers"
-        trace["hovertemplate"] = [type_name(name), f"{x_title} %{{x}}: %{{y:.3f}}"]
-        ends = [(y["mean"], y["low"], y["high"]) for y in (values[key] for _, key in points)]
-        trace["error_y"] = interval_bars(ends) | {"thickness": 1, "width": 4}
-        traces.append(trace)
+    traces = [
+        interval_line(
+            [(x, values[key]) for x, key in points], name, f"{x_title} %{{x}}", color=colors[name]
+        )
+        for name, values in measures.items()
+    ]
     assert study.results is not None
     best = study.results["tasks"][task]["best"]
     if known := [(x, best[key]) for x, key in points if key in best]:
@@ -271,7 +244,7 @@ def difference_table(results: dict[str, Any]) -> Table:
                 [
                     type_cell(x["type"]),
                     word_cell(COUNTED[measure]),
-                    *(number_cell(number(y["mean"], 3), note=_ends(y)) for y in pair),
+                    *map(_mean_cell, pair),
                     number_cell(number(x["mean"], 3, signed=True)),
                     number_cell(_ends(x, signed=True)),
                     number_cell(p_value(x["p_value"])),
@@ -284,7 +257,3 @@ def difference_table(results: dict[str, Any]) -> Table:
         "all of them. Controls are estimates."
     )
     return table(caption, [*headers, "p", "p, Holm"], rows)
-
-
-def _ends(entry: Mapping[str, Any], *, signed: bool = False) -> str:
-    return span(entry["low"], entry["high"], 3, signed=signed, none="one seed")

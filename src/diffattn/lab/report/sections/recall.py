@@ -1,6 +1,6 @@
 """The page of a recall study: who learns it sooner, where attention goes, and what it costs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,8 @@ from diffattn.lab.report.page.elements import (
 from diffattn.lab.report.page.maps import attention_maps
 from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_sentence, cost_table, models_table
-from diffattn.lab.report.page.runs import (
-    BASELINE,
-    Study,
-    read_versioned,
-    runs_by_name,
-    study_of_runs,
-)
-from diffattn.lab.report.page.study_page import TIMES, read_info, read_results, unfinished
+from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
+from diffattn.lab.report.page.study_page import TIMES, UNFINISHED
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, p_value, plural, type_name
 from diffattn.lab.report.sections import recall_charts as charts
@@ -49,32 +43,22 @@ the model whose rate it uses has a sweep and all seeds: every control that atten
 
 
 def read_recall_study(folder: Path) -> Study:
-    """Read the records of a recall study. All but ``study.json`` may be missing.
-
-    Returns:
-        The study, its trials first and then its sweep, each in the order they are made.
+    """Read the records of a recall study: its trials first and then its sweep.
 
     Raises:
         CheckpointError: A file is damaged, of another schema version or of another version of the
             protocol.
     """
-    results = read_results(folder)
-    if results is not None and (version := results["protocol"].get("version")) != VERSION:
+    study = read_study_of_runs(
+        folder, lambda info, names, _: [*trial_names(info), *_sweep_names(info, names)]
+    )
+    version = (study.results or {"protocol": {"version": VERSION}})["protocol"].get("version")
+    if version != VERSION:
         raise CheckpointError(
             f"{folder / 'results.json'}: the protocol's version must be {VERSION}, got "
             f"{version!r:.60}. Run the study again in another folder."
         )
-    info, runs = read_info(folder), runs_by_name(folder)
-    info["swept"] = _sweep_runs(info, results, runs)
-    study = study_of_runs(
-        info | {"config": info["tasks"]},
-        runs,
-        [*trial_names(info), *info["swept"]],
-        results,
-        missing="nothing is counted",
-    )
-    maps = folder / "maps.json"
-    return replace(study, maps=read_versioned(maps)) if maps.exists() else study
+    return study
 
 
 def trial_names(
@@ -91,24 +75,14 @@ def trial_names(
     ]
 
 
-def _sweep_runs(
-    info: dict[str, Any], results: dict[str, Any] | None, runs: Iterable[str]
-) -> list[str]:
-    """Names of the runs of the sweep: those planned, those counted, those in the folder."""
-    names: dict[str, None] = {}
-    planned = info["learning_rates"] if len(info["learning_rates"]) > 1 else []
-    for task in info["tasks"]:
-        entry = results["tasks"][task] if results else {"types": {}, "controls": {}}
-        for model in tables.swept_models(info):
-            counted = {**entry["types"], **entry["controls"]}.get(model, {}).get("sweep", ())
-            names |= dict.fromkeys(
-                f"{task}-{model}-lr{rate:g}-seed{seed}"
-                for rate in planned
-                for seed in info["sweep_seeds"]
-            )
-            names |= dict.fromkeys(run["run"] for run in counted)
-            names |= dict.fromkeys(name for name in runs if name.startswith(f"{task}-{model}-lr"))
-    return list(names)
+def _sweep_names(info: dict[str, Any], names: Collection[str]) -> list[str]:
+    """Names of the runs of the sweep: those planned, and those in the folder."""
+    swept: dict[str, None] = {}
+    rates = info["learning_rates"] if len(info["learning_rates"]) > 1 else []
+    for begins in (f"{task}-{x}-lr" for task in info["tasks"] for x in tables.swept_models(info)):
+        planned = (f"{begins}{rate:g}-seed{seed}" for rate in rates for seed in info["sweep_seeds"])
+        swept |= dict.fromkeys((*planned, *(name for name in names if name.startswith(begins))))
+    return list(swept)
 
 
 def recall_document(
@@ -130,7 +104,8 @@ def recall_document(
     info, names, results = study.info, list(study.info["tasks"]), study.results
     chart = charts.learning_chart(study, names[0], "chart-learning")
     answer: list[Element] = [] if chart is None else [chart]
-    lead = sooner = unfinished("counted")
+    lead: list[Element] = [UNFINISHED]
+    sooner: list[Element] = []
     maps: list[Element] = []
     if results is not None:
         lead = [Text(answer_sentence(study, names[0]), "verdict")]
@@ -175,7 +150,9 @@ def _results(study: Study, task: str) -> list[Element]:
         tables.trials_table(study, task),
     ]
     if (swept := tables.sweep_table(study, task)) is not None:
-        details += [swept, charts.accuracy_chart(study, task, info["swept"], f"chart-sweep-{task}")]
+        sweep = [run.name for run in study.runs if run.name.startswith(f"{task}-")]
+        sweep = [name for name in sweep if name not in runs]
+        details += [swept, charts.accuracy_chart(study, task, sweep, f"chart-sweep-{task}")]
     return [
         Bullets(sentences(study, task)),
         Fold("Every model and control", members),

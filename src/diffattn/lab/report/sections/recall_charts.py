@@ -168,7 +168,7 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
                 "orientation": "h",
                 "y": [label for label, *_ in bars],
                 "x": [round(share["mean"], 4) for share in shares],
-                "error_x": interval_bars(bounds) | {"thickness": 1, "width": 4},
+                "error_x": interval_bars(bounds),
                 "name": f"on {words}",
                 "marker": {"color": colors[group]},
                 "hovertemplate": ["%{y}", f"%{{x:.3f}} on {words}"],

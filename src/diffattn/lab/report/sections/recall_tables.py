@@ -12,6 +12,7 @@ from diffattn.lab.report.page.tables import (
     Cell,
     Table,
     head_cell,
+    mean_cell,
     number_cell,
     per_run,
     table,
@@ -157,10 +158,7 @@ def answer_table(study: Study, task: str) -> Table:
 def share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
     """A mean sum of weights, with its interval."""
     share = member.get("attention", {}).get(key, {}).get(group)
-    if share is None:
-        return number_cell(MISSING)
-    note = span(share["low"], share["high"], 2, none="")
-    return number_cell(number(share["mean"], 2), member["runs"], note=note)
+    return mean_cell(share, 2, member["runs"])
 
 
 def share_table(study: Study, task: str) -> Table:

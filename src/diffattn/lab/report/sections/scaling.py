@@ -7,15 +7,10 @@ from typing import Any
 import numpy as np
 
 from diffattn.lab.report.page.charts import Chart, layout, line, names_of
-from diffattn.lab.report.page.elements import Document, Element, Section, Text
+from diffattn.lab.report.page.elements import Document, Section, Text
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.runs import BASELINE, Study, runs_by_name, study_of_runs
-from diffattn.lab.report.page.study_page import (
-    read_info,
-    read_results,
-    study_document,
-    unfinished,
-)
+from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
+from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
     Cell,
     Table,
@@ -46,62 +41,43 @@ _CURVE_POINTS = 60
 
 
 def read_scaling_study(folder: Path) -> Study:
-    """Read the records of a scaling study. All but ``study.json`` may be missing.
-
-    Raises:
-        CheckpointError: A file is damaged or of another schema version.
-    """
-    info = read_info(folder)
-    names = list(dict.fromkeys(info["runs"]))
-    return study_of_runs(
-        info, runs_by_name(folder), names, read_results(folder), missing="nothing is fitted"
-    )
+    """Read the records of a scaling study."""
+    return read_study_of_runs(folder, lambda info, *_: list(dict.fromkeys(info["runs"])))
 
 
 def scaling_document(study: Study) -> Document:
     """Assemble the page."""
-    axes = study.results["axes"] if study.results else {}
-    base = _base_runs(study)
-    sections = [Section(axis, f"Over {axis}", _axis_elements(axes, axis)) for axis in AXES]
-    models: list[Element] = [Text("At the size that both axes share."), models_table(base)]
-    published: list[Element] = [
-        Text(
-            "The same functions on the points that the DIFF Transformer paper plots. Its 62.2 % "
-            "and 63.7 % are such readings of fits: no model of the sizes read was trained."
-        ),
-        published_ratios(),
-        published_fits(),
+    results, base = study.results, _base_runs(study)
+    axes, costs = results["axes"] if results else {}, [cost_table(base)]
+    sections = [
+        Section(
+            axis,
+            f"Over {axis}",
+            [
+                loss_chart(of_axis, axis),
+                equivalent_table(of_axis, axis),
+                fit_table(of_axis, axis),
+                loss_table(of_axis, axis),
+            ],
+        )
+        for axis, of_axis in axes.items()
     ]
-    verdict = (
-        Text(study.results["verdict"]["sentence"], "verdict")
-        if study.results
-        else unfinished("fitted")[0]
+    explained = Text(
+        "The same functions on the points that the DIFF Transformer paper plots. Its 62.2 % and "
+        "63.7 % are such readings of fits: no model of the sizes read was trained."
     )
+    published = Section(
+        "published", "The published points", [explained, published_ratios(), published_fits()]
+    )
+    at_base = Text("At the size that both axes share.")
+    sections += [published, Section("models", "Models", [at_base, models_table(base)])]
+    lead = _lead(study, axes)
+    if results is None:
+        return study_document(study, "scaling", lead, sections, costs=costs)
+    verdict, table = Text(results["verdict"]["sentence"], "verdict"), summary_table(axes)
     return study_document(
-        study,
-        "scaling",
-        verdict=[verdict],
-        lead=_lead(study, axes),
-        sections=[
-            *sections,
-            Section("published", "The published points", published),
-            Section("models", "Models", models),
-        ],
-        costs=[cost_table(base)],
-        summary=summary_table(axes) if axes else None,
+        study, "scaling", lead, sections, verdict=verdict, costs=costs, summary=table
     )
-
-
-def _axis_elements(axes: dict[str, Any], axis: str) -> list[Element]:
-    if axis not in axes:
-        return unfinished("fitted")
-    results = axes[axis]
-    return [
-        loss_chart(results, axis),
-        equivalent_table(results, axis),
-        fit_table(results, axis),
-        loss_table(results, axis),
-    ]
 
 
 def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:

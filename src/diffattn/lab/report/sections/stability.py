@@ -2,24 +2,20 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from diffattn.lab.catalog.models import NEVER_ATTEND
-from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
-from diffattn.lab.report.page.elements import Document, Section, Text
+from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
+from diffattn.lab.report.page.elements import Document, Element, Section, Text
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.runs import Study, runs_by_name, study_of_runs
-from diffattn.lab.report.page.study_page import (
-    read_info,
-    read_results,
-    study_document,
-    unfinished,
-)
+from diffattn.lab.report.page.runs import Study, read_study_of_runs
+from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
-    Cell,
     Table,
     head_cell,
+    mean_cell,
     number_cell,
     per_run,
     table,
@@ -29,14 +25,15 @@ from diffattn.lab.report.page.tables import (
 from diffattn.lab.report.page.wording import (
     MISSING,
     count,
+    ends,
     listing,
     number,
     p_value,
     plural,
-    span,
     type_name,
 )
 
+_mean_cell = partial(mean_cell, digits=3, none="one seed")
 METRICS = {
     "loss": "Final validation loss",
     "loss_spike_share": "Loss spikes",
@@ -55,20 +52,15 @@ _UNITS = {
 
 
 def read_stability_study(folder: Path) -> Study:
-    """Read the records of a stability study. All but ``study.json`` may be missing.
-
-    Raises:
-        CheckpointError: A file is damaged or of another schema version.
-    """
-    info = read_info(folder)
-    names = [
-        f"{name}-lr{rate:g}-seed{seed}"
-        for name in info["types"]
-        for rate in info["learning_rates"]
-        for seed in info["seeds"]
-    ]
-    return study_of_runs(
-        info, runs_by_name(folder), names, read_results(folder), missing="nothing is counted"
+    """Read the records of a stability study."""
+    return read_study_of_runs(
+        folder,
+        lambda info, *_: [
+            f"{name}-lr{rate:g}-seed{seed}"
+            for name in info["types"]
+            for rate in info["learning_rates"]
+            for seed in info["seeds"]
+        ],
     )
 
 
@@ -76,75 +68,49 @@ def stability_document(study: Study) -> Document:
     """Assemble the page."""
     info, train, results = study.info, study.info["config"]["train"], study.results
     names = listing(type_name(name) for name in study.types)
-    rates = info["learning_rates"]
+    rates, costs = info["learning_rates"], [cost_table(study)]
     lead = (
         f"Compared: language models that are alike but for their attention ({names}), each "
         f"trained for {count(train.get('num_steps'))} steps of {count(train.get('batch_tokens'))} "
         f"tokens at {plural(len(rates), 'learning rate')} from {min(rates):g} to {max(rates):g}, "
         f"with {plural(len(info['seeds']), 'seed')}."
     )
-    first_runs = [study.runs_of(name)[:1] for name in study.types]
-    one_per_type = replace(study, runs=tuple(run for runs in first_runs for run in runs))
-    sections = [
-        Section("models", "Models", [models_table(one_per_type)]),
-        Section("results", "Results", unfinished("counted")),
-        Section("differences", "Differences", unfinished("compared")),
+    one_per_type = [run for name in study.types for run in study.runs_of(name)[:1]]
+    shown = models_table(replace(study, runs=tuple(one_per_type)))
+    sections = [Section("models", "Models", [shown])]
+    if results is None:
+        return study_document(study, "stability", lead, sections, costs=costs)
+    measures: list[Element] = [
+        Text(_definition(results["definition"])),
+        diverged_table(results, rates),
     ]
-    if results is not None:
-        sections[1:] = [
-            Section(
-                "results",
-                "Results",
-                [
-                    Text(_definition(results["definition"])),
-                    diverged_table(results, rates),
-                    *(
-                        element
-                        for metric in _UNITS
-                        for element in (
-                            over_rates(study, metric, f"chart-{metric}"),
-                            measure_table(results, rates, metric),
-                        )
-                    ),
-                ],
-            ),
-            Section("differences", "Differences", difference_tables(results)),
-        ]
+    for metric in _UNITS:
+        measures.append(over_rates(study, metric, f"chart-{metric}"))
+        measures.append(measure_table(results, rates, metric))
+    sections.append(Section("results", "Results", measures))
+    sections.append(Section("differences", "Differences", difference_tables(results)))
+    verdict = Text(results["verdict"]["sentence"], "verdict")
+    table = summary_table(results)
     return study_document(
-        study,
-        "stability",
-        verdict=[
-            Text(results["verdict"]["sentence"], "verdict")
-            if results
-            else unfinished("compared")[0]
-        ],
-        lead=lead,
-        sections=sections,
-        costs=[cost_table(study)],
-        summary=None if results is None else summary_table(results),
+        study, "stability", lead, sections, verdict=verdict, costs=costs, summary=table
     )
 
 
 def over_rates(study: Study, metric: str, element_id: str) -> Chart:
     """Draw a measure over the learning rate, one line per type, with intervals."""
     assert study.results is not None
-    traces = []
-    for name, entry in study.results["types"].items():
-        points = [(at["learning_rate"], at[metric]) for at in entry["rates"]]
-        trace = line([(rate, summary["mean"]) for rate, summary in points], name, "mean of seeds")
-        trace["mode"] = "lines+markers"
-        trace["hovertemplate"] = [type_name(name), "rate %{x}: %{y:.4f}"]
-        bounds = [(summary["mean"], summary["low"], summary["high"]) for _, summary in points]
-        trace["error_y"] = interval_bars(bounds) | {"thickness": 1, "width": 4}
-        traces.append(trace)
-    ticks = study.info["learning_rates"]
+    types, ticks = study.results["types"], study.info["learning_rates"]
+    traces = [
+        interval_line([(x["learning_rate"], x[metric]) for x in entry["rates"]], name, "rate %{x}")
+        for name, entry in types.items()
+    ]
     axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{rate:g}" for rate in ticks]}
     return Chart(
         element_id=element_id,
         traces=traces,
         look=layout("learning rate", METRICS[metric].lower(), xaxis=axis),
         caption=f"{METRICS[metric]} over the learning rate: mean over seeds and its interval.",
-        runs=names_of([f"{name}-lr…-seed…" for name in study.results["types"]]),
+        runs=names_of([f"{name}-lr…-seed…" for name in types]),
         height=380,
         label=f"{METRICS[metric]} over the learning rate, one line per attention type",
     )
@@ -153,13 +119,7 @@ def over_rates(study: Study, metric: str, element_id: str) -> Chart:
 def measure_table(results: dict[str, Any], rates: list[float], metric: str) -> Table:
     """Tabulate one measure: a row per type, a column per rate, mean and interval."""
     rows = [
-        [
-            type_cell(name),
-            *(
-                number_cell(number(at[metric]["mean"], 3), at["runs"], note=_ends(at[metric]))
-                for at in entry["rates"]
-            ),
-        ]
+        [type_cell(name), *(_mean_cell(at[metric], runs=at["runs"]) for at in entry["rates"])]
         for name, entry in results["types"].items()
     ]
     caption = f"{METRICS[metric]}: {_UNITS[metric]}. Mean over seeds and its interval."
@@ -209,9 +169,11 @@ def _difference_table(
         [
             head_cell(f"{type_name(entry['type'])} − {type_name(entry['baseline'])}"),
             word_cell(METRICS.get(entry["metric"], entry["metric"])),
-            _rates_cell(entry),
-            number_cell(number(entry["mean"], 4, signed=True)),
-            number_cell(_ends(entry, signed=True)),
+            number_cell(f"{entry['learning_rate']:g}")
+            if entry["learning_rate"] is not None
+            else word_cell(", ".join(f"{rate:g}" for rate in entry.get("rates", ())) or MISSING),
+            number_cell(number(entry["mean"], signed=True)),
+            number_cell(ends(entry, 3, signed=True, none="one seed")),
             number_cell(p_value(entry["p_value"])),
             number_cell(p_value(entry["p_holm"])),
             word_cell(entry.get("why", "counted by earlier rules")),
@@ -233,10 +195,7 @@ def summary_table(results: dict[str, Any]) -> Table:
             type_cell(name),
             number_cell(f"{at['learning_rate']:g}"),
             number_cell(f"{sum(at['diverged'])} of {len(at['runs'])}"),
-            *(
-                number_cell(number(at[metric]["mean"], 3), note=_ends(at[metric]))
-                for metric in _UNITS
-            ),
+            *(_mean_cell(at[metric]) for metric in _UNITS),
         ]
         for name, entry in results["types"].items()
         for at in entry["rates"]
@@ -245,18 +204,8 @@ def summary_table(results: dict[str, Any]) -> Table:
     return table("Means over seeds.", headers, rows)
 
 
-def _rates_cell(entry: dict[str, Any]) -> Cell:
-    if entry["learning_rate"] is not None:
-        return number_cell(f"{entry['learning_rate']:g}")
-    return word_cell(", ".join(f"{rate:g}" for rate in entry.get("rates", ())) or MISSING)
-
-
 def _when(step: int | None) -> str:
     return "no better than a guess" if step is None else f"at step {step:,}"
-
-
-def _ends(entry: dict[str, Any], *, signed: bool = False) -> str:
-    return span(entry["low"], entry["high"], 3, signed=signed, none="one seed")
 
 
 def _definition(rule: dict[str, Any]) -> str:

@@ -9,27 +9,19 @@ from diffattn.lab.records.text_results import COPIES
 from diffattn.lab.report.page.committed import TEXT
 from diffattn.lab.report.page.elements import Element, Fold, Text
 from diffattn.lab.report.page.run_tables import cost_table
-from diffattn.lab.report.page.tables import Table, number_cell, table, type_cell, word_cell
-from diffattn.lab.report.page.wording import (
-    count,
-    ends,
-    listing,
-    number,
-    plural,
-    type_name,
+from diffattn.lab.report.page.tables import (
+    Table,
+    mean_cell,
+    number_cell,
+    table,
+    type_cell,
+    word_cell,
 )
+from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
 from diffattn.lab.report.study.charts import difference_bars, loss_chart
 from diffattn.lab.report.study.files import TextStudy
-from diffattn.lab.report.study.summary import (
-    LOSS,
-    Difference,
-    difference,
-    variants_of,
-)
+from diffattn.lab.report.study.summary import LOSS, difference, variants_of
 from diffattn.lab.report.study.tables import difference_cell, loss_cell
-from diffattn.lab.stats.intervals import Interval
-
-_NEW = "first_occurrence"
 
 
 def loss_section(live: TextStudy | None = None) -> list[Element]:
@@ -44,9 +36,9 @@ def loss_section(live: TextStudy | None = None) -> list[Element]:
         return committed_text()
     rows = [
         [
-            type_cell(name, "" if name == BASELINE else variant.summary),
-            loss_cell(variant.best),
-            difference_cell(live, variant, BASELINE),
+            type_cell(name, "" if name == BASELINE else variant["what"]),
+            loss_cell(variant["at"]["best"]),
+            difference_cell(live, name, BASELINE),
         ]
         for name, variant in variants_of(live).items()
     ]
@@ -66,10 +58,10 @@ def sentence_beside_counts(study: TextStudy) -> str:
     results = study.results
     if results is None or study.variants != FEW or not results["verdict"]["informative"]:
         return ""
-    means = {
-        name: variant.best.loss.mean for name, variant in variants_of(study).items() if variant.best
-    }
-    losses = listing(f"{type_name(name)} {number(mean, 2)}" for name, mean in means.items())
+    losses = listing(
+        f"{type_name(name)} {number(variant['at']['best'][LOSS]['mean'], 2)}"
+        for name, variant in variants_of(study).items()
+    )
     counted = number(results["count_models"][COPIES]["loss"], 2)
     steps = count(study.info["config"]["train"]["num_steps"])
     chance = (
@@ -83,7 +75,7 @@ def sentence_beside_counts(study: TextStudy) -> str:
 
 
 def committed_text(
-    trained: Sequence[Difference] = (), config_hash: str | None = None
+    trained: Sequence[dict[str, Any]] = (), config_hash: str | None = None
 ) -> list[Element]:
     """The differences of the committed study on text.
 
@@ -104,34 +96,26 @@ def committed_text(
         f"copied, V2 is {number(-best['new'], 2)} below and the gate {number(-gate['new'], 2)}: "
         "most of V2's lead is copying from the context."
     )
-    shown = [_difference(entry, committed["seeds"]) for entry in committed["differences"]]
-    labels = [f"Here: {type_name(entry.variant)}" for entry in trained]
+    shown = [{"runs": [], "values": []} | entry for entry in committed["differences"]]
+    labels = [f"Here: {type_name(entry['variant'])}" for entry in trained]
     where = "Longer study: " if trained else ""
-    labels += [f"{where}{type_name(entry.variant)}" for entry in shown]
+    labels += [f"{where}{type_name(entry['variant'])}" for entry in shown]
     drawn = [*trained, *shown]
     chart = difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
-    numbers = Fold("The longer study", [_committed_table(committed, shown)])
+    numbers = Fold("The longer study", [_committed_table(committed)])
     elements = [Text(lead), chart, numbers]
     return [element for element in elements if element is not None]
 
 
-def _difference(recorded: dict[str, Any], seeds: int) -> Difference:
-    mean, low, high = (recorded[key] for key in ("mean", "low", "high"))
-    interval = Interval(mean, low, high, 0.95, seeds, str(TEXT))
-    return Difference(recorded["variant"], BASELINE, "best", LOSS, (), (), interval)
-
-
-def _committed_table(committed: dict[str, Any], shown: list[Difference]) -> Table:
+def _committed_table(committed: dict[str, Any]) -> Table:
     rows = [
         [
-            type_cell(entry.variant),
-            number_cell(
-                number(entry.interval.mean, signed=True), note=ends(entry.interval, signed=True)
-            ),
-            number_cell(number(recorded["new"], signed=True)),
-            word_cell(recorded["verdict"]),
+            type_cell(entry["variant"]),
+            mean_cell(entry, signed=True),
+            number_cell(number(entry["new"], signed=True)),
+            word_cell(entry["verdict"]),
         ]
-        for entry, recorded in zip(shown, committed["differences"], strict=True)
+        for entry in committed["differences"]
     ]
     headers = ["Model", "Difference", "On new tokens", "In words"]
     caption = (

@@ -28,12 +28,11 @@ from diffattn.lab.report.study.summary import (
     PART_MEANINGS,
     PARTS,
     RATES,
-    Difference,
     difference,
     differences,
+    role_of,
     rows_of,
     shown_in_charts,
-    variants_of,
 )
 
 _GREYS = ("#b0b0b0", "#808080", "#222222")
@@ -49,19 +48,22 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
     if rows := rows_of(study):
         recorded = (difference(study, row["variant"], row["baseline"], row["at"]) for row in rows)
         shown = [entry for entry in recorded if entry is not None]
-        labels = [f"{type_name(e.variant)} − {type_name(e.baseline)}{_rate(e)}" for e in shown]
+        labels = [
+            f"{type_name(e['variant'])} − {type_name(e['baseline'])}"
+            + ("" if e["at"] == "best" else f", {RATES[e['at']]} rate")
+            for e in shown
+        ]
         return difference_bars(shown, labels, "the model that a row changes", element_id)
-    every = variants_of(study)
+    drawn = [
+        name for name in study.variants if role_of(study, name) in COMPARED or name in SIDE_EFFECTS
+    ]
     shown = [
         entry
         for entry in differences(study)
-        if entry.baseline == BASELINE
-        and entry.at == "best"
-        and entry.variant in every
-        and (every[entry.variant].role in COMPARED or entry.variant in SIDE_EFFECTS)
+        if (entry["baseline"], entry["at"]) == (BASELINE, "best") and entry["variant"] in drawn
     ]
-    shown.sort(key=lambda entry: list(every).index(entry.variant))
-    labels = [type_name(entry.variant) for entry in shown]
+    shown.sort(key=lambda entry: drawn.index(entry["variant"]))
+    labels = [type_name(entry["variant"]) for entry in shown]
     return difference_bars(shown, labels, f"the {type_name(BASELINE)}", element_id)
 
 
@@ -194,36 +196,36 @@ def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Tex
 
 
 def difference_bars(
-    shown: Sequence[Difference], labels: Sequence[str], baseline: str, element_id: str
+    shown: Sequence[dict[str, Any]], labels: Sequence[str], baseline: str, element_id: str
 ) -> Chart | None:
     """Differences one below the other: mean, interval and single pairs."""
     if not shown:
         return None
     traces: list[dict[str, Any]] = []
     for row, (entry, label) in enumerate(zip(shown, labels, strict=True)):
-        interval, color = entry.interval, type_color(entry.variant)
+        color, values = type_color(entry["variant"]), entry["values"]
         bar: dict[str, Any] = {"visible": False}
-        if interval.low is not None and interval.high is not None:
-            bar = interval_bars([(interval.mean, interval.low, interval.high)])
+        if entry["low"] is not None and entry["high"] is not None:
+            bar = interval_bars([(entry["mean"], entry["low"], entry["high"])])
             bar |= {"thickness": 3, "width": 8}
         common = {"type": "scatter", "mode": "markers"}
         open_circle = {"color": color, "size": 8, "symbol": "circle-open", "line": {"width": 1.5}}
         pairs = {
-            "x": list(entry.values),
-            "y": [row] * len(entry.values),
+            "x": values,
+            "y": [row] * len(values),
             "marker": open_circle,
-            "text": [f"{run} − {other}" for run, other in entry.runs],
+            "text": [f"{run} − {other}" for run, other in entry["runs"]],
             "hovertemplate": ["%{text}", "%{x:+.4f}"],
         }
-        words = [label, f"mean {number(interval.mean, signed=True)}", ends(interval, signed=True)]
+        words = [label, f"mean {number(entry['mean'], signed=True)}", ends(entry, signed=True)]
         mean = {
-            "x": [interval.mean],
+            "x": [entry["mean"]],
             "y": [row],
             "marker": {"color": color, "size": 13, "symbol": "diamond"},
             "error_x": bar,
-            "hovertemplate": [word for word in words if word],
+            "hovertemplate": list(filter(None, words)),
         }
-        traces += [common | pairs, common | mean] if len(entry.values) > 1 else [common | mean]
+        traces += [common | pairs, common | mean] if len(values) > 1 else [common | mean]
     ticks = {
         "tickvals": list(range(len(shown))),
         "ticktext": list(labels),
@@ -231,7 +233,7 @@ def difference_bars(
     }
     zero = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
     shapes = [zero | {"line": {"color": "#888", "width": 1.5, "dash": "dash"}}]
-    several = any(len(entry.values) > 1 for entry in shown)
+    several = any(len(entry["values"]) > 1 for entry in shown)
     key = " Diamond and bar: mean and interval. Circles: single pairs." if several else ""
     return Chart(
         element_id=element_id,
@@ -240,18 +242,14 @@ def difference_bars(
             "nats per token; below 0 is better", "", yaxis=ticks, showlegend=False, shapes=shapes
         ),
         caption=f"Validation loss minus that of {baseline}.{key}",
-        runs=names_of((_pair_names(entry) for entry in shown if entry.runs), "Pairs"),
+        runs=names_of((_pair_names(entry["runs"]) for entry in shown if entry["runs"]), "Pairs"),
         height=100 + 34 * len(shown),
         label="Paired differences in validation loss with intervals; the table gives the numbers",
     )
 
 
-def _rate(entry: Difference) -> str:
-    return "" if entry.at == "best" else f", {RATES[entry.at]} rate"
-
-
-def _pair_names(entry: Difference) -> str:
-    return " − ".join(listing(brief_names(side)) for side in zip(*entry.runs, strict=True))
+def _pair_names(runs: Sequence[Sequence[str]]) -> str:
+    return " − ".join(listing(brief_names(side)) for side in zip(*runs, strict=True))
 
 
 def _mean_of(runs: Sequence[str]) -> str:
@@ -283,7 +281,7 @@ def _count_lines(
     study: TextStudy, traces: Sequence[dict[str, Any]], part: str | None
 ) -> list[dict[str, Any]]:
     """A dotted line per count model, as long as the curves beside it."""
-    recorded = (study.results or {}).get("count_models") or {}
+    recorded = study.recorded.get("count_models", {})
     steps = [step for trace in traces for step in trace["x"]]
     made = []
     for color, (name, title) in zip(_GREYS, COUNT_MODELS.items(), strict=True):

@@ -29,25 +29,26 @@ from diffattn.lab.report.page.wording import (
 from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.report.study.summary import (
     COUNT_MODELS,
+    LOSS,
     PARTS,
     RATES,
     baseline_of,
-    bits_per_byte,
     difference,
     differences,
+    groups_of,
     variants_of,
 )
 
 
 def runs_table(study: TextStudy) -> Table:
     """Every run behind the means: its rate, loss and bits per byte."""
-    by_name = {run.name: run for run in study.all_runs}
+    by_name = {run.name: run for run in study.runs}
     rows = []
     for name, variant in variants_of(study).items():
-        for group in filter(None, (variant.best, variant.common)):
-            for run, loss in zip(group.runs, group.losses, strict=True):
-                bits = bits_per_byte(by_name[run]) if run in by_name else None
-                cells = [rate_name(group.learning_rate), number(loss), number(bits)]
+        for group in groups_of(variant):
+            for run, loss in zip(group["runs"], group[LOSS]["values"], strict=True):
+                bits = by_name[run].result("validation_bits_per_byte") if run in by_name else None
+                cells = [rate_name(group["learning_rate"]), number(loss), number(bits)]
                 rows.append([type_cell(name), word_cell(run), *map(number_cell, cells)])
     headers = ["Model", "Run", "Learning rate", "Validation loss", "Bits per byte"]
     return table("Every run that counts.", headers, rows)
@@ -57,11 +58,11 @@ def pairs_table(study: TextStudy) -> Table:
     """Single pairs behind every difference in validation loss."""
     rows = [
         [
-            head_cell(f"{type_name(entry.variant)} − {type_name(entry.baseline)}"),
-            word_cell(RATES[entry.at]),
+            head_cell(f"{type_name(entry['variant'])} − {type_name(entry['baseline'])}"),
+            word_cell(RATES[entry["at"]]),
             per_run(
                 (f"{run} − {other}", number(value, signed=True))
-                for (run, other), value in zip(entry.runs, entry.values, strict=True)
+                for (run, other), value in zip(entry["runs"], entry["values"], strict=True)
             ),
         ]
         for entry in differences(study)
@@ -102,7 +103,7 @@ def rates_table(study: TextStudy) -> Table | None:
 
 def swept_rates(study: TextStudy) -> dict[str, dict[str, Any]]:
     """The recorded sweep of every variant that has one, in the order shown."""
-    recorded = ((study.results or {}).get("rates") or {}).get("variants") or {}
+    recorded = study.recorded.get("rates", {"variants": {}})["variants"]
     return {name: recorded[name] for name in study.variants if recorded.get(name, {}).get("tried")}
 
 
@@ -115,20 +116,20 @@ def parts_table(
     compared with.
     """
     every, rows = variants_of(study), []
-    for name in names:
-        best = every[name].best
-        if best is None or not any(part in best.parts for part in parts):
-            continue
-        cells = [
-            number_cell(number(best.parts[part].mean), best.runs, note=_change(study, name, part))
-            if part in best.parts
-            else number_cell(MISSING)
-            for part in parts
-        ]
-        rows.append([type_cell(name), *cells])
+    for name in (name for name in names if name in every):
+        best = every[name]["at"]["best"]
+        known = best.get("parts", {})
+        if known.keys() & set(parts):
+            cells = [
+                number_cell(number(known[x]["mean"]), best["runs"], note=_change(study, name, x))
+                if x in known
+                else number_cell(MISSING)
+                for x in parts
+            ]
+            rows.append([type_cell(name), *cells])
     if not rows:
         return None
-    counts = (study.results or {}).get("count_models") or {}
+    counts = study.recorded.get("count_models", {})
     for name, title in COUNT_MODELS.items() if parts is PARTS else ():
         if name in counts:
             losses = counts[name].get("parts") or {}
@@ -161,7 +162,7 @@ def phase_table(study: TextStudy) -> Table | None:
 
     A run that did not pass counts as later than the last step.
     """
-    recorded = (study.results or {}).get("phase")
+    recorded = study.recorded.get("phase")
     num_steps = count((study.info["config"].get("train") or {}).get("num_steps"))
 
     def step_name(step: float) -> str:
@@ -169,8 +170,8 @@ def phase_table(study: TextStudy) -> Table | None:
 
     rows = []
     for name, variant in variants_of(study).items():
-        for group in filter(None, (variant.best, variant.common)):
-            steps = sorted(inf if step is None else step for step in group.phase_steps or ())
+        for group in groups_of(variant):
+            steps = sorted(inf if x is None else x for x in group.get("phase_steps", ()))
             if not steps:
                 continue
             passed = sum(step < inf for step in steps)
@@ -181,8 +182,8 @@ def phase_table(study: TextStudy) -> Table | None:
             rows.append(
                 [
                     type_cell(name),
-                    number_cell(rate_name(group.learning_rate)),
-                    *(number_cell(text, group.runs) for text in cells),
+                    number_cell(rate_name(group["learning_rate"])),
+                    *(number_cell(text, group["runs"]) for text in cells),
                 ]
             )
     if not rows or not recorded:
@@ -228,9 +229,9 @@ def _change(study: TextStudy, name: str, part: str) -> str:
         entry = None if other is None else difference(study, name, other, metric=part)
         if entry is None or name == BASELINE:
             continue
-        text, interval = number(entry.interval.mean, signed=True), ends(entry.interval, signed=True)
+        text, interval = number(entry["mean"], signed=True), ends(entry, signed=True)
         text += f" ({interval})" if interval else ""
-        return text if other == BASELINE else f"{text} to {type_name(entry.baseline)}"
+        return text if other == BASELINE else f"{text} to {type_name(entry['baseline'])}"
     return ""
 
 

@@ -19,18 +19,8 @@ from diffattn.lab.report.page.elements import (
 from diffattn.lab.report.page.maps import attention_maps
 from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.tables import (
-    Table,
-    table_markdown,
-)
-from diffattn.lab.report.page.wording import (
-    count,
-    listing,
-    number,
-    one_line,
-    plural,
-    type_name,
-)
+from diffattn.lab.report.page.tables import Table, table_markdown
+from diffattn.lab.report.page.wording import count, listing, number, one_line, plural, type_name
 from diffattn.lab.report.study.beside import committed_text, sentence_beside_counts
 from diffattn.lab.report.study.charts import (
     difference_chart,
@@ -49,12 +39,13 @@ from diffattn.lab.report.study.details import (
     runs_table,
     swept_rates,
 )
-from diffattn.lab.report.study.files import TextStudy
+from diffattn.lab.report.study.files import ROW_KINDS, TextStudy
 from diffattn.lab.report.study.summary import (
     COMPARED,
     PART_MEANINGS,
     PARTS,
     QUARTERS,
+    role_of,
     shown_in_charts,
     training_budget,
     variants_of,
@@ -105,14 +96,14 @@ _METHOD = (
 )
 
 
-def text_document(study: TextStudy, kind: str, claims: Table | None = None) -> Document:
+def text_document(study: TextStudy, claims: Table | None = None) -> Document:
     """Assemble the page.
 
     Args:
         study: Study that the page is of.
-        kind: Its kind in words, for the title.
         claims: What committed records say of the papers' claims.
     """
+    kind = ROW_KINDS.get(study.info.get("kind", "text"), "study")
     sections = [
         Section("results", "Is the loss lower?", _results(study)),
         Section("parts", "Where does the difference lie?", _parts(study)),
@@ -120,11 +111,7 @@ def text_document(study: TextStudy, kind: str, claims: Table | None = None) -> D
         Section("costs", "What does it cost?", _costs(study)),
         Section("committed", "What does the longer study say?", _committed(study)),
         claims_section(claims),
-        Section(
-            "provenance",
-            "Where do the numbers come from?",
-            provenance(replace(study, runs=study.all_runs)),
-        ),
+        Section("provenance", "Where do the numbers come from?", provenance(study)),
     ]
     return Document(
         title=f"Differential attention: {kind} “{study.info.get('scale')}”",
@@ -135,7 +122,7 @@ def text_document(study: TextStudy, kind: str, claims: Table | None = None) -> D
 
 def text_markdown(study: TextStudy) -> str:
     """The verdict and the tables of results in Markdown."""
-    recorded = (study.results or {}).get("verdict") or {}
+    recorded = study.recorded.get("verdict") or {}
     lines = [one_line(recorded["sentence"])] if recorded else []
     if recorded.get("details"):
         lines.append("\n".join(f"- {one_line(detail)}" for detail in recorded["details"]))
@@ -151,7 +138,7 @@ def text_markdown(study: TextStudy) -> str:
 
 def _lead(study: TextStudy) -> list[Element]:
     """The first screen: one sentence, one figure, one table."""
-    recorded = (study.results or {}).get("verdict")
+    recorded = study.recorded.get("verdict")
     if not recorded:
         sentence = Text("There is no verdict yet: the study has not finished.", "verdict")
     else:
@@ -167,7 +154,7 @@ def _lead(study: TextStudy) -> list[Element]:
 
 
 def _results(study: TextStudy) -> list[Element]:
-    recorded = (study.results or {}).get("verdict") or {}
+    recorded = study.recorded.get("verdict") or {}
     controls = [
         endpoints_table(study),
         *other_tables(study),
@@ -197,7 +184,7 @@ def _rates(study: TextStudy) -> list[Element]:
     swept = swept_rates(study)
     if not swept:
         return []
-    recorded = (study.results or {})["rates"]
+    recorded = study.recorded["rates"]
     where = []
     if recorded.get("sweep_seed") is not None:
         where.append(f"seed {recorded['sweep_seed']}")
@@ -244,7 +231,7 @@ def _parts(study: TextStudy) -> list[Element]:
 
 
 def _maps(study: TextStudy) -> list[Element]:
-    types = [name for name, variant in variants_of(study).items() if variant.role == "type"]
+    types = [name for name in study.variants if role_of(study, name) == "type"]
     lambdas = [lambda_chart(study, name, f"chart-lambda-{name}") for name in types]
     details = _present(Pair(lambdas) if lambdas else None, lambda_table(study))
     summaries = {type_name(name): _TYPE_SUMMARIES[name] for name in study.variants if name in TYPES}
@@ -279,9 +266,10 @@ def _present(*elements: Element | None) -> list[Element]:
 
 def _comparison(study: TextStudy) -> str:
     """What was compared, on what, and with how many seeds."""
-    info, every = study.info, variants_of(study)
-    names = listing(type_name(name) for name, v in every.items() if v.role in COMPARED)
-    others = sum(variant.role not in COMPARED for variant in every.values())
+    info = study.info
+    compared = [name for name in study.variants if role_of(study, name) in COMPARED]
+    names = listing(map(type_name, compared))
+    others = len(study.variants) - len(compared)
     beside = f"; beside them {plural(others, 'other model')}" if others else ""
     size = info["config"].get("model") or {}
     shared = ", ".join(
@@ -290,8 +278,8 @@ def _comparison(study: TextStudy) -> str:
         if key in size
     )
     match = _MATCHES.get(str(info.get("match", "params")), str(info.get("match")))
-    fewer = {len(variant.best.runs) for variant in every.values() if variant.best}
-    fewer = {number for number in fewer if number < len(info["seeds"])}
+    numbers = {len(variant["at"]["best"]["runs"]) for variant in variants_of(study).values()}
+    fewer = {number for number in numbers if number < len(info["seeds"])}
     some = f" ({listing(sorted(fewer))} where a table says so)" if fewer else ""
     return (
         f"Compared: language models that are alike but for their attention ({names}{beside}). Each "

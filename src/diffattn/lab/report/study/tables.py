@@ -9,6 +9,7 @@ from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.tables import (
     Cell,
     Table,
+    mean_cell,
     number_cell,
     run_cell,
     table,
@@ -19,33 +20,30 @@ from diffattn.lab.report.page.wording import (
     MISSING,
     brief_names,
     count,
-    ends,
     listing,
     number,
     p_value,
     plural,
     rate_name,
     ratio,
-    span,
     type_name,
 )
 from diffattn.lab.report.paper import table_6
 from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.report.study.summary import (
     COMPARED,
+    LOSS,
     NOT_COMPARED,
     RATES,
-    Group,
-    Variant,
     at_equal_time,
     baseline_of,
     difference,
+    groups_of,
     in_words,
     rows_of,
     train_losses,
     variants_of,
 )
-from diffattn.lab.stats.intervals import Interval
 from diffattn.lab.stats.paired import paired_difference
 
 _CAPTIONS = {
@@ -59,21 +57,22 @@ _MATCHED_BY = {"": "parameters", "_heads": "heads", "_flops": "training FLOPs"}
 def results_table(study: TextStudy, at: str = "best") -> Table | None:
     """The baseline and the types at one learning rate; ``None`` before the study has finished."""
     every = variants_of(study)
-    shown = [variant for variant in every.values() if variant.role in COMPARED]
-    if study.results is None or (at == "common" and all(v.common is None for v in shown)):
+    shown = {name: variant for name, variant in every.items() if variant["role"] in COMPARED}
+    if not every or (at == "common" and all(at not in v["at"] for v in shown.values())):
         return None
     floors = [FLOOR] if FLOOR in every else []
     rows = []
-    for variant in shown:
-        row = [type_cell(variant.name), size_cell(variant, every), loss_cell(variant.group(at))]
-        row += [difference_cell(study, variant, other, at) for other in (BASELINE, *floors)]
-        rows.append([*row, _train_cell(study, variant)] if at == "best" else row)
+    for name, variant in shown.items():
+        group = variant["at"].get(at, variant["at"]["best"])
+        row = [type_cell(name), size_cell(study, name), loss_cell(group)]
+        row += [difference_cell(study, name, other, at) for other in (BASELINE, *floors)]
+        rows.append([*row, _train_cell(study, name)] if at == "best" else row)
     headers = ["Model", "Parameters, FLOPs per token", "Loss", "Minus Transformer"]
     headers += ["Minus no attention"] * len(floors)
     headers += ["Training loss, minus Transformer"] if at == "best" else []
     rate = "" if at == "best" else " All models at the Transformer's learning rate."
     caption = (
-        f"Validation loss in nats per token, mean over {_seeds(shown)}. Lower is better."
+        f"Validation loss in nats per token, mean over {_seeds(shown.values())}. Lower is better."
         f"{_interval_words(study)}{rate}"
     )
     return table(caption, headers, rows)
@@ -82,10 +81,13 @@ def results_table(study: TextStudy, at: str = "best") -> Table | None:
 def other_tables(study: TextStudy) -> list[Table]:
     """Controls, ablations and other matches, each against the model it stands beside."""
     tested = {row["variant"] for row in rows_of(study)}
-    others = [v for v in variants_of(study).values() if v.best and v.name not in tested]
-    roles = dict.fromkeys((*_CAPTIONS, *(variant.role for variant in others)))
-    groups = {role: [v for v in others if v.role == role] for role in roles if role not in COMPARED}
-    return [_role_table(study, role, shown) for role, shown in groups.items() if shown]
+    others = {name: v["role"] for name, v in variants_of(study).items() if name not in tested}
+    tables = []
+    for role in dict.fromkeys((*_CAPTIONS, *others.values())):
+        names = [name for name, other in others.items() if other == role]
+        if names and role not in COMPARED:
+            tables.append(_role_table(study, role, names))
+    return tables
 
 
 def rows_table(study: TextStudy) -> Table | None:
@@ -93,26 +95,25 @@ def rows_table(study: TextStudy) -> Table | None:
     rows = rows_of(study)
     if not rows:
         return None
-    every = variants_of(study)
-    diverged = (study.results or {}).get("diverged") or {}
+    every, diverged = variants_of(study), study.recorded.get("diverged", {})
     printed = study.info.get("kind") == "ablations"
     cells = []
     for row in rows:
-        variant = every.get(row["variant"]) or Variant(row["variant"], "ablation")
-        baseline, at = row["baseline"], row["at"]
-        entry = difference(study, variant.name, baseline, at)
-        reason = explain_divergence(diverged, variant.name, baseline)
+        name, baseline, at = row["variant"], row["baseline"], row["at"]
+        variant = every.get(name, {"at": {}})
+        entry = difference(study, name, baseline, at)
+        reason = explain_divergence(diverged, name, baseline)
         words = in_words(study, entry) if entry else f"{NOT_COMPARED}: {reason}" if reason else ""
         rate = "" if at == "best" else f", {RATES[at]} rate"
         cells.append(
             [
-                type_cell(variant.name, variant.summary),
-                size_cell(variant, every),
-                _attention_cell(variant, every.get("diff")),
-                loss_cell(variant.group(at)),
+                type_cell(name, variant.get("what", "")),
+                size_cell(study, name),
+                _attention_cell(study, name),
+                loss_cell(variant["at"].get(at, variant["at"].get("best"))),
                 word_cell(f"{type_name(baseline)}{rate}"),
-                difference_cell(study, variant, baseline, at),
-                *([number_cell(_printed(variant.name, baseline))] if printed else []),
+                difference_cell(study, name, baseline, at),
+                *([number_cell(_printed(name, baseline))] if printed else []),
                 word_cell(words or MISSING),
             ]
         )
@@ -130,7 +131,7 @@ def rows_table(study: TextStudy) -> Table | None:
 
 def endpoints_table(study: TextStudy) -> Table | None:
     """The tests of the types by loss and by tokens; ``None`` if there are none."""
-    results = study.results or {}
+    results = study.recorded
     if not results.get("endpoints"):
         return None
     leads = {entry["variant"]: entry for entry in results.get("adjusted_leads", ())}
@@ -142,10 +143,12 @@ def endpoints_table(study: TextStudy) -> Table | None:
         rows.append(
             [
                 type_cell(name),
-                *_test_cells(tests.get("loss"), signed=True),
-                *_test_cells(tests.get("tokens"), factor=100),
-                _estimate_cell(_recorded(at_equal_time(study, name)), signed=True),
-                _estimate_cell(leads.get(name), signed=True),
+                mean_cell(tests.get("loss"), 3, signed=True),
+                _p_cell(tests.get("loss")),
+                mean_cell(_in_percent(tests.get("tokens")), 0),
+                _p_cell(tests.get("tokens")),
+                mean_cell(at_equal_time(study, name), 3, signed=True),
+                mean_cell(leads.get(name), 3, signed=True),
             ]
         )
     headers = ["Model", "Loss", "p", "Tokens to the Transformer's loss, %", "p"]
@@ -163,32 +166,31 @@ def endpoints_table(study: TextStudy) -> Table | None:
 def matching_table(study: TextStudy) -> Table | None:
     """Every type matched by parameters, heads and FLOPs; ``None`` if there is one way only."""
     every = variants_of(study)
-    types = [name for name, variant in every.items() if variant.role == "type"]
+    types = [name for name, variant in every.items() if variant["role"] == "type"]
     pairs = [
-        (name, way, every[name + ending])
+        (name, way, name + ending)
         for name in types
         for ending, way in _MATCHED_BY.items()
-        if name + ending in every and every[name + ending].best
+        if name + ending in every
     ]
     if len(pairs) <= len(types):
         return None
     rows = []
     for name, way, matched in pairs:
-        runs = study.runs_of(matched.name)
+        runs, group = study.runs_of(matched), every[matched]["at"]["best"]
         shape = runs[0].record.config["model"] if runs else {}
-        other = BASELINE if difference(study, matched.name, BASELINE) else None
-        other = other or baseline_of(study, matched.name)
+        other = BASELINE if difference(study, matched, BASELINE) else baseline_of(study, matched)
         rows.append(
             [
                 type_cell(name),
                 word_cell(way),
                 *(number_cell(count(shape.get(key))) for key in ("num_heads", "head_dim")),
                 number_cell(count(shape.get("intermediate_size"))),
-                size_cell(matched, every),
-                loss_cell(matched.best),
+                size_cell(study, matched),
+                loss_cell(group),
                 word_cell(type_name(other) if other else MISSING),
                 difference_cell(study, matched, other),
-                run_cell(brief_names(matched.best.runs if matched.best else ())),
+                run_cell(brief_names(group["runs"])),
             ]
         )
     headers = ["Model", "Equal", "Heads", "Head width", "FFN width", "Parameters, FLOPs per token"]
@@ -200,36 +202,29 @@ def matching_table(study: TextStudy) -> Table | None:
     return table(caption, headers, rows)
 
 
-def size_cell(variant: Variant, every: dict[str, Variant]) -> Cell:
+def size_cell(study: TextStudy, name: str) -> Cell:
     """Parameters, and below them FLOPs per token as a factor of the baseline's."""
-    base = every.get(BASELINE)
-    flops = ratio(variant.train_flops_per_token, base.train_flops_per_token if base else None)
-    return number_cell(count(variant.parameters), note=flops)
+    every, key = variants_of(study), "train_flops_per_token"
+    here, base = (every.get(side, {}) for side in (name, BASELINE))
+    return number_cell(count(here.get("parameters")), note=ratio(here.get(key), base.get(key)))
 
 
-def loss_cell(group: Group | None) -> Cell:
+def loss_cell(group: dict[str, Any] | None) -> Cell:
     """A mean loss with its interval."""
-    if group is None:
-        return number_cell(MISSING)
-    return number_cell(number(group.loss.mean), group.runs, note=ends(group.loss))
+    return number_cell(MISSING) if group is None else mean_cell(group[LOSS], runs=group["runs"])
 
 
-def difference_cell(
-    study: TextStudy, variant: Variant, other: str | None, at: str = "best"
-) -> Cell:
+def difference_cell(study: TextStudy, name: str, other: str | None, at: str = "best") -> Cell:
     """A mean difference with its interval."""
-    entry = None if other is None else difference(study, variant.name, other, at)
-    if entry is None:
-        return number_cell(MISSING)
-    names = [run for pair in entry.runs for run in pair]
-    text = number(entry.interval.mean, signed=True)
-    return number_cell(text, names, note=ends(entry.interval, signed=True))
+    entry = None if other is None else difference(study, name, other, at)
+    names = [run for pair in entry["runs"] for run in pair] if entry else []
+    return mean_cell(entry, runs=names, signed=True)
 
 
 def level_of(study: TextStudy) -> str:
     """Coverage of the intervals, e.g. ``"95 %"``; empty if there are none."""
-    groups = [v.group(at) for v in variants_of(study).values() for at in RATES]
-    levels = {group.loss.level for group in groups if group and group.loss.low is not None}
+    losses = [group[LOSS] for v in variants_of(study).values() for group in groups_of(v)]
+    levels = {loss["level"] for loss in losses if loss["low"] is not None}
     return listing(f"{100 * level:g} %" for level in sorted(levels))
 
 
@@ -238,31 +233,29 @@ def _interval_words(study: TextStudy) -> str:
     return f" Below each mean stands its {level} interval, which is not adjusted." if level else ""
 
 
-def _seeds(shown: Iterable[Variant]) -> str:
-    sizes = {len(variant.best.runs) for variant in shown if variant.best is not None}
+def _seeds(shown: Iterable[dict[str, Any]]) -> str:
+    sizes = {len(variant["at"]["best"]["runs"]) for variant in shown}
     if len(sizes) == 1:
         return plural(sizes.pop(), "seed")
     return f"{min(sizes)} to {max(sizes)} seeds" if sizes else "seeds"
 
 
-def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
-    every, rates = variants_of(study), list(RATES)
-    if all(variant.common is None for variant in shown):
-        rates = ["best"]
+def _role_table(study: TextStudy, role: str, names: Sequence[str]) -> Table:
+    every = variants_of(study)
+    rates = [at for at in RATES if any(at in every[name]["at"] for name in names)]
     rows = []
-    for variant in shown:
-        baseline = baseline_of(study, variant.name)
-        entry = None if baseline is None else difference(study, variant.name, baseline)
-        words = in_words(study, entry) if entry else "no finished pair"
+    for name in names:
+        best, baseline = every[name]["at"]["best"], baseline_of(study, name)
+        entry = None if baseline is None else difference(study, name, baseline)
         rows.append(
             [
-                type_cell(variant.name, variant.summary),
-                size_cell(variant, every),
-                number_cell(rate_name(variant.best.learning_rate if variant.best else None)),
-                loss_cell(variant.best),
+                type_cell(name, every[name].get("what", "")),
+                size_cell(study, name),
+                number_cell(rate_name(best["learning_rate"])),
+                loss_cell(best),
                 word_cell(type_name(baseline) if baseline else MISSING),
-                *(difference_cell(study, variant, baseline, at) for at in rates),
-                word_cell(words),
+                *(difference_cell(study, name, baseline, at) for at in rates),
+                word_cell(in_words(study, entry) if entry else "no finished pair"),
             ]
         )
     headers = ["Model", "Parameters, FLOPs per token", "Rate", "Loss", "Compared with"]
@@ -270,36 +263,23 @@ def _role_table(study: TextStudy, role: str, shown: Sequence[Variant]) -> Table:
     return table(_CAPTIONS.get(role, f"{role.capitalize()}."), [*headers, "In words"], rows)
 
 
-def _train_cell(study: TextStudy, variant: Variant) -> Cell:
-    losses, others = (train_losses(study, name) for name in (variant.name, BASELINE))
-    if variant.name == BASELINE or not losses or len(losses) != len(others):
+def _train_cell(study: TextStudy, name: str) -> Cell:
+    losses, others = (train_losses(study, side) for side in (name, BASELINE))
+    if name == BASELINE or not losses or len(losses) != len(others):
         return number_cell(MISSING)
-    interval = paired_difference(losses, others)
-    text = number(interval.mean, signed=True)
-    return number_cell(text, note=ends(interval, signed=True))
+    return mean_cell(paired_difference(losses, others).recorded(), signed=True)
 
 
-def _recorded(interval: Interval | None) -> dict[str, Any] | None:
-    return None if interval is None else interval.recorded()
+def _p_cell(test: dict[str, Any] | None) -> Cell:
+    return number_cell(MISSING if test is None else p_value(test["p_holm"]))
 
 
-def _test_cells(
-    entry: dict[str, Any] | None, factor: float = 1, *, signed: bool = False
-) -> list[Cell]:
-    p = MISSING if entry is None else p_value(entry["p_holm"])
-    return [_estimate_cell(entry, factor, signed=signed), number_cell(p)]
-
-
-def _estimate_cell(
-    entry: dict[str, Any] | None, factor: float = 1, *, signed: bool = False
-) -> Cell:
-    """A mean with its interval below."""
+def _in_percent(entry: dict[str, Any] | None) -> dict[str, Any] | None:
     if entry is None:
-        return number_cell(MISSING)
-    digits = 0 if factor == 100 else 3
-    low, high = (None if entry[end] is None else factor * entry[end] for end in ("low", "high"))
-    note = "" if low is None or high is None else span(low, high, digits, signed=signed)
-    return number_cell(number(factor * entry["mean"], digits, signed=signed), note=note)
+        return None
+    return {
+        key: None if entry[key] is None else 100 * entry[key] for key in ("mean", "low", "high")
+    }
 
 
 def _printed(variant: str, baseline: str) -> str:
@@ -309,10 +289,11 @@ def _printed(variant: str, baseline: str) -> str:
     return number(losses[variant] - losses[baseline] if known else None, 3, signed=True)
 
 
-def _attention_cell(variant: Variant, v1: Variant | None) -> Cell:
+def _attention_cell(study: TextStudy, name: str) -> Cell:
     """Attention's parameters beside those of DIFF V1, and whether Shared DIFF has more."""
-    here, there = variant.attention_parameters, v1.attention_parameters if v1 else None
+    every = variants_of(study)
+    here, there = (every.get(side, {}).get("attention_parameters") for side in (name, "diff"))
     note = f"{ratio(here, there)} V1's"
-    if variant.name.startswith("shared_diff") and here is not None and there is not None:
+    if name.startswith("shared_diff") and here is not None and there is not None:
         note += ": above break-even" if here > there else ""
     return number_cell(count(here), note=note)
