@@ -69,7 +69,7 @@ def study():
 
 def estimate(interval, factor=1):
     """As pages print it: loss in nats, or a share in percent."""
-    ends = (interval.mean, interval.low, interval.high)
+    ends = (interval[key] for key in ("mean", "low", "high"))
     mean, low, high = (f"{factor * x:.0f}" if factor > 1 else signed(x) for x in ends)
     return f"{mean}{' %' if factor > 1 else ''} ({low} to {high})"
 
@@ -86,13 +86,13 @@ def test_the_endpoints(page, name, study):
         if entry["variant"] == name
     }
     printed = [
-        estimate(mean_interval(tests["loss"]["values"])),
-        estimate(mean_interval(tests["tokens"]["values"]), 100),
+        estimate(mean_interval(tests["loss"]["values"]).recorded()),
+        estimate(mean_interval(tests["tokens"]["values"]).recorded(), 100),
         estimate(at_equal_time(study, name)),
     ]
     if page.endswith("results.md"):
         losses = (train_losses(study, side) for side in (name, "softmax"))
-        printed.append(estimate(paired_difference(*losses)))
+        printed.append(estimate(paired_difference(*losses).recorded()))
     for value in printed:
         # A row of the claims leaves Shared DIFF's time out.
         assert value in text or (page.endswith("claims.md") and name == "shared_diff")
