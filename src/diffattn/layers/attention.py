@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from diffattn.errors import ConfigError
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.saved_names import present_name
-from diffattn.ops.inputs.rotary import apply_rotary
+from diffattn.ops.layer_parts import rotate_both
 
 
 class AttentionLayer(nn.Module):
@@ -154,6 +154,6 @@ class AttentionLayer(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         v = self.v_proj(x).unflatten(-1, (-1, self.value_dim))
         if position_embeddings is not None:
-            q, k = apply_rotary(q, *position_embeddings), apply_rotary(k, *position_embeddings)
+            q, k = rotate_both(q, k, *position_embeddings)
         out = (attend or self.operator)(q, k, v, *self.lambdas(x))  # [B, T, H, Dv]
         return self.o_proj(self.head_norm(out).flatten(2))

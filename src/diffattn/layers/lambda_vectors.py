@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.ops.layer_parts import lambda_of_vectors
 
 LAMBDA_NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 LAMBDA_STD = 0.1  # of the vectors at the start
@@ -46,9 +46,8 @@ class LambdaVectors(nn.Module):
 
     def forward(self, lambda_init: float) -> Tensor:
         """λ, scalar ``[]``, float32 also under autocast."""
-        return diff_lambda(
-            self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2, lambda_init
-        )
+        vectors = self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2
+        return lambda_of_vectors(*vectors, lambda_init=lambda_init)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "LambdaVectors":
         """As ``nn.Module``, but a conversion to 16 bits only moves, and ends float64."""

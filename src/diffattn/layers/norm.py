@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
-from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.layer_parts import normalise_heads
 
 
 class HeadNorm(nn.Module):
@@ -38,7 +38,7 @@ class HeadNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[B, T, H, Dv]`` to the same shape and dtype; computed in float32."""
-        return head_norm(x, self.weight, eps=self.eps, factor=self.factor)
+        return normalise_heads(x, self.weight, self.eps, self.factor)
 
     def extra_repr(self) -> str:
         """Shown by ``print(model)``."""

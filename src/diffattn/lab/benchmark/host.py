@@ -22,6 +22,7 @@ from diffattn.errors import BackendError
 from diffattn.files.io import write_text
 from diffattn.lab.benchmark.session import describe_run
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops import layer_parts
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs import backends, kernel_support, validation
@@ -115,6 +116,7 @@ def no_device() -> Iterator[None]:
     try:
         with (
             patch.object(backends, "describe", as_on_a_gpu),
+            patch.object(layer_parts, "kernels_run_on", lambda device: True),
             patch.object(validation, "_look", lambda *arguments: None),
             patch.object(configs, "device_row", lambda device: 90),
             patch.object(launch, "num_multiprocessors", lambda device: number),

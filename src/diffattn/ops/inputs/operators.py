@@ -87,7 +87,7 @@ def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
 
 def run(op: Any, inference: Any, *call: Any) -> Tensor:
     """The first result of ``op``, which keeps what gradients need, or of ``inference``."""
-    plain, wanted = _is_plain(*call), torch.is_grad_enabled()
+    plain, wanted = is_plain(*call), torch.is_grad_enabled()
     if wanted and any(isinstance(x, Tensor) and x.requires_grad for x in call):
         result: Tensor = op.function.apply(*call) if plain else op(*call)[0]
     else:
@@ -98,11 +98,11 @@ def run(op: Any, inference: Any, *call: Any) -> Tensor:
 def run_backward(ctx: Any, op: Any, grad: Tensor, *saved: Any) -> Any:
     """The gradients that ``op`` computes, which may be differentiated again."""
     unknown = () if getattr(ctx, "keeps_plain", False) else saved
-    last = not torch.is_grad_enabled() and _is_plain(grad, *unknown)
+    last = not torch.is_grad_enabled() and is_plain(grad, *unknown)
     return (op.direct if last else op)(grad, *saved)
 
 
-def _is_plain(*call: Any) -> bool:
+def is_plain(*call: Any) -> bool:
     """Whether a call may pass PyTorch's dispatcher by: nothing looks at operators or traces them,
     and no tensor is of a class of its own or without values."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():

@@ -74,6 +74,17 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Raises:
         ShapeError: The tables do not fit ``x``, or one of the three is no floating tensor.
     """
+    check_tables(x, cos, sin)
+    lead = cos.shape[:-2] or (1,)
+    heads = (1,) * (x.ndim - 3)
+    cos = cos.reshape(*lead, cos.shape[-2], *heads, cos.shape[-1])
+    sin = sin.reshape(cos.shape)
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+def check_tables(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Raise :class:`ShapeError` as :func:`apply_rotary` does."""
     for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         validate_tensor("apply_rotary", name, tensor)
         validate_dtype("apply_rotary", name, tensor)
@@ -91,8 +102,3 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
             f"apply_rotary: cos and sin must be [T, D] or [B or 1, T, D] with B = {batch}, "
             f"T = {num_tokens} and D = {head_dim}, got {list(cos.shape)} and {list(sin.shape)}."
         )
-    heads = (1,) * (x.ndim - 3)
-    cos = cos.reshape(*lead, cos.shape[-2], *heads, cos.shape[-1])
-    sin = sin.reshape(cos.shape)
-    first, second = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)

@@ -1,0 +1,163 @@
+"""What a layer does around its operator: one kernel each where a GPU has them, else the formulas.
+
+The formulas are those of :mod:`diffattn.ops.inputs`. They also serve compiled and transformed code,
+float64, and derivatives of derivatives.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffattn.ops.inputs import kernel_support, lambda_param
+from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs.operators import is_plain
+from diffattn.ops.inputs.rotary import apply_rotary, check_tables
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def rotate_both(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys by :func:`diffattn.ops.inputs.rotary.apply_rotary`, in one kernel.
+
+    Args:
+        q: ``[B, T, ..., D]``.
+        k: ``[B, T, ..., D]``, dtype of ``q``.
+        cos: ``[T, D]`` or ``[B or 1, T, D]``.
+        sin: Like ``cos``.
+
+    Raises:
+        ShapeError: The tables do not fit ``q`` or ``k``.
+    """
+    tables_learn = cos.requires_grad or sin.requires_grad
+    if tables_learn or q.dtype != k.dtype or not _by_kernel(q, k, cos, sin):
+        return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)
+    for x in (q, k):
+        check_tables(x, cos, sin)
+    rotated: tuple[Tensor, Tensor] = _Rotation.apply(q, k, cos, sin, False)
+    return rotated
+
+
+def normalise_heads(x: Tensor, weight: Tensor | None, eps: float, factor: float) -> Tensor:
+    """:func:`diffattn.ops.inputs.head_norm.head_norm`, in one kernel.
+
+    Source: arXiv:2410.05258v2, Eq. (3).
+    """
+    tensors = (x,) if weight is None else (x, weight)
+    if tensors[-1].shape not in (x.shape, x.shape[-1:]) or not _by_kernel(*tensors):
+        return head_norm(x, weight, eps=eps, factor=factor)
+    normed: Tensor = _HeadNorm.apply(x, weight, eps, factor)
+    return normed
+
+
+def lambda_of_vectors(
+    lambda_q1: Tensor, lambda_k1: Tensor, lambda_q2: Tensor, lambda_k2: Tensor, lambda_init: float
+) -> Tensor:
+    """:func:`diffattn.ops.inputs.lambda_param.diff_lambda` of four vectors, in one kernel.
+
+    Source: arXiv:2410.05258v2, Eq. (2).
+    """
+    vectors = lambda_q1, lambda_k1, lambda_q2, lambda_k2
+    fits = all(x.dtype == torch.float32 and x.shape == vectors[0].shape for x in vectors)
+    if not (fits and _by_kernel(*vectors)):
+        return lambda_param.diff_lambda(*vectors, lambda_init=lambda_init)
+    lam: Tensor = _Lambda.apply(lambda_init, *vectors)
+    return lam
+
+
+def kernels_run_on(device: torch.device) -> bool:
+    """Whether ``auto`` chooses kernels on a device, by the rule of the operator."""
+    capability = kernel_support.compute_capability(device)
+    if capability is None or kernel_support.available() is not None:
+        return False
+    is_able = capability >= kernel_support.LEAST_CAPABILITY
+    return is_able and kernel_support.takes_kernels(capability)
+
+
+def _by_kernel(*tensors: Tensor) -> bool:
+    first = tensors[0]
+    if torch.compiler.is_compiling() or not kernels_run_on(first.device) or not is_plain(*tensors):
+        return False
+    return all(x.dtype in _DTYPES and x.device == first.device and x.numel() for x in tensors)
+
+
+class _Rotation(torch.autograd.Function):
+    """Linear in queries and keys: its gradient is the transposed rotation, of any order."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, transposed: bool) -> Any:
+        from diffattn.ops.triton import layer_parts
+
+        ctx.save_for_backward(cos, sin)
+        ctx.transposed = transposed
+        with torch.cuda.device_of(q):
+            return layer_parts.rotate(q, k, cos, sin, transposed=transposed)
+
+    @staticmethod
+    def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor) -> Any:
+        cos, sin = ctx.saved_tensors
+        if is_plain(grad_q, grad_k):
+            turned = _Rotation.apply(grad_q, grad_k, cos, sin, not ctx.transposed)
+        else:
+            back = sin if ctx.transposed else -sin.roll(sin.shape[-1] // 2, dims=-1)
+            turned = (apply_rotary(grad, cos, back) for grad in (grad_q, grad_k))
+        return *turned, None, None, None
+
+
+class _HeadNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, factor: float) -> Tensor:
+        from diffattn.ops.triton import layer_parts
+
+        ctx.save_for_backward(x, weight)
+        ctx.numbers = eps, factor
+        with torch.cuda.device_of(x):
+            return layer_parts.head_norm(x, weight, eps, factor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        from diffattn.ops.triton import layer_parts
+
+        x, weight = ctx.saved_tensors
+        eps, factor = ctx.numbers
+        if torch.is_grad_enabled() or not is_plain(grad):
+            formula = partial(head_norm, eps=eps, factor=factor)
+            return *_differentiate(formula, (x, weight), grad), None, None
+        with torch.cuda.device_of(x):
+            return *layer_parts.head_norm_backward(grad, x, weight, eps, factor), None, None
+
+
+class _Lambda(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, lambda_init: float, *vectors: Tensor) -> Tensor:
+        from diffattn.ops.triton import layer_parts
+
+        ctx.save_for_backward(*vectors)
+        with torch.cuda.device_of(vectors[0]):
+            return layer_parts.diff_lambda(vectors, lambda_init)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        from diffattn.ops.triton import layer_parts
+
+        vectors = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_plain(grad):
+            formula = partial(lambda_param.diff_lambda, lambda_init=0.0)
+            return None, *_differentiate(formula, vectors, grad)
+        with torch.cuda.device_of(grad):
+            return None, *layer_parts.diff_lambda_backward(grad, vectors)
+
+
+def _differentiate(
+    formula: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], grad: Tensor
+) -> list[Tensor | None]:
+    """Gradients of a formula that can be differentiated again; ``None`` where none is asked for."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        views = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]
+        wanted = [x for x in views if x is not None and x.requires_grad]
+        results = torch.autograd.grad(formula(*views), wanted, grad, create_graph=again)
+    gradients = iter(results)
+    return [next(gradients) if x is not None and x.requires_grad else None for x in views]

@@ -1,0 +1,80 @@
+"""Run by test_layer_launches.py without Triton's interpreter: launches of one attention layer.
+
+Every operator counts that would start a kernel on a GPU, thus no view and no new memory. Triton's
+kernels count by their names. PyTorch's attention counts once in each direction.
+"""
+
+import json
+from collections import Counter
+from unittest.mock import patch
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from diffattn.lab.benchmark.host import no_device
+from diffattn.layers.diff_attention import DiffAttention
+from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.shared_diff_attention import SharedDiffAttention
+from diffattn.layers.softmax_attention import SoftmaxAttention
+from diffattn.ops import layer_parts
+from diffattn.ops.inputs import operators
+from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.triton import backward, forward
+from diffattn.ops.triton import layer_parts as kernels
+
+NO_LAUNCH = {"detach", "empty", "empty_like", "new_empty", "_unsafe_view"}
+ATTENTION = ("_diff_attention", "_scaled_dot_product")
+LAYERS = {
+    "softmax": lambda: SoftmaxAttention(256, 4, 64),
+    "diff": lambda: DiffAttention(256, 2, 64),
+    "diff_v2": lambda: DiffAttentionV2(256, 4, 64),
+    "shared_diff": lambda: SharedDiffAttention(256, 2, 64, shared_rank=16),
+}
+counts = Counter()
+
+
+class CountLaunches(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function._schema.name.removeprefix("aten::")
+        returns = function._schema.returns
+        is_view = any(x.alias_info and not x.alias_info.is_write for x in returns)
+        if not is_view and name not in NO_LAUNCH:
+            counts[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def note(kernel, *arguments, **constants):
+    counts[kernel.__name__] += 1
+
+
+def launches_of(run):
+    """The result of ``run``, and its launches: of attention, and of everything else."""
+    counts.clear()
+    with CountLaunches():
+        result = run()
+    attention = sum(n for name, n in counts.items() if name.startswith(ATTENTION))
+    return result, [attention, counts.total() - attention]
+
+
+def count(make, dtype=torch.bfloat16):
+    layer = make().to(dtype)
+    x = torch.zeros(1, 128, 256, dtype=dtype, requires_grad=True)
+    tables = [y.to(dtype) for y in rotary_embedding(torch.arange(128), 64)]
+    y, ahead = launches_of(lambda: layer(x, tables))
+    inputs, grad = [x, *layer.parameters()], torch.ones_like(y)
+    _, back = launches_of(lambda: torch.autograd.grad(y, inputs, grad))
+    return ahead + back
+
+
+def count_all():
+    return {name: count(make) for name, make in LAYERS.items()}
+
+
+with no_device():
+    for module in (forward, backward, kernels):
+        module.run_kernel = note
+    for module in (operators, layer_parts):
+        module.is_plain = lambda *tensors: True  # though the counter looks on
+    with patch.object(layer_parts, "kernels_run_on", lambda device: False):
+        print(json.dumps(count_all()))
+    print(json.dumps(count_all()))
