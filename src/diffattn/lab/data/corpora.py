@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,70 +128,40 @@ def _topics(path: Path) -> dict[str, str]:
     return texts
 
 
-def text_files(
-    paths: Sequence[Path],
-    *,
-    text_field: str = "text",
-    on_read: files.OnRead = lambda size: None,
+def local_texts(
+    path: Path, text_field: str, *, keep_empty: bool = False, on_read: files.OnRead
 ) -> Iterator[Document]:
-    """UTF-8 text files, and folders of them: a document per file, or line of a ``.jsonl`` file.
+    """A UTF-8 text file, a folder of them, or a ``.jsonl`` file: a document per file, or line.
 
     A folder is read recursively, in the order of posix paths relative to it, which name its
     documents. Hidden, empty and irregular files are skipped; files that are not UTF-8 text are
-    skipped with one warning per folder. A file given itself is named by its last path component.
-
-    Args:
-        paths: Files and folders, read in the order given.
-        text_field: Key of the text in ``.jsonl`` files.
-        on_read: Called with the number of bytes of every file, or piece of a file, that was read.
+    skipped with one warning per folder. A file given itself is named by its last path component, a
+    line ``file.jsonl:LINE``, from 1; blank lines are skipped. Other arguments as in
+    :func:`load_corpus`.
 
     Raises:
-        ConfigError: A path is missing, unreadable, empty, neither file nor folder, or (a file
-            given itself) not UTF-8.
+        ConfigError: The path is unreadable, empty, neither file nor folder, or (a file given
+            itself) not UTF-8; or a line is no object with a string under ``text_field``.
     """
-    for path in map(Path, paths):
-        files.require_path(path)
-        if path.is_dir():
-            yield from _folder(path, text_field, on_read)
-        elif is_json_lines(path):
-            yield from jsonl_file(path, text_field, on_read=on_read)
-        else:
-            text = files.read_text(path)
-            if text is None or not text.strip():
-                got = "an empty file" if text is not None else "binary data or another encoding"
-                raise ConfigError(f"{path}: must be UTF-8 text, got {got}.")
-            on_read(path.stat().st_size)
-            yield Document(name=files.unicode_name(path.name), text=text)
+    files.require_path(path)
+    name = files.unicode_name(path.name)
+    if path.is_dir():
+        yield from _folder(path, text_field, on_read)
+    elif is_json_lines(path):
+        rows = _jsonl(path, name, text_field, on_read, keep_empty)
+        yield from _nonempty(rows, f"{path}: must hold at least one text, got an empty file.")
+    else:
+        text = files.read_text(path)
+        if text is None or not text.strip():
+            got = "an empty file" if text is not None else "binary data or another encoding"
+            raise ConfigError(f"{path}: must be UTF-8 text, got {got}.")
+        on_read(path.stat().st_size)
+        yield Document(name=name, text=text)
 
 
 def is_json_lines(path: Path) -> bool:
     """Whether a file holds a document per line: by the ending ``.jsonl``, in any case."""
     return path.suffix.lower() == ".jsonl"
-
-
-def jsonl_file(
-    path: Path,
-    text_field: str = "text",
-    *,
-    keep_empty: bool = False,
-    on_read: files.OnRead = lambda size: None,
-) -> Iterator[Document]:
-    """One document per line of a JSON-lines file, named ``file.jsonl:LINE``, from 1.
-
-    Args:
-        path: UTF-8 file with one JSON object per line; blank lines are skipped.
-        text_field: Key of the text in each object.
-        keep_empty: Whether empty texts are documents, too.
-        on_read: Called with the number of bytes of every piece that was read.
-
-    Raises:
-        ConfigError: The file is missing, holds no text, or a line is not an object with a
-            string under ``text_field``.
-    """
-    path = Path(path)
-    files.require_path(path)
-    documents = _jsonl(path, files.unicode_name(path.name), text_field, on_read, keep_empty)
-    yield from _nonempty(documents, f"{path}: must hold at least one text, got an empty file.")
 
 
 def hub_dataset(
@@ -321,10 +291,7 @@ def load_corpus(
         )
     else:
         path = require_source(source)
-        if keep_empty and is_json_lines(path) and not path.is_dir():
-            documents = jsonl_file(path, text_field, keep_empty=True, on_read=on_read)
-        else:
-            documents = text_files([path], text_field=text_field, on_read=on_read)
+        documents = local_texts(path, text_field, keep_empty=keep_empty, on_read=on_read)
     first = next(documents)  # every source raises rather than end without a document
     return itertools.chain([first], documents)
 

@@ -1,7 +1,7 @@
 """Protocols by name with their parameters, ready to run."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -51,7 +51,14 @@ def parts(
     for variant, (name, parameters) in chosen.items():
         kind = protocol_class(name)
         values = parameters | (kind.quick_for(longest) if quick else {}) | changes.get(name, {})
-        built.append(Part(variant=variant, protocol=_build(kind, values)))
+        try:
+            built.append(Part(variant=variant, protocol=kind(**values)))
+        except ConfigError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:  # a value of the wrong type
+            raise ConfigError(
+                f"{name}: settings must have the right types, got {error}."
+            ) from error
     return built
 
 
@@ -88,14 +95,3 @@ def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, A
             require_counts(key, field, value)
             changes.setdefault(protocol, {})[field] = value
     return changes
-
-
-def _build(kind: type[Protocol], values: Mapping[str, Any]) -> Protocol:
-    try:
-        return kind(**values)
-    except ConfigError:
-        raise
-    except (TypeError, ValueError, AttributeError) as error:  # a value of the wrong type
-        raise ConfigError(
-            f"{kind.name}: settings must have the right types, got {error}."
-        ) from error

@@ -88,7 +88,8 @@ def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection)
         "protocol": part.protocol.name,
         "version": part.protocol.version,
         "variant": part.variant,
-        "parameters": _plain(part.protocol.parameters()),
+        # As a file gives them back, so that records can be compared with settings.
+        "parameters": json.loads(json.dumps(part.protocol.parameters(), default=str)),
         "model": model.facts(),
         **selection.recorded(),
     }
@@ -293,12 +294,3 @@ def _add_costs(folder: Path, seconds: float, items: int) -> None:
         costs["wall_seconds"] += seconds
         costs["items"] += items
         write_json(path, costs)
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON will give it back, so that records can be compared with settings."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value

@@ -76,6 +76,10 @@ def limited(items: Sequence[Item], limit: int) -> set[str]:
     is cut into equal blocks, and of each block the one with the smallest hash is taken. A first
     cluster with more items than ``limit`` is cut.
     """
+
+    def digest(name: str) -> bytes:
+        return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
     clusters: dict[str, list[str]] = {}
     for item in items:
         clusters.setdefault(item.cluster or item.id, []).append(item.id)
@@ -84,15 +88,11 @@ def limited(items: Sequence[Item], limit: int) -> set[str]:
     edges = [len(names) * i // wanted for i in range(wanted + 1)]
     chosen: list[str] = []
     for first, end in itertools.pairwise(edges):
-        cluster = clusters[min(names[first:end], key=_order)]
+        cluster = clusters[min(names[first:end], key=digest)]
         if chosen and len(chosen) + len(cluster) > limit:
             continue
         chosen += cluster
     return set(chosen[:limit])
-
-
-def _order(name: str) -> bytes:
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
 FREE_SETTINGS = ("model.path",)

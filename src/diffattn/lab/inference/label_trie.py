@@ -1,6 +1,6 @@
 """The label that a model gives: greedy within the labels, and by their probabilities."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,17 +39,20 @@ class LabelTrie:
 
     def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:
         self.labels = tuple(labels)
-        _require_labels(self.labels)
+        for label in labels:
+            if not label.strip() or "\n" in label:
+                raise ConfigError(f"LabelTrie: labels must be one line of text, got {label!r}.")
+        if len(set(labels)) != len(labels) or not labels:
+            raise ConfigError(f"LabelTrie: labels must differ, got {sorted(labels)}.")
         self.paths = tuple(tuple(model.encode_after(before, f" {x}\n")) for x in self.labels)
         self.children: list[dict[int, int]] = [{}]
         """Per place, the tokens that may follow and their places; place 0 is the prompt's end."""
         self.ends: dict[int, int] = {}
         """Places where a label ends, and which."""
-        for number, path in enumerate(self.paths):
-            self._insert(number, path)
+        walks = [self._insert(number, path) for number, path in enumerate(self.paths)]
         self.edges = [(at, token) for at, below in enumerate(self.children) for token in below]
         place = {edge: i for i, edge in enumerate(self.edges)}
-        self._edges_of = [[place[edge] for edge in self._walk(path)] for path in self.paths]
+        self._edges_of = [[place[edge] for edge in edges] for edges in walks]
 
     @property
     def longest(self) -> int:
@@ -78,12 +81,14 @@ class LabelTrie:
             logprobs=tuple(sum(steps[edge] for edge in edges) for edges in self._edges_of),
         )
 
-    def _insert(self, number: int, path: tuple[int, ...]) -> None:
-        at = 0
+    def _insert(self, number: int, path: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Add a label; the places on its way, each with the token that follows."""
+        at, edges = 0, []
         for token in path:
             if at in self.ends:
                 self._refuse(self.ends[at], number)
             below = self.children[at]
+            edges.append((at, token))
             if token not in below:
                 below[token] = len(self.children)
                 self.children.append({})
@@ -94,18 +99,13 @@ class LabelTrie:
             longer = next(i for i, other in enumerate(self.paths) if other[: len(path)] == path)
             self._refuse(longer, number)
         self.ends[at] = number
+        return edges
 
     def _refuse(self, first: int, second: int) -> None:
         raise ConfigError(
             "LabelTrie: labels must differ in their tokens up to the line break, got "
             f"{self.labels[first]!r} and {self.labels[second]!r} in {list(self.paths[second])}."
         )
-
-    def _walk(self, path: Sequence[int]) -> Iterator[tuple[int, int]]:
-        at = 0
-        for token in path:
-            yield at, token
-            at = self.children[at][token]
 
 
 def read_labels(
@@ -168,11 +168,3 @@ def _by_rows(
                 logits_at[at] = row[len(prompt) - 1 + step]
                 at = trie.children[at][token]
     return trie.reading(torch.stack([logits_at[at] for at in trie.inner()]))
-
-
-def _require_labels(labels: Sequence[str]) -> None:
-    for label in labels:
-        if not label.strip() or "\n" in label:
-            raise ConfigError(f"LabelTrie: labels must be one line of text, got {label!r}.")
-    if len(set(labels)) != len(labels) or not labels:
-        raise ConfigError(f"LabelTrie: labels must differ, got {sorted(labels)}.")

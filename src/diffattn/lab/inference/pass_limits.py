@@ -41,7 +41,9 @@ def limits_on(device: torch.device) -> PassLimits:
     no rounding; a CPU gains nothing from larger batches and keeps the standard ones.
     """
     standard = STANDARD_LIMITS
-    free = _free_bytes(device)
+    if device.type not in ("cuda", "cpu"):
+        return standard
+    free = available_bytes() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
     if free is None:
         return standard
     allowed = standard.cache_bytes
@@ -71,10 +73,3 @@ def batches(order: Iterable[int], fit: Callable[[list[int]], bool]) -> Iterator[
         batch.append(i)
     if batch:
         yield batch
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    """Memory that is left; ``None`` on other devices."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return available_bytes() if device.type == "cpu" else None

@@ -55,7 +55,11 @@ def score(
         ItemError: A continuation is longer than the model, or has no context or no target.
     """
     for asked in continuations:
-        _require_fit(model, asked, before.length if before else 0)
+        if not asked.context or not asked.target:
+            raise ItemError("score: context and target must hold a token or more, got none.")
+        model.require_ids(asked.target)
+        size = (before.length if before else 0) + len(asked.context) + len(asked.target) - 1
+        model.require_length(size, "score: context and target")
     inputs = [(*asked.context, *asked.target[:-1]) for asked in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
     share = share and not model.rows_alone
@@ -138,11 +142,3 @@ def _score(logits: Tensor, target: Sequence[int]) -> Score:
     wanted = torch.tensor(list(target), device=logits.device)
     logprobs = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
     return Score(tuple(logprobs.tolist()), bool((logits.argmax(-1) == wanted).all()))
-
-
-def _require_fit(model: NetworkReader, asked: Continuation, known: int) -> None:
-    if not asked.context or not asked.target:
-        raise ItemError("score: context and target must hold a token or more, got none.")
-    model.require_ids(asked.target)
-    size = known + len(asked.context) + len(asked.target) - 1
-    model.require_length(size, "score: context and target")

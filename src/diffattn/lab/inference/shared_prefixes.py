@@ -46,18 +46,12 @@ def read_prompts(
             continue
         if shared - known >= _WORTH_SHARING:
             before = model.read(prompts[members[0]][known:shared], before)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for i in members:  # by their next token; a prompt that ends there goes alone
+            ends = shared + 1 == len(prompts[i])
+            groups.setdefault((prompts[i][shared], i if ends else -1), []).append(i)
         # A stack: what is put on it last comes off first.
-        groups = sorted(_part(members, prompts, shared), key=len, reverse=True)
-        waiting += [(group, before) for group in groups]
-
-
-def _part(members: Sequence[int], prompts: Sequence[Sequence[int]], at: int) -> list[list[int]]:
-    """Sorted prompts by their next token; one that ends there goes alone."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for i in members:
-        ends = at + 1 == len(prompts[i])
-        groups.setdefault((prompts[i][at], i if ends else -1), []).append(i)
-    return list(groups.values())
+        waiting += [(group, before) for group in sorted(groups.values(), key=len, reverse=True)]
 
 
 _GROUP_COST = 128

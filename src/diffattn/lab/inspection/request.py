@@ -63,15 +63,8 @@ def chosen_text(
     Raises:
         ConfigError: Not one of the three, settings without a needle, or a file that is no text.
     """
-    given = [
-        name
-        for name, is_given in (
-            ("--text", text is not None),
-            ("--file", file is not None),
-            ("--needle", needle),
-        )
-        if is_given
-    ]
+    options = {"--text": text is not None, "--file": file is not None, "--needle": needle}
+    given = [name for name, is_given in options.items() if is_given]
     if len(given) > 1:
         raise ConfigError(
             f"inspect: one of --text, --file and --needle must be given, got {' and '.join(given)}."

@@ -86,7 +86,10 @@ def check_layer(user: UserLayer) -> LayerReport:
     starts = _starts(user, weights)
     remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
     published = list(_layouts(weights, starts[0].value))
-    plain = weights if _fits(weights, published[0]) else _without_norm(weights)
+    plain = weights
+    if not _fits(weights, published[0]):  # a norm elsewhere is left out
+        biases = {role: bias for role, bias in weights.biases.items() if role != "norm"}
+        plain = replace(weights, norm=None, biases=biases)
     difference = min(_difference(actual, attend(plain, formula, x)) for formula in published)
     explained = remaining < 1 and remaining <= _rounding(weights, formula, x)
     if explained:
@@ -238,11 +241,6 @@ def _fits(weights: LayerWeights, formula: Formula) -> bool:
     sizes |= {"tokens": sizes["head"], "output": {weights.matrices["o"].shape[0]}}
     fitting = sizes[formula.norm_over]
     return weights.norm is None or not fitting or weights.norm.numel() in fitting
-
-
-def _without_norm(weights: LayerWeights) -> LayerWeights:
-    biases = {role: bias for role, bias in weights.biases.items() if role != "norm"}
-    return replace(weights, norm=None, biases=biases)
 
 
 def _difference(actual: Tensor, formula: Tensor) -> float:

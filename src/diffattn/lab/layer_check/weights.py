@@ -58,7 +58,8 @@ def read_weights(
     biases = {role: tensor for (kind, role), tensor in stacks.items() if kind == "bias"}
     biases |= {"norm": norms["bias"]} if "bias" in norms else {}
     for tensors in (matrices, biases):
-        _split_fused(tensors)
+        if "qkv" in tensors:
+            tensors |= dict(zip("qkv", tensors.pop("qkv").chunk(3), strict=True))
     attention_type, vectors = "shared_diff" if ups else "diff", _vectors(lambdas, matrices, biases)
     if "lambda_proj" in matrices:
         attention_type = "diff_v2"
@@ -90,11 +91,6 @@ def _map_number(item: tuple[str, Any]) -> bool:
     """Whether a projection is the second of two: its rows lie behind those of the first."""
     parts = [part for part in item[0].split(".") if not part.isdecimal()]
     return any("2" in part for part in parts[-2:])
-
-
-def _split_fused(tensors: dict[str, Tensor]) -> None:
-    if "qkv" in tensors:
-        tensors |= dict(zip("qkv", tensors.pop("qkv").chunk(3), strict=True))
 
 
 def _vectors(

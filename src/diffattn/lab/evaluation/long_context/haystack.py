@@ -22,7 +22,7 @@ from diffattn.lab.evaluation.long_context.lengths import LengthProtocol
 from diffattn.lab.evaluation.protocol import Item, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, Prefix
-from diffattn.lab.inference.prompting import prompt_text, require_chat_template
+from diffattn.lab.inference.prompting import prompt_text
 from diffattn.lab.inference.scoring import Continuation
 
 _MAX_CHARACTERS = 20_000_000
@@ -103,8 +103,6 @@ class ChatProtocol(HaystackProtocol):
 
     def prompt(self, model: LanguageModel, question: str, answer: str = "\nAnswer:") -> str:
         """The prompt; ``answer`` begins the answer."""
-        if self.chat:
-            require_chat_template(model)
         return prompt_text(model, question, answer, chat=self.chat)
 
     def count(self, model: LanguageModel, prompt: str) -> int:

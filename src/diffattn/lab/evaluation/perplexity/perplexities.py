@@ -46,6 +46,8 @@ class SlidingPerplexity(TextProtocol):
         "interval": "Student t over documents, of the loss",
     }
     quick = {"windows": (128, 512), "stride": 64, "tokens": 1_024, "documents": 2}
+    quick_short = {"windows": (32, 128), "stride": 8}
+    quick_context = "windows"
 
     windows: tuple[int, ...] = (2_048,)
     """Tokens of a window; one result each, on the same tokens."""
@@ -54,12 +56,6 @@ class SlidingPerplexity(TextProtocol):
     """Tokens of each document."""
     documents: int | None = 10
     """How many are taken, in the order of the corpus. None: all that are long enough."""
-
-    @classmethod
-    def quick_for(cls, longest: int | None) -> dict[str, Any]:
-        """See :meth:`Protocol.quick_for`."""
-        window = min(max(cls.quick["windows"]), longest or max(cls.quick["windows"]))
-        return cls.quick | {"windows": (window // 4, window), "stride": window // 8}
 
     def __post_init__(self) -> None:
         if not self.windows or not 1 <= self.stride < min(self.windows):
@@ -137,6 +133,8 @@ class WordPerplexity(TextProtocol):
         "interval": "Student t over documents, of the loss per word",
     }
     quick = {"window": 512, "stride": 256, "documents": 3}
+    quick_short = {"stride": 8}
+    quick_context = "window"
 
     window: int = 2_048
     """Tokens of a window, BOS included."""
@@ -144,12 +142,6 @@ class WordPerplexity(TextProtocol):
     """Tokens by which it moves on: less costs more, and gives every token more context."""
     documents: int | None = None
     """How many are taken, in the order of the corpus. Default: all."""
-
-    @classmethod
-    def quick_for(cls, longest: int | None) -> dict[str, Any]:
-        """See :meth:`Protocol.quick_for`."""
-        window = min(cls.quick["window"], longest or cls.quick["window"])
-        return cls.quick | {"window": window, "stride": window // 2}
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "stride", "documents")
