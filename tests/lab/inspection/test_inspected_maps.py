@@ -65,17 +65,6 @@ def test_the_clearest_weight_of_the_last_query(models, sought):
     assert viewed_layers(model, IDS[:1])[0].clearest[1:] == (0, 0)
 
 
-def test_the_difference_is_that_of_the_rows(models):
-    model = models["diff"]
-    layer = viewed_layers(model, IDS, layers=(1,))[0]
-    weights, steps = to_weights(layer.codes, layer.scales), half_step(layer.codes, layer.scales)
-    rows = attention_rows(model.network, torch.tensor([IDS]))[1]
-    for head in range(len(weights)):
-        difference = rows.signed[head].double().numpy()[ROWS, COLUMNS]
-        off = np.abs(weights[head, 0] - layer.lam[0, 0] * weights[head, 1] - difference)
-        assert (off <= steps[head, 0] + layer.lam[0, 0] * steps[head, 1] + LAMBDA_ROUNDING).all()
-
-
 def test_sums_over_segments_are_those_of_the_protocol(models):
     model, spans = models["diff_v2"], [(0, 1), (1, 4), (4, 4), (4, 7), (7, 9)]
     rows = attention_rows(model.network, torch.tensor([IDS]))

@@ -1,6 +1,6 @@
 """Several models on one text, put on one page."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from diffattn.lab.inference.language_model import LanguageModel
@@ -8,7 +8,7 @@ from diffattn.lab.inspection.maps import MOST_WEIGHTS, viewed_layers
 from diffattn.lab.inspection.request import Request
 from diffattn.lab.inspection.texts import read_text
 from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
-from diffattn.lab.report.viewer.values import ViewedModel
+from diffattn.lab.report.viewer.values import ViewedModel, ViewedText
 from diffattn.models.config.attention_types import ATTENTION
 
 
@@ -56,26 +56,35 @@ def inspect_models(
         ids, text = read_text(model, request)
         on_message(f"{label}: reading {len(ids)} tokens")
         room = MOST_WEIGHTS - sum(layer.codes.size for v in viewed for layer in v.layers)
-        layers = viewed_layers(
-            model,
-            ids,
-            layers=request.layers,
-            spans=[(segment.start, segment.end) for segment in text.segments],
-            sought=next(((s.start, s.end) for s in text.segments if s.name == "needle"), None),
-            room=room,
-            num_models=len(models),
-        )
-        viewed.append(
-            ViewedModel(
-                label=label,
-                facts=_facts(model),
-                text=text,
-                layers=tuple(layers),
-                num_layers=int(model.network.config.get_text_config().num_hidden_layers),
-            )
-        )
+        viewed.append(_view(model, ids, text, request.layers, room, len(models)))
     on_message("writing the page")
     return write_viewer(out, viewed)
+
+
+def _view(
+    model: LanguageModel,
+    ids: Sequence[int],
+    text: ViewedText,
+    layers: Sequence[int] | None,
+    room: int,
+    num_models: int,
+) -> ViewedModel:
+    viewed = viewed_layers(
+        model,
+        ids,
+        layers=layers,
+        spans=[(segment.start, segment.end) for segment in text.segments],
+        sought=next(((s.start, s.end) for s in text.segments if s.name == "needle"), None),
+        room=room,
+        num_models=num_models,
+    )
+    return ViewedModel(
+        label=model.label,
+        facts=_facts(model),
+        text=text,
+        layers=tuple(viewed),
+        num_layers=int(model.network.config.get_text_config().num_hidden_layers),
+    )
 
 
 def _facts(model: LanguageModel) -> tuple[str, ...]:

@@ -44,7 +44,9 @@ class Ready(NamedTuple):
 
     task: IclTask
     order: list[Example]
-    readers: dict[Any, DemonstrationReader]
+    groups: Sequence[int]
+    """Numbers of the demonstrations that some items follow."""
+    readers: dict[int, DemonstrationReader]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +69,6 @@ class LabelProtocol(IclProtocol):
         """What all items share, kept for a model."""
 
     @abstractmethod
-    def groups(self, ready: Ready) -> Sequence[int]:
-        """Numbers of the demonstrations that some items follow."""
-
-    @abstractmethod
     def demonstrations(
         self, model: LanguageModel, ready: Ready, group: int
     ) -> tuple[DemonstrationReader, dict[str, Any]]:
@@ -81,7 +79,7 @@ class LabelProtocol(IclProtocol):
         ready = self.ready(model)
         items = [
             [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]
-            for n in self.groups(ready)
+            for n in ready.groups
         ]
         return split_long_batches(items, 50)
 
@@ -154,11 +152,7 @@ class ManyShot(LabelProtocol):
     def ready(self, model: LanguageModel) -> Ready:
         """See :meth:`LabelProtocol.ready`; all numbers have one reader."""
         task, order, pieces, shots = self.order_that_fits(model, self.grid)
-        return Ready(task, order, dict.fromkeys(shots, DemonstrationReader(pieces, shots)))
-
-    def groups(self, ready: Ready) -> Sequence[int]:
-        """The numbers of demonstrations that fit."""
-        return list(ready.readers)
+        return Ready(task, order, shots, dict.fromkeys(shots, DemonstrationReader(pieces, shots)))
 
     def demonstrations(
         self, model: LanguageModel, ready: Ready, group: int
@@ -266,11 +260,7 @@ class OrderRobustness(LabelProtocol):
         wanted = known.shots if self.per_class is None else (self.per_class * known.num_classes,)
         hint = "Choose a smaller per_class."
         task, order, _, usable = self.order_that_fits(model, wanted, hint)
-        return Ready(task, order[: usable[-1]], {})
-
-    def groups(self, ready: Ready) -> Sequence[int]:
-        """The orders."""
-        return range(self.orders)
+        return Ready(task, order[: usable[-1]], range(self.orders), {})
 
     def demonstrations(
         self, model: LanguageModel, ready: Ready, group: int

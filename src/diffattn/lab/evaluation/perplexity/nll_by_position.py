@@ -96,8 +96,8 @@ class NllByPosition(TextProtocol):
         curves = np.array([row["cumulative"] for row in rows])  # [windows, positions]
         buckets = np.array([row["buckets"] for row in rows])
         positions, edges = self._positions(), self._edges()
-        cumulative = curve_intervals(curves, clusters)
-        bucketed = curve_intervals(buckets, clusters)
+        cumulative = [cluster_mean(column, clusters) for column in curves.T]
+        bucketed = [cluster_mean(column, clusters) for column in buckets.T]
         metrics = [
             loss_metric("nll", cumulative[positions.index(at)], {"position": at}, headline=True)
             for at in self._marks()
@@ -178,11 +178,6 @@ class NllByPosition(TextProtocol):
             "beta_high": high,
             "method": "bootstrap over documents",
         }
-
-
-def curve_intervals(values: np.ndarray, clusters: Sequence[str]) -> list[Interval]:
-    """One interval per column of ``[items, columns]``."""
-    return [cluster_mean(column, clusters) for column in values.T]
 
 
 def _refit_interval(

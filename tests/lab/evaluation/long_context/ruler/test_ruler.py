@@ -4,11 +4,11 @@ import json
 from itertools import product
 
 import pytest
+from test_ruler_words import MADE_UP
 
 from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.lab.evaluation.long_context.ruler.samples import Material
 from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS, THRESHOLD, summarise
-from diffattn.lab.evaluation.long_context.ruler.words import WordList
 from diffattn.lab.evaluation.metrics import NAMED
 from evaluation_folders import evaluated
 from scripted_model import completing
@@ -140,7 +140,7 @@ def test_a_question_at_several_lengths_is_one_cluster(long_model, questions):
 
 def test_lists_are_thin_where_full_ones_do_not_fit(long_model):
     protocol = Ruler(tasks=("cwe",), samples=1)
-    material = Material(words=WordList("coined"))
+    material = Material(words=MADE_UP)
     assert [task.repeats for task in protocol._tasks(long_model, 4096, material)] == [(6, 1)]
     assert [task.repeats for task in protocol._tasks(long_model, 8192, material)] == [(30, 3)]
 

@@ -1,18 +1,17 @@
 """What copying from a context scores, against the copying itself."""
 
-import random
 import re
 
 import pytest
+from test_ruler_words import MADE_UP
 
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     Material,
     Sample,
-    Streams,
     found_share,
+    streams_of,
 )
 from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, guesses
-from diffattn.lab.evaluation.long_context.ruler.words import WordList, coined_words
 from diffattn.lab.evaluation.metrics import NAMED
 
 
@@ -27,9 +26,8 @@ class ByLetter:
 
 
 def built(name, units, index):
-    words = WordList("a file", tuple(coined_words(3_000, random.Random(1))))
-    streams = Streams(f"{name}-{index}")
-    return TASKS[name].build(units, 4_096, index, streams, Material(words=words))
+    streams = streams_of(f"{name}-{index}")
+    return TASKS[name].build(units, 4_096, index, streams, Material(words=MADE_UP))
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from test_ruler_words import MADE_UP
 
 from diffattn.lab.evaluation.long_context.haystack import HaystackWords
 from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     DEPTHS,
     Material,
-    Streams,
     found_any,
     found_share,
+    streams_of,
 )
 from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
-from diffattn.lab.evaluation.long_context.ruler.words import WordList
 
 NEEDLES = [name for name in TASKS if name.startswith("niah")]
 NEEDLE = re.compile(r"One of the special magic (?:numbers|uuids) for (\S+) is: (\S+)\.")
@@ -34,7 +34,7 @@ def material(tmp_path_factory):
     background = HaystackWords("text", tuple(words), tuple(range(0, 3_000, 7)))
     return Material(
         background=background,
-        words=WordList("coined"),
+        words=MADE_UP,
         questions={
             "qa_1": read_questions(str(squad), "SQuAD"),
             "qa_2": read_questions(str(hotpot), "HotpotQA"),
@@ -79,7 +79,7 @@ def hotpot_value(entries):
 
 
 def build(name, units, material, *, length=4096, index=0, seed=0):
-    return TASKS[name].build(units, length, index, Streams(f"{seed}-{name}-{index}"), material)
+    return TASKS[name].build(units, length, index, streams_of(f"{seed}-{name}-{index}"), material)
 
 
 @pytest.mark.parametrize("name", NEEDLES)
@@ -164,7 +164,7 @@ def test_variables_follow_from_the_value(material):
 def test_the_common_words_are_the_most_frequent(material, task, common, others):
     for seed in range(30):
         units = random.Random(seed).randint(11, 300)
-        sample = task.build(units, 4096, 0, Streams(str(seed)), material)
+        sample = task.build(units, 4096, 0, streams_of(str(seed)), material)
         asked = sample.question.rpartition("Below is a numbered list")[2]
         counts = Counter(re.findall(r"\d+\. (\w+)", asked))
         assert {word for word, n in counts.items() if n == common} == set(sample.references)
@@ -199,7 +199,7 @@ def test_questions_bring_their_documents_first(name, material):
 
 
 def test_squad_adds_paragraphs_of_the_same_article_first(material):
-    text, documents, answers = material.questions["qa_1"].ask(5, 3, Streams("s"))
+    text, documents, answers = material.questions["qa_1"].ask(5, 3, streams_of("s"))
     assert {re.search(r"article (\d+)", one)[1] for one in documents} == {"1"}
     assert answers == ["N1x2"]
     assert text == "Which name has 1-2?"

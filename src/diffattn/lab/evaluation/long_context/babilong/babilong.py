@@ -193,6 +193,9 @@ class BabiLong(ChatProtocol):
         for item, (story, _, depths, haystack), written in zip(items, asked, done, strict=True):
             length, task, index, _ = item.payload
             right = is_right(written.text, story.answer, story.question, LABELS[task])
+            # Without following the story: one of the labels at random, and the last of them.
+            labels = mentioned(task, story)
+            guesses = (1 / len(set(labels)), float(labels[-1] == story.answer))
             rows.append(
                 {
                     "length": length,
@@ -206,7 +209,7 @@ class BabiLong(ChatProtocol):
                     "prompt_tokens": written.prompt_tokens,
                     "prompt": prompt_facts(written.prompt),
                     "haystack": haystack,
-                    **_guesses(task, story),
+                    **dict(zip(GUESSES, guesses, strict=True)),
                     "scores": {
                         "accuracy": right,
                         "logprob_per_token": written.logprob_per_token,
@@ -268,10 +271,3 @@ class BabiLong(ChatProtocol):
         """The prompt; by default the facts are the whole context."""
         question = question_text(task, " ".join(context or story.facts), story.question)
         return self.prompt(model, question)
-
-
-def _guesses(task: str, story: Story) -> dict[str, float]:
-    """Scores of naming labels without following the story."""
-    labels = mentioned(task, story)
-    shares = (1 / len(set(labels)), float(labels[-1] == story.answer))
-    return dict(zip(GUESSES, shares, strict=True))

@@ -13,9 +13,9 @@ from diffattn.lab.evaluation.long_context.ruler.samples import (
     Material,
     RulerTask,
     Sample,
-    Streams,
     found_any,
     found_share,
+    streams_of,
 )
 from diffattn.lab.evaluation.long_context.ruler.tasks import (
     FILE_PARAMETERS,
@@ -95,7 +95,7 @@ class Ruler(ChatProtocol):
     """Of every sample: a ``"random"`` sentence, or the ``"beginning"`` of the corpus."""
     word_list: str = "python"
     """Of ``cwe``: ``"python"`` (words of the documentation that this Python installation carries),
-    ``"haystack"`` (words of the haystack), ``"coined"``, or a text file with a word per line."""
+    or a text file with a word per line."""
     key_list: str | None = None
     """Text file with a key of needles per line. Default: adjective-noun pairs."""
     logprob: bool = True
@@ -202,12 +202,9 @@ class Ruler(ChatProtocol):
     def _material(self, longest: int) -> Material:
         """Content of all samples. Files are read once per process."""
         chosen = self.chosen()
-        background, words = None, None
-        of_haystack = "cwe" in chosen and self.word_list == "haystack"
-        if of_haystack or any(needs_background(TASKS[name]) for name in chosen):
-            background = self.words(longest)
-        if "cwe" in chosen:
-            words = word_list(self.word_list, background.words if background else ())
+        needed = any(needs_background(TASKS[name]) for name in chosen)
+        background = self.words(longest) if needed else None
+        words = word_list(self.word_list) if "cwe" in chosen else None
         try:
             keys = read_words(self.key_list, _LEAST_KEYS) if self.key_list else None
         except ConfigError as error:
@@ -292,7 +289,7 @@ class Ruler(ChatProtocol):
     def _build(
         self, task: RulerTask, units: int, length: int, index: int, material: Material
     ) -> Sample:
-        streams = Streams(f"{self.seed}-{length}-{task.name}-{index}")
+        streams = streams_of(f"{self.seed}-{length}-{task.name}-{index}")
         return task.build(units, length, index, streams, material)
 
     def _text(self, model: LanguageModel, sample: Sample) -> str:

@@ -1,8 +1,7 @@
 """Samples of RULER's tasks, and their content: words, questions and random streams."""
 
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -36,18 +35,16 @@ class Sample:
     """For the reader of the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """Random numbers of one sample, one stream per purpose.
+Streams = Callable[[str], Random]
+"""Random numbers of one sample, one stream per purpose, from its beginning.
 
-    So a longer context only adds to a shorter one, and the fit of the length relies on that.
-    """
+So a longer context only adds to a shorter one, and the fit of the length relies on that.
+"""
 
-    key: str
 
-    def __call__(self, purpose: str) -> random.Random:
-        """The stream of a purpose, from its beginning."""
-        return random.Random(f"{self.key}-{purpose}")
+def streams_of(key: str) -> Streams:
+    """The streams of the sample with this key."""
+    return lambda purpose: Random(f"{key}-{purpose}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Words of RULER's lists and keys: from text at hand, coined, or from a user's file."""
+"""Words of RULER's lists and keys: from Python's documentation, or from a user's file."""
 
 import hashlib
 import re
@@ -13,8 +13,6 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data import files
 from diffattn.lab.data.corpora import python_installation
 
-WORD_SOURCES = ("python", "haystack", "coined")
-"""Values of ``word_list`` besides a file."""
 _LEAST_WORDS = 60
 """A worked example of 40 and a list of 20."""
 _LETTERS = (5, 9)
@@ -66,7 +64,6 @@ violin wagon walnut warden watch weaver whale wheel whistle willow window wolf w
 """
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
-_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,8 @@ class WordList:
     """Different words of one source."""
 
     source: str
-    words: tuple[str, ...] = ()
-    """In a fixed order. Of ``"coined"``: none, they are made as they are needed."""
+    words: tuple[str, ...]
+    """In a fixed order."""
     goes_on: bool = False
     """Whether adjective-noun pairs follow where the words are spent."""
 
@@ -85,8 +82,6 @@ class WordList:
         Raises:
             ConfigError: The source has fewer.
         """
-        if self.source == "coined":
-            return coined_words(count, draw)
         shuffled = draw.sample(self.words, len(self.words))
         if count > len(shuffled) and self.goes_on:
             pairs = [f"{adjective}-{noun}" for adjective in ADJECTIVES for noun in NOUNS]
@@ -100,7 +95,7 @@ class WordList:
     @property
     def most(self) -> int | None:
         """Number of words. ``None``: more than any context holds."""
-        return None if self.goes_on or self.source == "coined" else len(self.words)
+        return None if self.goes_on else len(self.words)
 
     @cached_property
     def sha256(self) -> str:
@@ -108,17 +103,19 @@ class WordList:
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:16]
 
 
-def word_list(source: str, haystack: tuple[str, ...] = ()) -> WordList:
-    """The words that ``source`` names.
+@lru_cache(maxsize=2)
+def word_list(source: str) -> WordList:
+    """The words of a file, or of ``"python"``: the documentation that this installation carries.
 
-    ``"python"`` is the documentation that this Python installation carries; ``"haystack"``,
-    ``"coined"`` (see :func:`coined_words`) or a file are the others.
+    That is the standard library's docstrings and the texts beside it.
     """
-    if source == "coined":
-        return WordList(source)
-    if source not in WORD_SOURCES:
+    if source != "python":
         return WordList(source, read_words(source, _LEAST_WORDS))
-    words = _python_words() if source == "python" else _haystack_words(haystack)
+    texts = (
+        " ".join(_DOCSTRING.findall(file.text)) if file.name.endswith(".py") else file.text
+        for file in python_installation()
+    )
+    words = _apart(_IN_PROSE.findall(text) for text in texts)
     if len(words) < _LEAST_WORDS:
         raise ConfigError(
             f"ruler: word_list {source!r} must give {_LEAST_WORDS} words of {_LETTERS[0]} to "
@@ -126,21 +123,6 @@ def word_list(source: str, haystack: tuple[str, ...] = ()) -> WordList:
             "--set ruler.word_list=PATH"
         )
     return WordList(source, words, goes_on=True)
-
-
-@lru_cache(maxsize=1)
-def _python_words() -> tuple[str, ...]:
-    """Of the standard library's docstrings and the documentation beside it."""
-    texts = (
-        " ".join(_DOCSTRING.findall(file.text)) if file.name.endswith(".py") else file.text
-        for file in python_installation()
-    )
-    return _apart(_IN_PROSE.findall(text) for text in texts)
-
-
-@lru_cache(maxsize=1)
-def _haystack_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    return _apart([word.strip(".,;:!?\"'()[]”“’‘")] for word in words)
 
 
 def _apart(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
@@ -164,18 +146,6 @@ def _parts(word: str) -> Iterator[str]:
     """Parts of a word that are long enough to be one."""
     for size in range(_LETTERS[0], len(word)):
         yield from (word[i : i + size] for i in range(len(word) - size + 1))
-
-
-def coined_words(count: int, draw: Random) -> list[str]:
-    """Different six-letter words of three syllables, such as ``"bavone"``; there are 512,000.
-
-    All have one length, so that none lies within another, which a substring score would count.
-    """
-    words: dict[str, None] = {}
-    while len(words) < count:
-        syllables = (draw.choice(_CONSONANTS) + draw.choice(_VOWELS) for _ in range(3))
-        words["".join(syllables)] = None
-    return list(words)
 
 
 @lru_cache(maxsize=2)
