@@ -13,9 +13,10 @@ from diffattn.lab.records.evaluations import (
     Metric,
     PairedDifference,
 )
+from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.report.analysis.page import build_analysis_report
-from diffattn.lab.report.benchmarks.tables import markdown, read_results
+from diffattn.lab.report.benchmarks.tables import markdown
 from diffattn.lab.report.build import build_evaluation_report, build_report, markdown_results
 from lab.report.made_up_analysis import write_analysis
 from lab.report.made_up_gradient_flow import write_gradient_flow
@@ -167,7 +168,7 @@ def benchmarks(folder: Path) -> Folder:
     text_study(study, finished=False)
 
     def build() -> str:
-        for result in read_results([path]):
+        for result in read_benchmarks([path]).values():
             if result.cases:
                 markdown(result)
         return _page(build_report(study, benchmarks=[path]))

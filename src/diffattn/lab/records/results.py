@@ -1,5 +1,6 @@
 """Results on disk: BenchResult, one file of benchmark measurements with their provenance."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,17 @@ class BenchResult:
         if homeless:
             raise CheckpointError(f"{path}: every case must name a run, got {short(homeless[0])}.")
         return result
+
+
+def read_benchmarks(paths: Iterable[Path]) -> dict[Path, BenchResult]:
+    """The records of files and of folders of files, in the order of their names.
+
+    Raises:
+        CheckpointError: A path does not exist or a file is damaged or of another kind.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise CheckpointError(f"{path}: benchmark record must exist, got none.")
+        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return {file: BenchResult.read(file) for file in files}

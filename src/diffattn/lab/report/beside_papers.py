@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
+from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.section import bench_section
-from diffattn.lab.report.benchmarks.tables import read_results
 from diffattn.lab.report.build import KINDS
-from diffattn.lab.report.claims.catalog import MeasuredClaim, measured_claims
+from diffattn.lab.report.claims.catalog import measured_claims
+from diffattn.lab.report.claims.claim import MeasuredClaim
 from diffattn.lab.report.claims.records import RecordFolders, read_folders
-from diffattn.lab.report.claims.tables import HEADERS, table_of_claims
+from diffattn.lab.report.claims.tables import table_of_claims
 from diffattn.lab.report.page.elements import (
     Bullets,
     Code,
@@ -101,7 +102,7 @@ def build_papers_report(
     if folders and not (records.studies or records.evaluations or records.benchmarks):
         raise CheckpointError(f"report: one record must be readable, got none: {records.gaps[0]}")
     document = papers_document(records, stages, scale)
-    timings = [*records.records.benchmarks, *read_results(stage_benchmarks)]
+    timings = [*records.records.benchmarks, *read_benchmarks(stage_benchmarks).values()]
     return write_document(Path(out), document, bench_section(timings))
 
 
@@ -141,10 +142,9 @@ def _lead(measured: Sequence[MeasuredClaim], records: RecordFolders) -> list[Ele
         "measured: the committed ones have a few million parameters at most, the papers' 0.8 to 13 "
         "billion."
     )
-    headers = [header for header in HEADERS if header != "Record"]
     return [
         Text(summary, "verdict"),
-        *([table_of_claims("Every claim that is measured.", known, headers)] if known else ()),
+        *([table_of_claims("Every claim that is measured.", known, None)] if known else ()),
         Fold("What differential attention is", [Text(_LEAD), Equation(), Text(_CLAIMED)]),
         Fold("Words used on this page", [Terms(_WORDS)]),
         Bullets(records.gaps, "What is missing or was left out", "gap"),
@@ -165,7 +165,7 @@ def _compare(
     content += [Pair(charts)] if len(charts) > 1 else charts
     content += map(published_table, result.tables)
     if measured:
-        content.append(table_of_claims("Measured here.", measured, HEADERS, places))
+        content.append(table_of_claims("Measured here.", measured, places))
     content += [Bullets(not_run, "Not run:"), *from_studies]
     if rows:
         content.append(Fold("Commands", [Part(row.claim.id, _commands(row)) for row in rows]))

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.section import bench_section
-from diffattn.lab.report.benchmarks.tables import read_results
-from diffattn.lab.report.claims.evaluated import evaluation_claims, published_values
-from diffattn.lab.report.claims.tables import claims_table
+from diffattn.lab.report.claims.tables import claims_table, evaluation_claims, published_values
 from diffattn.lab.report.evaluation.files import read_evaluation
 from diffattn.lab.report.evaluation.page import evaluation_document
 from diffattn.lab.report.page.elements import Bullets, Document, Part, Text
@@ -70,7 +69,7 @@ def build_report(
     """
     study = Path(study)
     out = study / "report.html" if out is None else Path(out)
-    measured = bench_section(read_results(benchmarks))
+    measured = bench_section(list(read_benchmarks(benchmarks).values()))
     with showing(study):
         beside = None if claims is None else claims_table(claims)
         return write_document(out, _document(study, beside), measured)

@@ -122,6 +122,13 @@ def equivalence_of(
     }
 
 
+def equivalent_at(axis: Mapping[str, Any], name: str, baseline: str) -> Any:
+    """The record of a pair at the point where an axis of a study is read; ``None`` without one."""
+    key = (name, baseline, axis["read_at"])
+    rows = axis["equivalents"]
+    return next((x for x in rows if (x["type"], x["baseline"], x.get("point")) == key), None)
+
+
 def _reason(error: ConfigError) -> str:
     """The message of an error without the function that raised it."""
     return str(error).partition(": ")[2].rstrip(".")

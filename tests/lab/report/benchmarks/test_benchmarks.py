@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.lab.records.results import Spread
+from diffattn.lab.records.results import Spread, read_benchmarks
 from diffattn.lab.report.benchmarks import tables as bench_tables
-from diffattn.lab.report.benchmarks.tables import markdown, read_results, replace_tables
+from diffattn.lab.report.benchmarks.tables import markdown, replace_tables
 from diffattn.lab.report.benchmarks.wording import targets_in_words
 from diffattn.lab.report.build import build_report
 from lab.report.page_reader import figures
@@ -110,6 +110,6 @@ def test_lines_go_through_the_medians(bench_result, make_study, tmp_path):
 
 
 def test_missing_records_are_an_error_and_an_empty_folder_is_none(tmp_path):
-    assert read_results([tmp_path]) == []
+    assert read_benchmarks([tmp_path]) == {}
     with pytest.raises(CheckpointError, match="must exist, got none"):
-        read_results([tmp_path / "nothing.json"])
+        read_benchmarks([tmp_path / "nothing.json"])

@@ -2,6 +2,7 @@
 
 import types
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 
@@ -13,8 +14,7 @@ from diffattn.lab.records.results import BenchResult
 from diffattn.lab.report.build import build_report
 from diffattn.lab.report.claims.catalog import CLAIMS, measured_claims
 from diffattn.lab.report.claims.from_benchmarks import time_ratio
-from diffattn.lab.report.claims.from_gradients import gradient_factor
-from diffattn.lab.report.claims.from_studies import stability_difference
+from diffattn.lab.report.claims.from_studies import gradient_factor, stability_difference
 from diffattn.lab.report.claims.from_text import loss_difference
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.claims.tables import claims_table, committed_claims
@@ -89,8 +89,8 @@ def with_differences(study):
 
 def measure(claim, **studies):
     """The effect of a claim by its name."""
-    records = ClaimRecords(**{kind: with_differences(study) for kind, study in studies.items()})
-    return BY_ID[claim].measure(records)
+    of_kind = {kind: with_differences(study) for kind, study in studies.items()}
+    return BY_ID[claim].measure(ClaimRecords(studies=of_kind))
 
 
 ALONE = {"softmax": [3.5, 3.6, 3.7], "diff": [3.40, 3.49, 3.61]}
@@ -180,7 +180,9 @@ def test_rows_of_ablations_and_ranks_are_read_from_their_own_records():
     assert measure("shared-rank", text=rank, ablations=rank) is None
     effect = measure("shared-rank", rank=rank)
     assert effect.effect == pytest.approx((0.1 + 0.1 + 0.09) / 3)
-    unpaired = ClaimRecords(rank=rank | {"differences": []})  # the study has other pairs
+    unpaired = ClaimRecords(
+        studies={"rank": rank | {"differences": []}}
+    )  # the study has other pairs
     assert BY_ID["shared-rank"].measure(unpaired) == effect
     losses = {"diff": [3.0, 3.1, 3.2], "diff_lambda_08": [3.0, 3.1, 3.2001]}
     assert measure("lambda-init-0.8", ablations=text(losses)).uninformative == ""
@@ -195,8 +197,8 @@ def test_loss_of_a_part():
     parts = {"softmax": {"quarter_4": [3.0, 3.0]}, "diff": {"quarter_4": [2.5, 2.75]}}
     study = text({"softmax": [3.0, 3.0], "diff": [3.0, 3.0]}, parts=parts)
     assert measure("long-context", text=study).effect == -0.375
-    records = ClaimRecords(text=with_differences(study))
-    assert loss_difference("diff", "softmax", part="other")(records) is None
+    records = ClaimRecords(studies={"text": with_differences(study)})
+    assert loss_difference(records, "diff", "softmax", part="other") is None
 
 
 def test_stability_over_the_rates_at_which_both_attend():
@@ -204,17 +206,17 @@ def test_stability_over_the_rates_at_which_both_attend():
     ends = {"mean": -0.375, "low": -1.0, "high": 0.25}
     over = entry | {"learning_rate": None, "values": [-0.25, -0.5]} | ends
     alone = entry | {"learning_rate": 0.002, "values": [1.0, 1.0]}
-    records = ClaimRecords(stability={"types": {}, "differences": [alone, over]})
-    spikes = stability_difference("loss_spike_share", "diff_v2", "diff")
-    assert spikes(records).effect == -0.375
-    assert "counted before" in spikes(records).uninformative  # a record of earlier rules
+    records = ClaimRecords(studies={"stability": {"types": {}, "differences": [alone, over]}})
+    spikes = partial(stability_difference, records, "loss_spike_share", "diff_v2", "diff")
+    assert spikes().effect == -0.375
+    assert "counted before" in spikes().uninformative  # a record of earlier rules
     for rates, why, note in (
         ([0.002], "the lowest rate alone", "rates 0.002"),
         ([0.002, 0.008], "", "rates 0.002 and 0.008"),
     ):
         over |= {"rates": rates, "why": why}
-        assert (spikes(records).uninformative, spikes(records).note) == (why, note)
-    assert stability_difference("loss", "diff_v2", "diff")(records) is None
+        assert (spikes().uninformative, spikes().note) == (why, note)
+    assert stability_difference(records, "loss", "diff_v2", "diff") is None
 
 
 def test_gradients_by_the_largest_factor_of_each_seed():
@@ -224,8 +226,8 @@ def test_gradients_by_the_largest_factor_of_each_seed():
         {"id": "drift-width", "values": [], "why": "a size is not known"},
     ]
     rows = [row | {"mean": 8.0, "low": 7.7, "high": 8.3} for row in rows]
-    records = ClaimRecords(gradient_flow={"judgements": rows})
-    outcome = gradient_factor("level-large-values")(records)
+    records = ClaimRecords(studies={"gradient-flow": {"judgements": rows}})
+    outcome = gradient_factor(records, "level-large-values")
     assert (outcome.effect, outcome.low, outcome.high, outcome.n) == (8.0, 7.7, 8.3, 3)
     reasons = {name: BY_ID[name].measure(records) for name in ("updates", "gradients-constant")}
     assert [row.uninformative for row in reasons.values()] == [row["why"] for row in rows[1:]]
@@ -234,10 +236,9 @@ def test_gradients_by_the_largest_factor_of_each_seed():
 
 def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     def timed(cases, **options):
-        measured = time_ratio("", mode=ops.mode, suite="ops", **options)
-        return measured(
-            ClaimRecords(benchmarks=(BenchResult(runs=bench_result.runs, cases=cases),))
-        )
+        result = BenchResult(runs=bench_result.runs, cases=cases)
+        records = ClaimRecords(benchmarks=(result,))
+        return time_ratio(records, "", modes=[("ops", ops.mode)], **options)
 
     cases = bench_result.cases
     ops = next(case for case in cases if case.suite == "ops")
@@ -252,8 +253,9 @@ def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     no_contender = replace(ops, device="cuda", rows=[row for row in ops.rows if row.role != "DIFF"])
     assert timed([*cases, no_contender], on_gpu=False).note == "cpu float32"  # where it was timed
     model = next(case for case in cases if case.suite == "models")
-    without_twin = time_ratio("diff", mode=model.mode)(ClaimRecords(benchmarks=(bench_result,)))
-    assert without_twin is None  # the made-up row has no ratio to the same technique
+    records = ClaimRecords(benchmarks=(bench_result,))
+    # The made-up row has no ratio to the same technique.
+    assert time_ratio(records, "diff", modes=[("models", model.mode)]) is None
 
 
 def commit(root, kind, results):
@@ -277,7 +279,9 @@ def test_a_whole_folder_of_records(tmp_path):
 
 def test_an_old_or_damaged_study_is_refused(tmp_path):
     commit(tmp_path, "ablations", fewer := text(LEAD | {"diff_no_norm": LEAD["diff"][:2]}))
-    assert read_claim_records(tmp_path).ablations == fewer  # a control with the first seeds alone
+    assert read_claim_records(tmp_path).studies == {
+        "ablations": fewer
+    }  # a control with the first seeds alone
     commit(tmp_path, "text", text(LEAD) | {"schema": 1})
     with pytest.raises(CheckpointError, match=r"published/text/results\.json: "):
         read_claim_records(tmp_path)

@@ -33,12 +33,12 @@ def test_evaluations_are_paired_by_the_seed_of_the_models():
             )
         )
     )  # fmt: skip
-    only_a = evaluated("needle", "recall", "diff", parts=("a",))(records)
+    only_a = evaluated(records, "needle", "recall", "diff", parts=("a",))
     assert (only_a.effect, only_a.n) == (0.375, 2)
-    every = evaluated("needle", "recall", "diff")(records)
+    every = evaluated(records, "needle", "recall", "diff")
     assert (every.effect, every.note) == (0.375, "1 of 2 parts, which all models have")
-    assert evaluated("needle", "recall", "diff", where={"depth": 50})(records).effect == 0
-    assert evaluated("ruler", "recall", "diff")(records) is None
+    assert evaluated(records, "needle", "recall", "diff", where={"depth": 50}).effect == 0
+    assert evaluated(records, "ruler", "recall", "diff") is None
 
 
 @pytest.mark.parametrize("better", ["above", "below"])
@@ -55,8 +55,8 @@ def test_a_lead_without_a_control_says_nothing(better):
             for kind in kinds
             for seed in range(3)
         ]  # fmt: skip
-        measure = evaluated(protocol, "recall", "diff", better=better)
-        return measure(ClaimRecords(evaluations=tuple(results))).uninformative
+        records = ClaimRecords(evaluations=tuple(results))
+        return evaluated(records, protocol, "recall", "diff", better=better).uninformative
 
     assert judged(("softmax", "diff")) == "the record holds no control"
     assert judged(means) == ""
@@ -94,7 +94,7 @@ def test_ratios_are_geometric_means_over_seeds():
             for label, value in values.items()
         )
     )
-    of = evaluated_ratio("needle", "recall", "diff")(records)
+    of = evaluated_ratio(records, "needle", "recall", "diff")
     assert (of.effect, of.n) == (pytest.approx(0.5), 2)  # a quarter and one
     assert of.low < 0.5 < of.high
-    assert evaluated_ratio("needle", "recall", "diff_v2")(records) is None
+    assert evaluated_ratio(records, "needle", "recall", "diff_v2") is None

@@ -5,8 +5,8 @@ import pytest
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.records.evaluations import EvalResult, Metric
 from diffattn.lab.report.claims.catalog import CLAIMS
-from diffattn.lab.report.claims.evaluated import evaluation_claims, published_values
 from diffattn.lab.report.claims.records import EVALUATIONS
+from diffattn.lab.report.claims.tables import evaluation_claims, published_values
 
 
 def result(label, kind, value, protocol="needle", **of_metric):

@@ -12,8 +12,8 @@ CONTROL = {"variant": "diff_uniform", "baseline": "diff", "low": -25}
 
 def measured(*rows, why=""):
     task = {"differences": list(rows), "uninformative": why}
-    records = ClaimRecords(recall={"tasks": {"noisy_recall": task}})
-    return recall_steps("noisy_recall", "diff")(records)
+    records = ClaimRecords(studies={"recall": {"tasks": {"noisy_recall": task}}})
+    return recall_steps(records, "noisy_recall", "diff")
 
 
 def test_the_difference_of_the_record_is_the_effect():
@@ -21,7 +21,7 @@ def test_the_difference_of_the_record_is_the_effect():
     assert (steps.effect, steps.low, steps.high, steps.n) == (-137.5, -150, -100, 10)
     assert steps.uninformative == ""
     assert measured(CONTROL) is None
-    assert recall_steps("noisy_recall", "diff")(ClaimRecords()) is None
+    assert recall_steps(ClaimRecords(), "noisy_recall", "diff") is None
 
 
 @pytest.mark.parametrize(

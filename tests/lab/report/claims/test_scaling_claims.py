@@ -23,15 +23,16 @@ def scaling(ratio=0.8, against=0.9, *, informative=True, seeds=5, refused=None):
     of = {"read_at": 1, "types": {name: {"points": points} for name in names}}
     message = {"informative": informative, "sentence": "Made up."}
     axes = {axis: of | {"equivalents": rows} for axis in ("parameters", "tokens")}
-    return ClaimRecords(scaling={"axes": axes, "verdict": {"axes": dict.fromkeys(axes, message)}})
+    study = {"axes": axes, "verdict": {"axes": dict.fromkeys(axes, message)}}
+    return ClaimRecords(studies={"scaling": study})
 
 
 def test_parameters_and_tokens_at_equal_loss():
-    results = scaling_ratio("parameters", "diff")(scaling())
+    results = scaling_ratio(scaling(), "parameters", "diff")
     assert (results.effect, results.n, results.unit) == (0.8, 3, "sizes of 5 seeds")
     assert (results.low, results.high) == pytest.approx((0.8 / 1.1, 0.8 * 1.1))
-    assert scaling_ratio("tokens", "diff")(scaling(seeds=2)).unit == "budgets of 2 seeds"
-    assert scaling_ratio("tokens", "shared_diff")(scaling()) is None
+    assert scaling_ratio(scaling(seeds=2), "tokens", "diff").unit == "budgets of 2 seeds"
+    assert scaling_ratio(scaling(), "tokens", "shared_diff") is None
 
 
 @pytest.mark.parametrize(
@@ -46,4 +47,4 @@ def test_parameters_and_tokens_at_equal_loss():
     ],
 )  # fmt: skip
 def test_reservations_about_fits(record, why):
-    assert scaling_ratio("parameters", "diff")(record).uninformative == why
+    assert scaling_ratio(record, "parameters", "diff").uninformative == why

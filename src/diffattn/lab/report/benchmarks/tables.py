@@ -9,11 +9,11 @@ named from the folder where the command is called.
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import ConfigError
 from diffattn.files.io import write_text
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow
 from diffattn.lab.report.benchmarks.wording import (
@@ -198,21 +198,6 @@ def replace_tables(text: str, root: Path) -> str:
         return f"{head}{markdown(BenchResult.read(root / name), chosen)}{end}"
 
     return _MARKED.sub(table, text)
-
-
-def read_results(paths: Iterable[Path]) -> list[BenchResult]:
-    """Records of files and of folders of files, in the order of their names.
-
-    Raises:
-        CheckpointError: A path does not exist or a file is damaged or of another kind.
-    """
-    results: list[BenchResult] = []
-    for path in paths:
-        if not path.exists():
-            raise CheckpointError(f"{path}: benchmark record must exist, got none.")
-        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        results += [BenchResult.read(file) for file in files]
-    return results
 
 
 def _same_technique(case: BenchCase, best: BenchRow | None) -> BenchRow | None:

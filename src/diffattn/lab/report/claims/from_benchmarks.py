@@ -1,12 +1,13 @@
 """Claims about time, measured by benchmarks."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
 from diffattn.lab.records.results import BenchCase
 from diffattn.lab.report.claims import commands
-from diffattn.lab.report.claims.claim import ClaimMeasure, Measure, Measured
+from diffattn.lab.report.claims.claim import ClaimMeasure, Measured
 from diffattn.lab.report.claims.records import BENCHMARKS, ClaimRecords
 
 _Ratio = tuple[float, float, float]
@@ -14,58 +15,49 @@ _Ratio = tuple[float, float, float]
 
 
 def time_ratio(
+    records: ClaimRecords,
     contender: str,
     *,
-    mode: str,
-    suite: str = "models",
+    modes: Sequence[tuple[str, str]],
     against: str | None = None,
     on_gpu: bool = True,
-    also: tuple[str, str] | None = None,
     **shape: Any,
-) -> Measure:
+) -> Measured | None:
     """Measure time over that of another contender: the median over all cases, and their range.
 
     The range of a single case is that of its rounds.
 
     Args:
+        records: With benchmarks.
         contender: ``"diff"``, ``"diff_v2"`` or ``"shared_diff"``; any of role DIFF if empty.
-        mode: ``"forward"``, ``"forward_backward"`` or ``"decode"``.
-        suite: Of ``diffattn bench``.
+        modes: Suites of ``diffattn bench`` and their modes, such as ``("models", "forward")``.
         against: Another contender. Default: the Transformer by the same technique.
         on_gpu: Whether the claim is about GPUs, so that times of a CPU say nothing about it.
-        also: Another suite and mode whose cases count, too.
         **shape: Required entries of a case's shape.
     """
-
-    def measure(records: ClaimRecords) -> Measured | None:
-        cases = [
-            case
-            for result in records.benchmarks
-            for case in result.cases
-            if (case.suite, case.mode) in ((suite, mode), also)
-            and shape.items() <= case.shape.items()
-        ]
-        with_gpu = [case for case in cases if case.device != "cpu"] if on_gpu else []
-        ratios = list(_ratios(with_gpu or cases, contender, against))
-        if not ratios:
-            return None
-        values = sorted(ratio for _, (ratio, *_) in ratios)
-        low, high = values[0], values[-1]
-        if len(ratios) == 1:
-            _, (_, low, high) = ratios[0]
-        kinds = sorted({f"{case.device} {case.dtype}" for case, _ in ratios})
-        why = "timed on a CPU; the claim is about GPUs" if on_gpu and not with_gpu else ""
-        return Measured(
-            effect=median(values),
-            low=low,
-            high=high,
-            n=len(values),
-            unit="cases",
-            uninformative=why,
-            note=", ".join(kinds),
-        )
-
-    return measure
+    cases = [
+        case
+        for result in records.benchmarks
+        for case in result.cases
+        if (case.suite, case.mode) in modes and shape.items() <= case.shape.items()
+    ]
+    with_gpu = [case for case in cases if case.device != "cpu"] if on_gpu else []
+    ratios = list(_ratios(with_gpu or cases, contender, against))
+    if not ratios:
+        return None
+    values = sorted(ratio for _, (ratio, *_) in ratios)
+    low, high = values[0], values[-1]
+    if len(ratios) == 1:
+        _, (_, low, high) = ratios[0]
+    return Measured(
+        effect=median(values),
+        low=low,
+        high=high,
+        n=len(values),
+        unit="cases",
+        uninformative="timed on a CPU; the claim is about GPUs" if on_gpu and not with_gpu else "",
+        note=", ".join(sorted({f"{case.device} {case.dtype}" for case, _ in ratios})),
+    )
 
 
 def _ratios(
@@ -95,31 +87,22 @@ def _ratios(
             yield case, min(ratios)
 
 
-def _time_claim(suite: str, options: str, measure: Measure) -> ClaimMeasure:
+def _time_claim(contender: str, *modes: tuple[str, str], **options: Any) -> ClaimMeasure:
+    by = commands.bench(modes[0][0], *(["--attention v2"] if "attention" in options else []))
     return ClaimMeasure(
-        commands=commands.bench(suite, *filter(None, [options])),
-        record=BENCHMARKS,
-        measure=measure,
+        by, BENCHMARKS, partial(time_ratio, contender=contender, modes=modes, **options)
     )
 
 
 TIME_MEASURES = {
-    "training-cost": _time_claim("models", "", time_ratio("diff", mode="forward_backward")),
-    "forward-cost": _time_claim("models", "", time_ratio("diff", mode="forward")),
+    "training-cost": _time_claim("diff", ("models", "forward_backward")),
+    "forward-cost": _time_claim("diff", ("models", "forward")),
     "shared-latency": _time_claim(
-        "models",
-        "",
-        time_ratio(
-            "shared_diff",
-            mode="forward",
-            against="diff",
-            on_gpu=False,
-            also=("generation", "prefill"),
-        ),
+        "shared_diff",
+        ("models", "forward"),
+        ("generation", "prefill"),
+        against="diff",
+        on_gpu=False,
     ),
-    "v2-decode": _time_claim(
-        "decode",
-        "--attention v2",
-        time_ratio("", mode="decode", suite="decode", attention="v2"),
-    ),
+    "v2-decode": _time_claim("", ("decode", "decode"), attention="v2"),
 }

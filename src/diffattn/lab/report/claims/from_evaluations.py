@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
@@ -11,10 +13,8 @@ from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
     ClaimMeasure,
-    Measure,
     Measured,
-    as_ratio,
-    measure_differences,
+    measure_row,
     name_controls,
 )
 from diffattn.lab.report.claims.commands import Commands
@@ -22,6 +22,9 @@ from diffattn.lab.report.claims.records import EVALUATIONS, ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval
+
+_LARGEST_EXPONENT = 700.0
+"""Keeps powers finite."""
 
 
 class _Place(NamedTuple):
@@ -38,6 +41,7 @@ _Scores = Mapping[str, Mapping[_Place, float]]
 
 
 def evaluated(
+    records: ClaimRecords,
     protocol: str,
     metric: str,
     kind: str,
@@ -46,10 +50,11 @@ def evaluated(
     parts: tuple[str, ...] = (),
     where: Mapping[str, Any] | None = None,
     printed: tuple[str, str] | None = None,
-) -> Measure:
+) -> Measured | None:
     """Measure a metric of an evaluation minus the baseline's, by seed of the models.
 
     Args:
+        records: With evaluations.
         protocol: Its name.
         metric: Its name, or the start of it. Of several the mean counts, over those that all
             compared models have.
@@ -60,36 +65,31 @@ def evaluated(
         printed: Key and value of the places that the paper prints. Others count only if the models
             have none of these, and the note names them. Default: all places.
     """
-
-    def measure(records: ClaimRecords) -> Measured | None:
-        scores = _read_scores(records.evaluations, protocol, metric, parts, where)
-        floor = records.floors.get((protocol, kind), "")
-        return _compare(scores, kind, 1 if better == "above" else -1, floor, printed)
-
-    return measure
+    scores = _read_scores(records.evaluations, protocol, metric, parts, where)
+    floor = records.floors.get((protocol, kind), "")
+    return _compare(scores, kind, 1 if better == "above" else -1, floor, printed)
 
 
-def evaluated_ratio(protocol: str, metric: str, kind: str) -> Measure:
+def evaluated_ratio(
+    records: ClaimRecords, protocol: str, metric: str, kind: str
+) -> Measured | None:
     """Measure the geometric mean of a headline metric over the baseline's, by seed.
 
-    The paper sees it below 1.
-
-    Args:
-        protocol: Its name.
-        metric: Its name, or the start of it; positive.
-        kind: Its models are called ``diff-seed0`` and the like; models of one seed are paired.
+    The paper sees it below 1. Arguments are those of :func:`evaluated`; the metric is positive.
     """
+    logarithms = {
+        label: {place: math.log(value) for place, value in values.items() if value > 0}
+        for label, values in _read_scores(records.evaluations, protocol, metric, (), None).items()
+    }
+    measured = _compare(logarithms, kind, sign=-1)
+    if measured is None:
+        return None
+    powers = {name: _power(getattr(measured, name)) for name in ("effect", "low", "high")}
+    return replace(measured, **powers)
 
-    def measure(records: ClaimRecords) -> Measured | None:
-        scores = _read_scores(records.evaluations, protocol, metric, (), None)
-        logarithms = {
-            label: {place: math.log(value) for place, value in values.items() if value > 0}
-            for label, values in scores.items()
-        }
-        measured = _compare(logarithms, kind, sign=-1)
-        return None if measured is None else as_ratio(measured)
 
-    return measure
+def _power(exponent: float | None) -> Any:
+    return None if exponent is None else math.exp(min(exponent, _LARGEST_EXPONENT))
 
 
 def _read_scores(
@@ -140,7 +140,8 @@ def _compare(
     if not differences:
         return None
     why = floor or _explain(shared, kind, differences, sign)
-    return measure_differences(differences, uninformative=why, note=note)
+    interval = mean_interval(differences).recorded()
+    return measure_row({"values": differences} | interval, uninformative=why, note=note)
 
 
 def _pair_by_seed(
@@ -182,20 +183,9 @@ def _explain(scores: _Scores, kind: str, differences: Sequence[float], sign: int
     return name_controls(control for control, low in lows.items() if low is None or low <= 0)
 
 
-def _score_claim(
-    protocol: str,
-    metric: str,
-    by: Commands,
-    *,
-    better: Literal["below", "above"] = "above",
-    **options: Any,
-) -> ClaimMeasure:
-    return ClaimMeasure(
-        commands=by,
-        record=EVALUATIONS,
-        protocol=protocol.removesuffix("_judge"),
-        measure=evaluated(protocol, metric, "diff", better=better, **options),
-    )
+def _score_claim(protocol: str, metric: str, by: Commands, **options: Any) -> ClaimMeasure:
+    measure = partial(evaluated, protocol=protocol, metric=metric, kind="diff", **options)
+    return ClaimMeasure(by, EVALUATIONS, measure, protocol.removesuffix("_judge"))
 
 
 def _hallucination_claim(parts: tuple[str, ...], *small: str) -> ClaimMeasure:
@@ -207,17 +197,14 @@ def _hallucination_claim(parts: tuple[str, ...], *small: str) -> ClaimMeasure:
 
 
 def _outlier_claim(metric: str) -> ClaimMeasure:
-    return ClaimMeasure(
-        commands=commands.evaluation(
-            "table5",
-            "outliers",
-            small=("outliers.window_tokens=256",),
-            whole=("outliers.texts=BOOKS",),
-        ),
-        record=EVALUATIONS,
-        protocol="outliers",
-        measure=evaluated_ratio("outliers", metric, "diff"),
+    by = commands.evaluation(
+        "table5",
+        "outliers",
+        small=("outliers.window_tokens=256",),
+        whole=("outliers.texts=BOOKS",),
     )
+    measure = partial(evaluated_ratio, protocol="outliers", metric=metric, kind="diff")
+    return ClaimMeasure(by, EVALUATIONS, measure, "outliers")
 
 
 _TABLE3 = commands.evaluation(

@@ -1,7 +1,7 @@
-"""Claims measured by the studies of recall, stability and scaling."""
+"""Claims measured by the studies of recall, stability, scaling and gradient flow."""
 
-import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from diffattn.lab.catalog.models import UNIFORM_SECOND
@@ -9,104 +9,101 @@ from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
     ClaimMeasure,
-    Measure,
     Measured,
+    measure_nothing,
     measure_row,
     name_controls,
 )
 from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import listing, plural
+from diffattn.lab.stats.scaling import equivalent_at
 
 _Axis = Literal["parameters", "tokens"]
 _OLDER_RECORD = "counted before it was asked at which rates both models use their context"
 
 
-def recall_steps(task: str, kind: str) -> Measure:
+def recall_steps(records: ClaimRecords, task: str, kind: str) -> Measured | None:
     """Measure steps until a task is learned minus the baseline's: the median by seed.
 
     A lead has a reservation if the interval of a control minus the model does not lie above 0.
     """
-
-    def measure(records: ClaimRecords) -> Measured | None:
-        tasks = {} if records.recall is None else records.recall["tasks"]
-        entry = tasks.get(task, {"differences": ()})
-        rows = {(row["variant"], row["baseline"]): row for row in entry["differences"]}
-        if (lead := rows.get((kind, BASELINE))) is None:
-            return None
-        equal = [
-            control
-            for (control, baseline), row in rows.items()
-            if baseline == kind and (row["low"] is None or row["low"] <= 0)
-        ]
-        why = entry["uninformative"] or (name_controls(equal) if lead["mean"] < 0 else "")
-        return measure_row(lead, uninformative=why, digits=0)
-
-    return measure
+    tasks = records.studies.get("recall", {"tasks": {}})["tasks"]
+    entry = tasks.get(task, {"differences": ()})
+    rows = {(row["variant"], row["baseline"]): row for row in entry["differences"]}
+    if (lead := rows.get((kind, BASELINE))) is None:
+        return None
+    equal = [
+        control
+        for (control, baseline), row in rows.items()
+        if baseline == kind and (row["low"] is None or row["low"] <= 0)
+    ]
+    why = entry["uninformative"] or (name_controls(equal) if lead["mean"] < 0 else "")
+    return measure_row(lead, uninformative=why, digits=0)
 
 
-def stability_difference(metric: str, kind: str, baseline: str) -> Measure:
+def stability_difference(
+    records: ClaimRecords, metric: str, kind: str, baseline: str
+) -> Measured | None:
     """Measure a quantity of the stability study minus the baseline's, by seed.
 
     It is the mean over the learning rates at which both models are shown to attend. The record
     says whether it is informative.
     """
-
-    def measure(records: ClaimRecords) -> Measured | None:
-        rows = () if records.stability is None else records.stability["differences"]
-        key = (kind, baseline, metric, None)
-        for row in rows:
-            if (row["type"], row["baseline"], row["metric"], row["learning_rate"]) == key:
-                rates = listing(f"{rate:g}" for rate in row.get("rates", ()))
-                note = f"rates {rates}" if rates else ""
-                why = row.get("why", _OLDER_RECORD)
-                return measure_row(row, uninformative=why, note=note)
-        return None
-
-    return measure
+    key = (kind, baseline, metric, None)
+    for row in records.studies.get("stability", {"differences": ()})["differences"]:
+        if (row["type"], row["baseline"], row["metric"], row["learning_rate"]) == key:
+            rates = listing(f"{rate:g}" for rate in row.get("rates", ()))
+            note = f"rates {rates}" if rates else ""
+            return measure_row(row, uninformative=row.get("why", _OLDER_RECORD), note=note)
+    return None
 
 
-def scaling_ratio(axis: _Axis, kind: str) -> Measure:
+def gradient_factor(records: ClaimRecords, judgement: str) -> Measured | None:
+    """Measure the largest factor by which a statement of the study is missed, from 1 up.
+
+    Args:
+        records: With the study of gradient flow.
+        judgement: ``id`` of one of its statements.
+    """
+    for row in records.studies.get("gradient-flow", {"judgements": ()})["judgements"]:
+        if row["id"] == judgement:
+            if not any(value > 0 for value in row["values"]):
+                return measure_nothing(row["why"] or "the record holds no value")
+            return measure_row(row, uninformative=row["why"])
+    return None
+
+
+def scaling_ratio(records: ClaimRecords, axis: _Axis, kind: str) -> Measured | None:
     """Measure parameters or tokens over those of the baseline at equal loss, by fits.
 
     A saving counts only if the control whose second map sees nothing is shown to need more.
 
     Args:
+        records: With the study of scaling.
         axis: The quantity.
         kind: Of the study of scaling.
     """
-
-    def measure(records: ClaimRecords) -> Measured | None:
-        if records.scaling is None:
-            return None
-        results, verdict = records.scaling["axes"][axis], records.scaling["verdict"]["axes"][axis]
-        row = _equivalent(results, kind, BASELINE)
-        if row is None:
-            return None
-        sides = [results["types"][name] for name in (kind, BASELINE)]
-        seeds = min(len(point["loss"]["values"]) for side in sides for point in side["points"])
-        unit = f"{'sizes' if axis == 'parameters' else 'budgets'} of {plural(seeds, 'seed')}"
-        if row["ratio"] is None:
-            why = str(row["refused"] or "the record holds no ratio")
-            return Measured(effect=math.nan, low=None, high=None, n=0, unit=unit, uninformative=why)
-        return Measured(
-            effect=row["ratio"],
-            low=row["low"],
-            high=row["high"],
-            n=len(sides[0]["points"]),
-            unit=unit,
-            uninformative=_explain_scaling(results, verdict, kind, row),
-        )
-
-    return measure
-
-
-def _equivalent(results: Mapping[str, Any], kind: str, baseline: str) -> Mapping[str, Any] | None:
-    if not {kind, baseline} <= set(results["types"]):
+    study = records.studies.get("scaling")
+    if study is None:
         return None
-    key = (kind, baseline, results["read_at"])
-    rows = results["equivalents"]
-    return next((row for row in rows if (row["type"], row["baseline"], row["point"]) == key), None)
+    results, verdict = study["axes"][axis], study["verdict"]["axes"][axis]
+    row = equivalent_at(results, kind, BASELINE)
+    if row is None:
+        return None
+    sides = [results["types"][name]["points"] for name in (kind, BASELINE)]
+    seeds = min(len(point["loss"]["values"]) for points in sides for point in points)
+    unit = f"{'sizes' if axis == 'parameters' else 'budgets'} of {plural(seeds, 'seed')}"
+    if row["ratio"] is None:
+        return measure_nothing(row["refused"] or "the record holds no ratio", unit)
+    return Measured(
+        effect=row["ratio"],
+        low=row["low"],
+        high=row["high"],
+        n=len(sides[0]),
+        unit=unit,
+        uninformative=_explain_scaling(results, verdict, kind, row),
+    )
 
 
 def _explain_scaling(
@@ -116,7 +113,7 @@ def _explain_scaling(
         return str(verdict["sentence"])
     if row["ratio"] >= 1:
         return ""
-    control = _equivalent(results, kind, UNIFORM_SECOND)
+    control = equivalent_at(results, kind, UNIFORM_SECOND)
     if control is None:
         return NO_CONTROL
     is_exceeded = control["high"] is not None and control["high"] < 1
@@ -124,19 +121,18 @@ def _explain_scaling(
 
 
 def _scaling_claim(axis: _Axis, kind: str) -> ClaimMeasure:
-    return ClaimMeasure(
-        commands=commands.SCALING,
-        record=PLACES["scaling"],
-        measure=scaling_ratio(axis, kind),
-    )
+    measure = partial(scaling_ratio, axis=axis, kind=kind)
+    return ClaimMeasure(commands.SCALING, PLACES["scaling"], measure)
 
 
 def _spike_claim(metric: str) -> ClaimMeasure:
-    return ClaimMeasure(
-        commands=commands.STABILITY,
-        record=PLACES["stability"],
-        measure=stability_difference(metric, "diff_v2", "diff"),
-    )
+    measure = partial(stability_difference, metric=metric, kind="diff_v2", baseline="diff")
+    return ClaimMeasure(commands.STABILITY, PLACES["stability"], measure)
+
+
+def _gradient_claim(judgement: str) -> ClaimMeasure:
+    measure = partial(gradient_factor, judgement=judgement)
+    return ClaimMeasure(commands.GRADIENT_FLOW, PLACES["gradient-flow"], measure)
 
 
 STUDY_MEASURES = {
@@ -145,10 +141,15 @@ STUDY_MEASURES = {
     "shared-parameters": _scaling_claim("parameters", "shared_diff"),
     "shared-tokens": _scaling_claim("tokens", "shared_diff"),
     "recall-sooner": ClaimMeasure(
-        commands=commands.RECALL,
-        record=PLACES["recall"],
-        measure=recall_steps("noisy_recall", "diff"),
+        commands.RECALL,
+        PLACES["recall"],
+        partial(recall_steps, task="noisy_recall", kind="diff"),
     ),
     "v2-gradient-spikes": _spike_claim("gradient_spike_share"),
     "v2-loss-spikes": _spike_claim("loss_spike_share"),
+    # At small width alone the factor is 13, because of the head norm: values are small there.
+    "gradients": _gradient_claim("level-large-values"),
+    "gradients-constant": _gradient_claim("drift-width"),
+    "updates": _gradient_claim("updates"),
+    "head-norm-scale": _gradient_claim("norm-gain-large-values"),
 }

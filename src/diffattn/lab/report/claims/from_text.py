@@ -1,8 +1,7 @@
 """Claims about losses, measured by studies of text."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from math import nan
+from functools import partial
 from typing import Any, Literal
 
 from diffattn.lab.catalog.models import SIDE_EFFECTS, TYPES, own_side_effects
@@ -10,8 +9,8 @@ from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
     ClaimMeasure,
-    Measure,
     Measured,
+    measure_nothing,
     measure_row,
     name_controls,
 )
@@ -27,35 +26,38 @@ _Study = Literal["text", "ablations", "rank"]
 
 
 def loss_difference(
+    records: ClaimRecords,
     variant: str,
     baseline: str,
     *,
     part: str | None = None,
     study: _Study = "text",
-) -> Measure:
+) -> Measured | None:
     """Measure the validation loss of a variant minus that of another, each at its chosen rate.
 
     Args:
+        records: With the study.
         variant: Of the study.
         baseline: Another.
         part: Tokens that count, for example ``"repeated_bigram"``. Default: all.
         study: The study that trained both.
     """
-
-    def measure(records: ClaimRecords) -> Measured | None:
-        results: Mapping[str, Any] | None = getattr(records, study)
-        if results is None:
-            return None
-        if why := explain_divergence(results.get("diverged") or {}, variant, baseline):
-            return Measured(effect=nan, low=None, high=None, n=0, uninformative=why)
-        row = _difference(results, variant, baseline, part, "best")
-        if row is None:
-            return None
-        why = _explain(results, variant, baseline, part, row)
-        rates = "chosen rates" if _were_rates_chosen(results) else "one learning rate"
-        return measure_row(row, uninformative=why, note=rates)
-
-    return measure
+    results = records.studies.get(study)
+    if results is None:
+        return None
+    if why := explain_divergence(results.get("diverged", {}), variant, baseline):
+        return measure_nothing(why)
+    row = _difference(results, variant, baseline, part, "best")
+    if row is None:
+        return None
+    why = _explain(results, variant, baseline, part, row)
+    # Rates were chosen if they were swept, or differ because another study swept them.
+    groups = (entry["at"]["best"] for entry in results["variants"].values())
+    rates = {group.get("learning_rate") for group in groups}
+    chosen = bool(results["rates"]["variants"]) or len(rates) > 1
+    return measure_row(
+        row, uninformative=why, note="chosen rates" if chosen else "one learning rate"
+    )
 
 
 def _difference(
@@ -78,16 +80,7 @@ def _difference(
     if None in losses:
         return None
     values = [a - b for a, b in zip(*(loss["values"] for loss in losses), strict=False)]
-    interval = mean_interval(values)
-    ends = {"mean": interval.mean, "low": interval.low, "high": interval.high}
-    return {"at": "best", "values": values} | ends
-
-
-def _were_rates_chosen(results: Mapping[str, Any]) -> bool:
-    """Whether rates were swept, or differ because another study swept them."""
-    groups = (entry["at"]["best"] for entry in results["variants"].values())
-    rates = {group.get("learning_rate") for group in groups}
-    return bool(results["rates"]["variants"]) or len(rates) > 1
+    return {"at": "best", "values": values} | mean_interval(values).recorded()
 
 
 def _explain(
@@ -149,17 +142,10 @@ def _leads(
 
 
 def _loss_claim(
-    variant: str,
-    baseline: str,
-    *,
-    part: str | None = None,
-    study: _Study = "text",
+    variant: str, baseline: str, *, part: str | None = None, study: _Study = "text"
 ) -> ClaimMeasure:
-    return ClaimMeasure(
-        commands=_COMMANDS[study],
-        record=PLACES[study],
-        measure=loss_difference(variant, baseline, part=part, study=study),
-    )
+    measure = partial(loss_difference, variant=variant, baseline=baseline, part=part, study=study)
+    return ClaimMeasure(_COMMANDS[study], PLACES[study], measure)
 
 
 LOSS_MEASURES = {
@@ -173,9 +159,8 @@ LOSS_MEASURES = {
     "shared-loss": _loss_claim("shared_diff", "softmax"),
     "shared-rank": _loss_claim("shared_diff_r2", "shared_diff_r16", study="rank"),
     "v2-loss": _loss_claim("diff_v2", "softmax"),
-    "v2-norm": replace(
-        _loss_claim("diff_v2_norm", "diff_v2"),
-        commands=commands.TEXT._replace(laptop=None),  # no ablations at that scale
+    "v2-norm": _loss_claim("diff_v2_norm", "diff_v2")._replace(
+        commands=commands.TEXT._replace(laptop=None)  # no ablations at that scale
     ),
     "v2-lambda": _loss_claim("diff_v2_no_lambda", "diff_v2", study="ablations"),
     "v2-pairing": _loss_claim("diff_v2_across", "diff_v2", study="ablations"),

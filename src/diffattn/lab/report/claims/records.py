@@ -12,7 +12,7 @@ from diffattn.lab.records.evaluations import (
     EvalResult,
     evaluation_marker,
 )
-from diffattn.lab.records.results import BenchResult
+from diffattn.lab.records.results import BenchResult, read_benchmarks
 from diffattn.lab.records.stored_runs import results_folder
 from diffattn.lab.records.study_results import read_study_results
 from diffattn.lab.report.page.runs import study_kind
@@ -35,16 +35,10 @@ BENCHMARKS = "benchmarks/results"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRecords:
-    """All measurements; ``None`` or empty where there are none."""
+    """All measurements; empty where there are none."""
 
-    text: Mapping[str, Any] | None = None
-    ablations: Mapping[str, Any] | None = None
-    rank: Mapping[str, Any] | None = None
-    recall: Mapping[str, Any] | None = None
-    practical: Mapping[str, Any] | None = None
-    stability: Mapping[str, Any] | None = None
-    scaling: Mapping[str, Any] | None = None
-    gradient_flow: Mapping[str, Any] | None = None
+    studies: Mapping[str, Any] = field(default_factory=dict)
+    """Kind of study to its ``results.json``."""
     evaluations: tuple[EvalResult, ...] = ()
     floors: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Protocol and kind of model to why its scores are uninformative: it and the baseline guess,
@@ -128,18 +122,24 @@ def read_folders(paths: Sequence[Path], root: Path | None = None) -> RecordFolde
     for path in paths:
         try:
             if (path / "study.json").exists():
-                studies |= _read_study(path, folders)
+                _read_study(path, folders, studies)
             elif (path / EVALUATION_MARKER).exists():
                 of_folder = _read_evaluations(path)
                 floors |= _read_floors(path, of_folder)
                 results += of_folder
                 folders.evaluations.append(path)
             else:
-                benchmarks += _read_benchmarks(path, folders)
+                timings = read_benchmarks([path])
+                if not timings:
+                    raise CheckpointError(
+                        "must hold study.json, evaluation.json or records of bench, got none."
+                    )
+                folders.benchmarks += timings
+                benchmarks += timings.values()
         except CheckpointError as error:
             folders.gaps.append(f"{folders.name(path)} was left out: {error}")
     folders.records = ClaimRecords(
-        **studies,
+        studies=studies,
         evaluations=tuple(_select_comparable(results, folders.gaps)),
         floors=floors,
         benchmarks=tuple(benchmarks),
@@ -147,7 +147,7 @@ def read_folders(paths: Sequence[Path], root: Path | None = None) -> RecordFolde
     return folders
 
 
-def _read_study(path: Path, folders: RecordFolders) -> dict[str, Any]:
+def _read_study(path: Path, folders: RecordFolders, studies: dict[str, Any]) -> None:
     kind = study_kind(path)
     if kind not in PLACES:
         raise CheckpointError(f"kind must be one of {', '.join(PLACES)}, got {kind}.")
@@ -158,7 +158,8 @@ def _read_study(path: Path, folders: RecordFolders) -> dict[str, Any]:
     folders.studies[kind] = path
     if results is None:
         folders.gaps.append(f"{folders.name(path)} holds no results yet.")
-    return {kind.replace("-", "_"): results}
+    else:
+        studies[kind] = results
 
 
 def _read_evaluations(folder: Path) -> list[EvalResult]:
@@ -180,17 +181,6 @@ def _read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str,
         if pair.over == "seeds" and word == "uninformative" and pair.variant in protocols:
             floors[protocols[pair.variant], pair.model.partition("-seed")[0]] = why
     return floors
-
-
-def _read_benchmarks(path: Path, folders: RecordFolders) -> list[BenchResult]:
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    if not files:
-        raise CheckpointError(
-            "must hold study.json, evaluation.json or records of bench, got none."
-        )
-    results = [BenchResult.read(file) for file in files]
-    folders.benchmarks += files
-    return results
 
 
 def _select_comparable(results: Sequence[EvalResult], gaps: list[str]) -> Iterable[EvalResult]:

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from diffattn.lab.report.claims.catalog import MeasuredClaim, measured_claims
-from diffattn.lab.report.claims.records import read_claim_records
+from diffattn.lab.records.evaluations import EvalResult
+from diffattn.lab.report.claims.catalog import CLAIMS, measured_claims
+from diffattn.lab.report.claims.claim import MeasuredClaim
+from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.page.tables import Cell, Table, number_cell, table, word_cell
 from diffattn.lab.report.page.wording import MISSING, number, plural, span
 
@@ -30,22 +32,18 @@ def committed_claims() -> Path | None:
 def table_of_claims(
     caption: str,
     measured: Sequence[MeasuredClaim],
-    headers: Sequence[str] = HEADERS,
-    places: Mapping[str, str] = MappingProxyType({}),
+    places: Mapping[str, str] | None = MappingProxyType({}),
 ) -> Table:
     """Show one row per claim: the statement, the effect, what speaks against it, and the record.
 
     Args:
         caption: Of the table.
         measured: The claims.
-        headers: The columns wanted. Default: all.
-        places: Folder of a committed record to where it lies. Default: as committed.
+        places: Folder of a committed record to where it lies, if not as committed. Without, there
+            is no column of records.
     """
-    rows = []
-    for row in measured:
-        cells = _cells(row, places)
-        rows.append([cells[header] for header in headers])
-    return table(caption, headers, rows)
+    rows = [_cells(row, places or {})[: None if places is not None else -1] for row in measured]
+    return table(caption, HEADERS[: None if places is not None else -1], rows)
 
 
 def claims_table(root: Path) -> Table:
@@ -63,22 +61,63 @@ def claims_table(root: Path) -> Table:
     return table_of_claims(caption, known)
 
 
-def _cells(row: MeasuredClaim, places: Mapping[str, str]) -> dict[str, Cell | str]:
+def published_values() -> dict[str, str]:
+    """The results that the papers print, by protocol, with their sources."""
+    sentences: dict[str, list[str]] = {}
+    for claim in CLAIMS:
+        if claim.protocol:
+            sentences.setdefault(claim.protocol, []).append(f"{claim.says} ({claim.source})")
+    return {protocol: " ".join(texts) for protocol, texts in sentences.items()}
+
+
+def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
+    """Measure the claims that these results are about; ``None`` if there is no such claim.
+
+    Models count by seed: ``softmax-seed0`` and ``diff-seed0`` are a pair.
+
+    Args:
+        results: Of one evaluation folder.
+    """
+    protocols = {result.protocol.removesuffix("_judge") for result in results}
+    claims = [claim for claim in CLAIMS if claim.protocol in protocols]
+    if not claims:
+        return None
+    measured = [
+        row if row.measured is not None else row._replace(missing=_why_missing(row, results))
+        for row in measured_claims(ClaimRecords(evaluations=tuple(results)), claims)
+    ]
+    return table_of_claims("Claims of the papers that these protocols are about.", measured, None)
+
+
+def _why_missing(row: MeasuredClaim, results: Sequence[EvalResult]) -> str:
+    kinds = {str(result.model.get("attention_type")) for result in results}
+    labels = {str(result.model.get("label")) for result in results}
+    if not {"softmax", "diff"} <= kinds:
+        return "it needs models with softmax and with DIFF V1 attention"
+    if row.claim.protocol == "hallucination":
+        return "it needs verdicts of 'diffattn judge', and models by seed"
+    if any(label.replace("diff-seed", "softmax-seed") in labels - {label} for label in labels):
+        return "these models share no number of this claim"
+    return "models must be called softmax-seed0, diff-seed0, … to be compared by seed"
+
+
+def _cells(row: MeasuredClaim, places: Mapping[str, str]) -> list[Cell | str]:
+    """In the order of the headers."""
     claim, measured = row.claim, row.measured
     effect = ends = count = MISSING
-    reservation = row.missing
+    note, reservation = "", row.missing
     if measured is not None:
         if measured.low is not None and measured.high is not None and measured.low < measured.high:
             ends = span(measured.low, measured.high, measured.digits)
         effect, count = number(measured.effect, measured.digits), measured.count
-        reservation = measured.uninformative
-    return {
-        "Claim": claim.id,
-        "The paper says": word_cell(f"{claim.says} ({claim.source})"),
-        "Effect measured": word_cell(claim.effect),
-        "Effect": number_cell(effect),
-        "Range or 95 % interval": number_cell(ends),
-        "n": number_cell(count, note="" if measured is None else measured.note),
-        "Reservation": word_cell(reservation),
-        "Record": word_cell(places.get(claim.record, claim.record)),
-    }
+        note, reservation = measured.note, measured.uninformative
+    return [
+        claim.id,
+        word_cell(f"{claim.says} ({claim.source})"),
+        word_cell(claim.effect),
+        number_cell(effect),
+        number_cell(ends),
+        number_cell(count, note=note),
+        word_cell(reservation),
+        word_cell(places.get(claim.record, claim.record)),
+    ]

@@ -31,7 +31,7 @@ from diffattn.lab.report.page.wording import (
     type_name,
 )
 from diffattn.lab.report.paper import scaling_curves
-from diffattn.lab.stats.scaling import drawn, equivalence_of, fits_of
+from diffattn.lab.stats.scaling import drawn, equivalence_of, equivalent_at, fits_of
 
 AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
 """Along which models grow, and their names."""
@@ -192,13 +192,8 @@ def summary_table(axes: dict[str, Any]) -> Table:
     """Tabulate the fits and the equivalents that the verdict reads."""
     rows = []
     for axis, results in axes.items():
-        read = {
-            row["type"]: row
-            for row in results["equivalents"]
-            if (row["baseline"], row["point"]) == (BASELINE, results["read_at"])
-        }
         for name, entry in results["types"].items():
-            row = read.get(name, {"ratio": None, "low": None, "high": None})
+            row = equivalent_at(results, name, BASELINE) or dict.fromkeys(("ratio", "low", "high"))
             rows.append(
                 [
                     word_cell(axis),

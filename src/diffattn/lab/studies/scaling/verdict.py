@@ -11,6 +11,7 @@ from diffattn.lab.records.study_results import (
     ScalingVerdict,
 )
 from diffattn.lab.report.page.wording import listing, number
+from diffattn.lab.stats.scaling import equivalent_at
 from diffattn.lab.studies.limits import MARGIN
 
 _NEEDS = {"parameters": "parameters", "tokens": "training tokens"}
@@ -81,14 +82,6 @@ def _axis_verdict(name: str, axis: ScalingAxis) -> AxisVerdict:
         head += f"; by fits of a x⁻ᵇ, as for {names} none of a x⁻ᵇ + c was possible"
     parts = [f"{need.value} {listing(models)}" for need, models in shares.items() if models]
     return {"informative": True, "sentence": f"{head}): {'; '.join(parts)}."}
-
-
-def equivalent_at(axis: ScalingAxis, name: str, baseline: str) -> Equivalent | None:
-    """The equivalent of a pair at the point where an axis is read."""
-    for row in axis["equivalents"]:
-        if (row["type"], row["baseline"], row.get("point")) == (name, baseline, axis["read_at"]):
-            return row
-    return None
 
 
 def _uninformative(axis: ScalingAxis) -> str:
