@@ -82,8 +82,6 @@ def difference(
 
     Args:
         name: Dotted name of the two; empty for whole configs.
-        before: The recorded value.
-        now: The value of the run.
         free: Dotted names of settings that may differ.
         where: The place of ``before``, for the message.
     """

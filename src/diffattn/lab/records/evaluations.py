@@ -238,11 +238,7 @@ def evaluation_marker(folder: Path) -> dict[str, Any]:
 
 
 def register(folder: Path, label: str, variant: str) -> None:
-    """Add a model and a part to an evaluation folder, which other processes may do as well.
-
-    Raises:
-        CheckpointError: ``folder`` holds other files.
-    """
+    """Add a model and a part to an evaluation folder, which other processes may do as well."""
     folder = Path(folder)
     with sole_writer(folder, wait=True):
         known: dict[str, Any] = {"models": [], "variants": []}

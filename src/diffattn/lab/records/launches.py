@@ -17,9 +17,7 @@ def append_launch(
     """Append a row: when, from which step, by which versions and commit, executed how.
 
     Args:
-        folder: Run directory.
         step: Steps done at the checkpoint that the run continues from; 0 at the start.
-        device: Type of device.
         threads: Of one operator on the CPU; the last bits of its sums depend on them.
         engine: Engine settings, ``processes`` and ``parallel``.
 

@@ -85,18 +85,12 @@ def build_papers_report(
     Args:
         folders: Of ``diffattn reproduce`` and ``diffattn evaluate``, and files of ``diffattn
             bench`` or folders of them.
-        out: File to write.
         root: Paths are named from here. Default: as they are.
         stages: Links to the pages of a reproduction that has just run.
         stage_benchmarks: Records of ``diffattn bench`` of the same; no claim is measured by them.
-        scale: Of the reproduction.
-
-    Returns:
-        The file written.
 
     Raises:
         CheckpointError: None of the folders could be read.
-        OSError: The file cannot be written; an existing one is left as it was.
     """
     records = read_folders(folders, root)
     if folders and not (records.studies or records.evaluations or records.benchmarks):
@@ -109,13 +103,7 @@ def build_papers_report(
 def papers_document(
     records: RecordFolders, stages: Sequence[Link] = (), scale: str = ""
 ) -> Document:
-    """Assemble the page: all numbers first, then every table and figure of the papers in order.
-
-    Args:
-        records: All that could be read.
-        stages: Links to the pages of a reproduction that has just run.
-        scale: Of the reproduction.
-    """
+    """Assemble the page: all numbers first, then every table and figure of the papers in order."""
     measured = {row.claim.id: row for row in measured_claims(records.records)}
     studies = _read_studies(records)
     from_studies = _study_elements(studies)

@@ -60,9 +60,6 @@ def build_report(
         claims: Folder whose ``published/`` and ``benchmarks/`` have numbers for the papers'
             claims; shown beside a study on text or of recall. Default: none.
 
-    Returns:
-        The file written.
-
     Raises:
         CheckpointError: A file is damaged, or of another kind or schema version.
         OSError: The file cannot be written; an existing one is left as it was.
@@ -91,11 +88,7 @@ def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path 
     Args:
         recall_folder: Finished study of recall.
         text: Study on text; may be missing.
-        out: File to write.
         claims: As in :func:`build_report`.
-
-    Returns:
-        The file written.
 
     Raises:
         CheckpointError: A file is damaged, or of another kind or schema version.
@@ -120,14 +113,10 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
         folder: Written by ``diffattn evaluate``.
         out: File to write. Default ``folder / "report.html"``.
 
-    Returns:
-        The file written.
-
     Raises:
         CheckpointError: ``evaluation.json`` is missing or damaged, or no result can be read; a
             result that is damaged, or of another version than the first model's, is left out and
             named.
-        OSError: The file cannot be written; an existing one is left as it was.
     """
     folder = Path(folder)
     recorded = read_evaluation(folder)
@@ -137,14 +126,7 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
 
 
 def markdown_results(study: Path) -> str:
-    """The main table of a study of any kind, in Markdown. Empty while it has not finished.
-
-    Args:
-        study: Study folder.
-
-    Raises:
-        CheckpointError: A file of the study is damaged or foreign.
-    """
+    """The main table of a study of any kind, in Markdown. Empty while it has not finished."""
     kind = KINDS.get(study_kind(study), _TEXT)
     with showing(study):
         if kind is _TEXT:
@@ -154,14 +136,7 @@ def markdown_results(study: Path) -> str:
 
 
 def sentences_of(study: Path) -> list[str]:
-    """The sentences that stand first on the page of a study.
-
-    Args:
-        study: Study folder.
-
-    Raises:
-        CheckpointError: A file of the study is damaged or foreign.
-    """
+    """The sentences that stand first on the page of a study."""
     sentences: list[str] = []
     with showing(study):
         for element in _document(study).lead:

@@ -11,10 +11,7 @@ def maps_of(model: Any, ids: torch.Tensor, layer: int, head: int = 0) -> dict[st
     """Maps of one head, rounded to four digits, and its λ.
 
     Args:
-        model: A causal language model, in evaluation mode.
         ids: int64 ``[T]``.
-        layer: Index of the layer.
-        head: Index of the head.
     """
     rows = attention_rows(model, ids[None])[layer]
     first, *second = rows.maps[head]

@@ -14,13 +14,9 @@ def build_study_page(
     """Write the page of a study; beside a study on text or of recall stand the papers' claims.
 
     Args:
-        study: Study folder.
         out: File to write. Default ``study / "report.html"``.
         benchmarks: Records of ``diffattn bench``. Default: of a study on text those of the
             checkout that runs.
-
-    Returns:
-        The file written.
     """
     kind = study_kind(study)
     if benchmarks is None:

@@ -141,11 +141,7 @@ def make_study(
     match: str = "params",
     extrapolate: bool = False,
 ) -> Study:
-    """The settings of a study. Arguments are those of :func:`reproduce`.
-
-    Raises:
-        ConfigError: An unknown kind, scale or setting, or an option that the kind does not have.
-    """
+    """The settings of a study. Arguments are those of :func:`reproduce`."""
     check_known("reproduce", "kind", kind, KINDS)
     options = {"seeds": seeds, "settings": settings, "match": match, "extrapolate": extrapolate}
     for name in ("settings", "extrapolate"):

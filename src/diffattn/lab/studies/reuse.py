@@ -21,7 +21,6 @@ def require_studies(folders: Iterable[Path]) -> None:
 
     Raises:
         ConfigError: A folder holds no ``study.json`` or no runs.
-        CheckpointError: A ``study.json`` is damaged or of another schema version.
     """
     for folder in folders:
         if not is_reusable(folder):
@@ -50,16 +49,8 @@ def reuse_runs(
     study.
 
     Args:
-        members: The runs of this study.
         data_facts: Hashes and counts of its tokens.
-        runs: The folder of its runs.
         studies: Folders of other studies; the first that has a run gives it.
-
-    Returns:
-        The names of the copies in this study.
-
-    Raises:
-        CheckpointError: A run that would be copied is damaged.
     """
     waiting = [m.config for m in members if not (runs / m.config.name).exists()]
     finished: dict[str, Path] = {}

@@ -48,23 +48,13 @@ def run_study(
     """Begin or continue a study: train the missing runs, judge all, and write the page.
 
     Args:
-        study: The settings.
-        folder: Study folder.
-        judge: Makes ``results.json``.
         reuse: Folders of other studies whose equal runs are copied.
         workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
         on_data: Given the tokens before the first run.
-        on_message: Given one line per stage.
-        on_progress: Given progress of each run.
-
-    Returns:
-        The path of ``report.html``.
 
     Raises:
         ConfigError: ``folder`` holds another configuration, ``reuse`` names a folder without a
             study, or the scale is made for a GPU and there is none.
-        CheckpointError: ``folder`` or a run to be copied holds foreign or damaged files.
-        DiffAttnError: A run failed.
     """
     if study.scale in GPU_SCALES and not torch.cuda.is_available() and _is_whole_size(study):
         raise ConfigError(f"reproduce: scale {study.scale!r} needs a CUDA device, got none here.")

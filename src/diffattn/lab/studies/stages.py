@@ -32,10 +32,6 @@ def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
 
     A short scale has the studies alone.
 
-    Args:
-        scale: A key of :data:`STUDIES_OF`.
-        only: Names to keep. Default: all.
-
     Raises:
         ConfigError: An unknown scale or name.
     """

@@ -92,9 +92,6 @@ class Runs:
 
         Args:
             file: ``"metrics"`` or ``"gradients"``.
-
-        Raises:
-            CheckpointError: A file is missing or damaged.
         """
         return {
             name: read_jsonl(self.folder / name / f"{file}.jsonl", recorded=results[file])
@@ -145,11 +142,7 @@ class Study:
         raise NotImplementedError
 
     def keeps_weights(self, run: str) -> bool:
-        """Whether a finished run keeps its weights.
-
-        Args:
-            run: Name of the run.
-        """
+        """Whether a finished run keeps its weights."""
         return True
 
     def resolved(self) -> dict[str, Any]:
@@ -183,11 +176,7 @@ class FixedStudy(Study):
         """The study of a scale.
 
         Args:
-            plans: Scale to plan.
-            scale: A key of ``plans``.
-            seeds: Default: the plan's.
             settings: Changes to the softmax run, such as ``"train.num_steps=500"``.
-            **fields: Other fields of the study.
 
         Raises:
             ConfigError: An unknown scale or setting, or settings that cannot be measured.
@@ -233,12 +222,6 @@ class FixedStudy(Study):
 
 def require(where: str, holds: bool, condition: str, value: Any) -> None:
     """Refuse a setting of a study.
-
-    Args:
-        where: Name of the settings' class.
-        holds: Whether the condition holds.
-        condition: The condition in words.
-        value: The value given.
 
     Raises:
         ConfigError: The condition does not hold.

@@ -22,8 +22,6 @@ def recorded_study(
     The run folders of a committed study are unpacked from its table, so that it can go on.
 
     Args:
-        folder: Study folder; need not exist.
-        resolved: The configuration, as plain values.
         besides: Name of one entry that may lie in a free folder.
 
     Raises:
@@ -85,8 +83,6 @@ def require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, A
     """Refuse to continue a study on other tokens.
 
     Args:
-        folder: Study folder.
-        recorded: Its ``study.json``.
         facts: Of the data at hand: hashes and counts.
 
     Raises:

@@ -19,7 +19,6 @@ def swept_rates(
     """Replay a sweep as far as its runs are done.
 
     Args:
-        rates: Learning rates to begin with.
         score: Rate to the score of its runs; ``None`` while a run is missing.
         order: Score to a number or tuple, smaller where the score is better.
         leading: How many of the best rates must lie inside the sweep.

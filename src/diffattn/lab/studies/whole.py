@@ -37,13 +37,8 @@ _RESULTS = "results.json"
 def require_scale(folder: Path, scale: str) -> None:
     """Refuse a folder with studies of another scale, which would share a page with these.
 
-    Args:
-        folder: Of the whole reproduction; need not exist.
-        scale: A key of :data:`STUDIES_OF`.
-
     Raises:
         ConfigError: It holds one.
-        CheckpointError: A ``study.json`` is damaged.
     """
     for name in ALL_STUDIES:
         path, expected = folder / name / "study.json", scale_of(name, scale)
@@ -56,12 +51,7 @@ def require_scale(folder: Path, scale: str) -> None:
 
 
 def finished_stages(folder: Path, scale: str) -> tuple[str, ...]:
-    """Names of the stages that have results in a folder, whichever call made them, in order.
-
-    Args:
-        folder: Of the whole reproduction.
-        scale: Key of :data:`STUDIES_OF`.
-    """
+    """Names of the stages that have results in a folder, whichever call made them, in order."""
     return tuple(name for name in stages_of(scale) if _has_results(folder, name))
 
 
@@ -82,7 +72,6 @@ def analyse_models(
     """Analyse the first seed's model of every type on text that none was trained on.
 
     Args:
-        folder: Of the whole reproduction; its comparison on text has finished.
         on_start: Given the type of each model.
         on_progress: Given the type, and windows done and in all.
 
@@ -119,9 +108,7 @@ def time_models(
     """Time whole models on one CPU thread or on the GPU, as ``diffattn bench models`` does.
 
     Args:
-        folder: Of the whole reproduction.
         scale: ``"workstation"`` is of a GPU, another of the CPU.
-        on_message: Given one line per case.
     """
     from diffattn.lab.benchmark.config import BenchConfig, result_path
     from diffattn.lab.benchmark.session import run_bench
@@ -139,13 +126,6 @@ def finish(folder: Path, scale: str) -> Path:
 
     The page of a short scale shows its two studies. That of a long scale has every table of the
     papers; it measures claims by these studies, and by a committed one where it has none.
-
-    Args:
-        folder: Of the whole reproduction.
-        scale: Key of :data:`STUDIES_OF`.
-
-    Returns:
-        The path of ``report.html``.
     """
     finished = finished_stages(folder, scale)
     stages = [name for name in finished if name != THROUGHPUT]  # times are never the same twice

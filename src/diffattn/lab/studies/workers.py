@@ -27,11 +27,7 @@ _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_"
 
 
 def worker_count(workers: int | None) -> int:
-    """Processes side by side: by default one per GPU, else one per core up to two.
-
-    Raises:
-        ConfigError: Fewer than one.
-    """
+    """Processes side by side: by default one per GPU, else one per core up to two."""
     import torch
 
     if workers is None:
@@ -76,7 +72,6 @@ def run_members(
     checkpoints.
 
     Args:
-        members: The runs.
         data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread; on the GPUs by turns, if there are any.
@@ -117,12 +112,6 @@ def run_here(
     """Train one after the other in this process, on one thread as a worker would.
 
     That saves the start-up of a process per run, which counts where runs are short.
-
-    Args:
-        members: The runs.
-        data: Their tokens; ``None`` for recall tasks.
-        folder: Where the run directories lie, one per member.
-        on_progress: Given the name of a run and each of its events.
     """
     import torch
 

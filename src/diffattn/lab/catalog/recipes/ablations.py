@@ -49,9 +49,6 @@ def ablation(name: str) -> RunPlan:
     the parameters of ``softmax``, up to a multiple of 8 channels.
 
     Source: arXiv:2410.05258v2, Table 6; DIFF V2 note (January 2026) for its rows.
-
-    Args:
-        name: Row of the tables above.
     """
     run = scaling("1.4b")
     if name in _OF_V2_NOTE:

@@ -102,9 +102,5 @@ def plan_of_size(name: str) -> RunPlan:
 
 
 def recipe(name: str) -> RunConfig:
-    """The configuration of a recipe.
-
-    Raises:
-        ConfigError: No such recipe.
-    """
+    """The configuration of a recipe."""
     return plan(name).config()

@@ -14,8 +14,6 @@ def main_run(size: str, name: str, attention_type: str = "diff") -> RunPlan:
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D.
 
     Args:
-        size: Name of a preset.
-        name: Of the run.
         attention_type: ``"diff"``, or that of the twin of equal parameters.
     """
     model = preset_settings(size, attention_type)
@@ -79,9 +77,6 @@ def token_scaling(attention_type: str) -> RunPlan:
     (Figure 3b, 63.7 %).
 
     Source: arXiv:2410.05258v2, section 3.2.
-
-    Args:
-        attention_type: ``"diff"`` or ``"softmax"``.
     """
     run = main_run("3b", f"token-scaling-{attention_type}", attention_type)
     return replace(run, train=replace(run.train, num_steps=90_000, evaluate_every=10_000))

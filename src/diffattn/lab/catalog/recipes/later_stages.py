@@ -25,9 +25,6 @@ def long_context(attention_type: str) -> RunPlan:
     code: it drops nine of ten documents below 4,096 tokens.
 
     Source: arXiv:2410.05258v2, section 3.3 and Appendix D; arXiv:2402.10171 (up-sampling).
-
-    Args:
-        attention_type: ``"diff"`` or ``"softmax"``.
     """
     run = main_run("3b", f"long-context-{attention_type}", attention_type)
     main_tokens = run.train.seq_len
@@ -69,7 +66,6 @@ def math_stage(stage: int, attention_type: str) -> RunPlan:
 
     Args:
         stage: 1 or 2.
-        attention_type: ``"diff"`` or ``"softmax"``.
     """
     rate, batch_tokens, num_steps = _STAGES[stage]
     run = main_run("3b", f"math-{stage}-{attention_type}", attention_type)

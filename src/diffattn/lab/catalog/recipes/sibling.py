@@ -28,7 +28,6 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
     Source: arXiv:2410.05258v2 for the kept settings.
 
     Args:
-        make: The experiment.
         seq_len: Tokens per sequence.
     """
     large = make()

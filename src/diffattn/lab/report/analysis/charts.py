@@ -172,12 +172,7 @@ def distance_charts(result: AnalysisResult) -> list[Chart]:
 
 
 def head_maps(analysis: ModelAnalysis, index: int) -> list[Chart]:
-    """Draw layers by heads, of one model.
-
-    Args:
-        analysis: Of the model.
-        index: Its place in the page.
-    """
+    """Draw layers by heads, of one model."""
     label = label_of(analysis)
     charts = []
     for name, title in _HEAD_MAPS.items():

@@ -65,16 +65,8 @@ def is_analysis_folder(folder: Path) -> bool:
 def build_analysis_report(folder: Path, out: Path | None = None) -> Path:
     """Write one HTML file that shows an analysis and needs no network.
 
-    Args:
-        folder: Written by ``diffattn analyze``.
-        out: File to write. Default ``folder / "report.html"``.
-
-    Returns:
-        The file written.
-
     Raises:
         CheckpointError: The record is damaged, or of another kind or schema version.
-        OSError: The file cannot be written; an existing one is left as it was.
     """
     folder = Path(folder)
     document = analysis_document(AnalysisResult.read(folder))

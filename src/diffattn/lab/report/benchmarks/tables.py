@@ -174,7 +174,6 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     """Write the tables of a record as Markdown.
 
     Args:
-        result: The record.
         chosen: Keys and their comma-separated values, as in the marks. Default: everything.
 
     Raises:

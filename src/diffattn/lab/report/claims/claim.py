@@ -71,12 +71,7 @@ class MeasuredClaim(NamedTuple):
 
 
 def measure_row(row: Mapping[str, Any], **more: Any) -> Measured:
-    """Read the mean and interval of recorded differences by seed.
-
-    Args:
-        row: With ``values``, ``mean``, ``low`` and ``high``.
-        more: Further fields of :class:`Measured`.
-    """
+    """Read the mean and interval of recorded differences by seed."""
     ends = {key: row[key] for key in ("low", "high")}
     return Measured(effect=row["mean"], **ends, n=len(row["values"]), **more)
 

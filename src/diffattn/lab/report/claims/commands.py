@@ -83,7 +83,6 @@ def evaluation(
 
     Args:
         gpu_parts: Preset or protocol of the paper's sizes.
-        name: Of the evaluation folder.
         small: Settings for models of short contexts.
         whole: Settings of the paper's sizes, for example where data lies.
         then: A second command, on the evaluation folder ``{out}``.

@@ -28,7 +28,6 @@ def time_ratio(
     The range of a single case is that of its rounds.
 
     Args:
-        records: With benchmarks.
         contender: ``"diff"``, ``"diff_v2"`` or ``"shared_diff"``; any of role DIFF if empty.
         modes: Suites of ``diffattn bench`` and their modes, such as ``("models", "forward")``.
         against: Another contender. Default: the Transformer by the same technique.

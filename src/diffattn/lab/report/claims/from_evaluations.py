@@ -54,8 +54,6 @@ def evaluated(
     """Measure a metric of an evaluation minus the baseline's, by seed of the models.
 
     Args:
-        records: With evaluations.
-        protocol: Its name.
         metric: Its name, or the start of it. Of several the mean counts, over those that all
             compared models have.
         kind: Its models are called ``diff-seed0`` and the like; models of one seed are paired.

@@ -63,7 +63,6 @@ def gradient_factor(records: ClaimRecords, judgement: str) -> Measured | None:
     """Measure the largest factor by which a statement of the study is missed, from 1 up.
 
     Args:
-        records: With the study of gradient flow.
         judgement: ``id`` of one of its statements.
     """
     for row in records.studies.get("gradient-flow", {"judgements": ()})["judgements"]:
@@ -78,11 +77,6 @@ def scaling_ratio(records: ClaimRecords, axis: _Axis, kind: str) -> Measured | N
     """Measure parameters or tokens over those of the baseline at equal loss, by fits.
 
     A saving counts only if the control whose second map sees nothing is shown to need more.
-
-    Args:
-        records: With the study of scaling.
-        axis: The quantity.
-        kind: Of the study of scaling.
     """
     study = records.studies.get("scaling")
     if study is None:

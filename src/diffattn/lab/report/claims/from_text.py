@@ -36,11 +36,7 @@ def loss_difference(
     """Measure the validation loss of a variant minus that of another, each at its chosen rate.
 
     Args:
-        records: With the study.
-        variant: Of the study.
-        baseline: Another.
         part: Tokens that count, for example ``"repeated_bigram"``. Default: all.
-        study: The study that trained both.
     """
     results = records.studies.get(study)
     if results is None:

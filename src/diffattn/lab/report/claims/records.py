@@ -77,11 +77,7 @@ class RecordFolders:
 
 
 def committed_folders(root: Path) -> list[Path]:
-    """Every finished record of a checkout.
-
-    Args:
-        root: Folder with ``published/`` and ``benchmarks/``.
-    """
+    """Every finished record of a checkout."""
     studies = [root / place for place in PLACES.values()]
     markers = sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}"))
     benchmarks = [root / BENCHMARKS] if (root / BENCHMARKS).is_dir() else []
@@ -91,9 +87,6 @@ def committed_folders(root: Path) -> list[Path]:
 
 def read_claim_records(root: Path) -> ClaimRecords:
     """Read the records of a checkout; missing ones are left out.
-
-    Args:
-        root: Folder with ``published/`` and ``benchmarks/``.
 
     Raises:
         CheckpointError: A record is damaged or foreign, or does not go with the others.

@@ -37,8 +37,6 @@ def table_of_claims(
     """Show one row per claim: the statement, the effect, what speaks against it, and the record.
 
     Args:
-        caption: Of the table.
-        measured: The claims.
         places: Folder of a committed record to where it lies, if not as committed. Without, there
             is no column of records.
     """
@@ -47,14 +45,7 @@ def table_of_claims(
 
 
 def claims_table(root: Path) -> Table:
-    """Show every claim that was measured, for the page of a study.
-
-    Args:
-        root: Folder with ``published/`` and ``benchmarks/``.
-
-    Raises:
-        CheckpointError: A record is damaged or foreign.
-    """
+    """Show every claim that was measured, for the page of a study."""
     every = measured_claims(read_claim_records(root))
     known = [row for row in every if row.measured is not None]
     caption = f"{plural(len(known), 'claim')} of {len(every)} measured here."
@@ -74,9 +65,6 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     """Measure the claims that these results are about; ``None`` if there is no such claim.
 
     Models count by seed: ``softmax-seed0`` and ``diff-seed0`` are a pair.
-
-    Args:
-        results: Of one evaluation folder.
     """
     protocols = {result.protocol.removesuffix("_judge") for result in results}
     claims = [claim for claim in CLAIMS if claim.protocol in protocols]

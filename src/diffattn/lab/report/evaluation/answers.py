@@ -27,12 +27,7 @@ def write_answers(
     """Write the page: one HTML file that needs no network.
 
     Args:
-        out: File to write.
         rows: By variant and model, as in ``items.jsonl``; failed ones too.
-        labels: Models, the baseline first.
-
-    Raises:
-        ConfigError: ``out`` is no file and cannot become one.
     """
     return write_page(
         out,
@@ -55,8 +50,6 @@ def answers_data(
     Items in which the scores of the models differ come first.
 
     Args:
-        rows: See :func:`write_answers`.
-        labels: Models.
         most_bytes: Of all items together; every variant has an equal share of it.
     """
     share = most_bytes // max(1, len(rows))

@@ -36,12 +36,7 @@ class _Facet(NamedTuple):
 
 
 def line_charts(results: Sequence[EvalResult], prefix: str) -> list[Chart]:
-    """Draw a line per model with its interval, over a number with three values or more.
-
-    Args:
-        results: One per model, of one variant.
-        prefix: Start of the element ids, unique in the page.
-    """
+    """Draw a line per model with its interval, over a number with three values or more."""
     kinds = {label_of(result): str(result.model.get("attention_type")) for result in results}
     colors = model_colors(kinds)
     return [

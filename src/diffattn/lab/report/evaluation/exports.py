@@ -79,9 +79,6 @@ def harness_results(results: Sequence[EvalResult]) -> dict[str, Any]:
     Tasks of ``lm_tasks`` have the names and metrics of the harness. Headline metrics of other
     protocols stand under ``VARIANT`` or ``VARIANT/WHERE``. Only ``lm_tasks`` has standard errors,
     of shares of independent items; others are ``"N/A"``, as in the harness.
-
-    Args:
-        results: One or more, of one model.
     """
     model = results[0].model
     parts: dict[str, Any] = {name: {} for name in (*_HARNESS_PARTS, "higher_is_better")}

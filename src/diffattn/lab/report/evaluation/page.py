@@ -48,13 +48,7 @@ def evaluation_document(
     published: Mapping[str, str] | None = None,
     claims: Table | None = None,
 ) -> Document:
-    """Assemble the page of an evaluation folder.
-
-    Args:
-        folder: In memory.
-        published: Results that the papers print, by protocol. Default: none.
-        claims: Verdicts on claims of the papers. Default: none.
-    """
+    """Assemble the page of an evaluation folder."""
     results = [result for of_variant in folder.results.values() for result in of_variant]
     labels = list(dict.fromkeys(map(label_of, results)))
     differences = _shown_differences(folder)

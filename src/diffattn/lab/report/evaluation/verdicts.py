@@ -34,13 +34,7 @@ def verdict_section(
     protocols: Mapping[str, str],
     published: Mapping[str, str],
 ) -> list[Section]:
-    """Show the primary scores, and the limits of what they say; empty without any.
-
-    Args:
-        differences: Of models whose results are shown.
-        protocols: Name of the protocol by variant.
-        published: Results that papers print, by protocol.
-    """
+    """Show the primary scores, and the limits of what they say; empty without any."""
     primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
     primary.sort(key=lambda pair: pair.over != "seeds")
     if not primary:

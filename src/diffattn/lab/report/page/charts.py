@@ -155,8 +155,6 @@ def point_line(
 
     Args:
         points: Places and values; a gap where a value is ``None``.
-        name: The legend entry.
-        color: Hex colour.
         where: How the text under the pointer names the place.
         dash: ``"solid"``, ``"dash"`` or ``"dot"``.
     """

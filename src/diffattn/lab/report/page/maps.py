@@ -44,7 +44,6 @@ def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> li
     """One head of every attention type in ``maps.json``, in the study's order; empty without.
 
     Args:
-        study: Study whose ``maps.json`` is shown.
         prefix: Start of the element ids, unique in the page.
         in_one_row: Show the maps of all types side by side. Default: a row for each type.
 

@@ -38,8 +38,6 @@ def explain_gap(variants: Mapping[str, Any], first: str, second: str, at: str = 
 
     Args:
         variants: Of ``results.json``.
-        first: A name in it.
-        second: Another.
         at: The learning rates, ``"best"`` or ``"common"``.
     """
     groups = {name: entry["at"].get(at, entry["at"]["best"]) for name, entry in variants.items()}
@@ -58,7 +56,6 @@ def explain_divergence(diverged: Mapping[str, Sequence[int]], *names: str) -> st
 
     Args:
         diverged: By variant, its diverged runs and all its runs.
-        names: The variants that are compared.
     """
     return " and ".join(
         f"{type_name(name)} diverged in {counts[0]} of {plural(counts[1], 'run')}"

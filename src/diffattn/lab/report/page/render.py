@@ -31,8 +31,6 @@ def write_document(out: Path, document: Document, more: Sequence[Section] = ()) 
     """Write a page of elements, as :func:`write_page`.
 
     Args:
-        out: File to write.
-        document: The page.
         more: Sections that stand before the last one, which names the origin of the numbers.
     """
     *sections, last = document.sections
@@ -57,11 +55,7 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
 
     Args:
         out: File to write; its folder is made if missing.
-        template: Name of a file in ``report/templates``.
         values: Of the template, which escapes every text in them; see :func:`render`.
-
-    Raises:
-        ConfigError: ``out`` is no file and cannot become one.
     """
     require_file_destination(out)
     page = render(template, **values)
@@ -81,11 +75,7 @@ def render(
     """Fill a template; the page needs no network and runs no script but its own.
 
     Args:
-        template: Name of a file in ``report/templates``.
-        script: The script that stands in the page.
         style: For templates whose policy names their style sheet.
-        generator: The command that made the page.
-        values: Of the template.
     """
     from jinja2 import UndefinedError
     from markupsafe import Markup

@@ -106,11 +106,7 @@ def showing(*records: Path) -> Iterator[None]:
 
 
 def study_kind(folder: Path) -> str:
-    """What ``study.json`` says that the folder holds; ``"text"`` where it names no kind.
-
-    Raises:
-        CheckpointError: The file is missing or damaged.
-    """
+    """What ``study.json`` says that the folder holds; ``"text"`` where it names no kind."""
     info = read_json(Path(folder) / "study.json")
     return str(info.get("kind", "text")) if isinstance(info, dict) else "text"
 
@@ -119,9 +115,6 @@ def read_runs(folder: Path) -> list[StudyRun]:
     """Every run of a study folder, in the order of their names.
 
     A run without ``costs.json`` has those that the study's file holds under its name.
-
-    Raises:
-        CheckpointError: A file is damaged, of another kind or of another schema version.
     """
     shared = _read_if_there(folder / "costs.json") or {"runs": {}}
     paths = sorted(runs_folder(folder).glob("[!.]*/run.json"))  # not what a copy was cut off at
@@ -168,11 +161,7 @@ def finite_numbers(value: Any) -> list[float]:
 
 
 def read_versioned(path: Path, schema: int = SCHEMA_VERSION) -> dict[str, Any]:
-    """Read one JSON object of a schema version.
-
-    Raises:
-        CheckpointError: The file is missing, damaged or of another schema version.
-    """
+    """Read one JSON object of a schema version."""
     value = read_json(path)
     require_schema(value, path, schema)
     return value
@@ -192,7 +181,6 @@ def read_study_of_runs(folder: Path, names_of: NamesOf) -> Study:
 
     Args:
         folder: Study folder; all but ``study.json`` may be missing.
-        names_of: Gives the runs of the study.
 
     Raises:
         CheckpointError: A file is damaged or of another schema version.

@@ -28,13 +28,7 @@ def study_document(
     """Assemble the page of a study: verdict, lead, gaps, sections, costs, provenance.
 
     Args:
-        study: Study that the page is of.
-        kind: Of the study, for the title.
-        lead: A sentence that names the comparison.
-        sections: The sections of this kind.
-        verdict: Stands first.
         costs: Tables of speed and memory; without any there is no such section.
-        summary: The table that a terminal shows.
     """
     times = [Section("costs", "Speed and memory", [*costs, Text(TIMES)])] if costs else []
     return Document(

@@ -132,8 +132,6 @@ def markdown_table(
     """A Markdown table, without the end of its last line.
 
     Args:
-        headers: Of the columns.
-        rows: Cells of each row, one per column.
         numeric: Indices of the columns that are aligned to the right.
     """
     rule = ["---:" if column in numeric else "---" for column in range(len(headers))]

@@ -95,11 +95,8 @@ def recall_document(
     """Assemble the page: one sentence, one figure, one table; then a section per question.
 
     Args:
-        study: Study that the page is of.
         claims: What committed records say of the papers' claims.
         loss: What studies on text say.
-        origins: Where their numbers come from.
-        title: Of the page. Default: the study's.
     """
     info, names, results = study.info, list(study.info["tasks"]), study.results
     chart = charts.learning_chart(study, names[0], "chart-learning")

@@ -84,12 +84,6 @@ def accuracy_chart(
 ) -> Chart | Text:
     """Draw validation accuracy over training, one line per run, with the guessing ceilings.
 
-    Args:
-        study: Study whose runs are drawn.
-        task: Name of the task, a key of ``study.json``.
-        names: The runs to draw.
-        element_id: Id of the element, unique in the page.
-
     Returns:
         The chart, or a sentence if no run recorded an accuracy.
     """

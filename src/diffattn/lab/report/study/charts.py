@@ -71,8 +71,6 @@ def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Ch
     """Validation loss over steps: thick the mean of a variant, thin its single runs.
 
     Args:
-        study: Study whose runs are drawn.
-        element_id: Id of the element, unique in the page.
         part: A key of :data:`PARTS`. Default: all tokens.
     """
     traces: list[dict[str, Any]] = []

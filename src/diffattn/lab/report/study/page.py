@@ -97,12 +97,7 @@ _METHOD = (
 
 
 def text_document(study: TextStudy, claims: Table | None = None) -> Document:
-    """Assemble the page.
-
-    Args:
-        study: Study that the page is of.
-        claims: What committed records say of the papers' claims.
-    """
+    """Assemble the page."""
     kind = ROW_KINDS.get(study.info.get("kind", "text"), "study")
     sections = [
         Section("results", "Is the loss lower?", _results(study)),

@@ -24,10 +24,6 @@ _SCRIPTS = ("viewer_data.js", "viewer_drawing.js", "viewer.js")
 def require_page_destination(path: Path, *, force: bool = False) -> None:
     """Refuse to replace a file that is no page of the viewer.
 
-    Args:
-        path: Where the page will be written.
-        force: Replace any file.
-
     Raises:
         ConfigError: Something else lies there, or nothing can be written there.
     """
@@ -42,11 +38,7 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
     """Write the page; an existing file is left as it was on failure.
 
     Args:
-        out: File to write.
         models: One or more, in the order shown. Those with equal tokens are shown side by side.
-
-    Raises:
-        ConfigError: ``out`` is no file and cannot become one.
     """
     texts = list(dict.fromkeys(model.text for model in models))
     data = {

@@ -101,11 +101,7 @@ Verdict = Literal["agrees", "disagrees", "inconclusive"]
 
 
 class Judge:
-    """Judges the claims of Appendix G by the rules above.
-
-    Args:
-        sizes: Of all runs.
-    """
+    """Judges the claims of Appendix G by the rules above."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -241,8 +237,6 @@ def judge_factors(
 
     Args:
         values: One per seed.
-        low: Lower end of their interval.
-        high: Upper end.
         bound: :data:`LEVEL` or :data:`DRIFT`.
     """
     if len(values) < LEAST_SEEDS or low is None or high is None:

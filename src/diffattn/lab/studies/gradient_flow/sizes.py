@@ -44,7 +44,6 @@ class Sizes:
     """The sizes of all runs.
 
     Args:
-        config: The study.
         results: Name of every run to its ``results.json``.
         rows: Name of every run to its ``gradients.jsonl``.
     """

@@ -18,13 +18,7 @@ from diffattn.lab.studies.study import Results
 def gradient_flow_results(
     config: GradientFlowConfig, results: Results, rows: Rows
 ) -> GradientFlowResults:
-    """Ratios of gradients and updates, sizes of heads, and the judgements.
-
-    Args:
-        config: The study.
-        results: Name of every run to its ``results.json``.
-        rows: Name of every run to its ``gradients.jsonl``.
-    """
+    """Ratios of gradients and updates, sizes of heads, and the judgements."""
     sizes = Sizes(config, results, rows)
     judgements = list(Judge(sizes).judgements())
     informative = any(row["verdict"] in ("agrees", "disagrees") for row in judgements)

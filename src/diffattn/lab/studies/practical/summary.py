@@ -20,12 +20,7 @@ PROTOCOL = 1
 
 
 def practical_results(config: PracticalStudyConfig, results: Results) -> PracticalResults:
-    """Every measure per task and model with its interval, and differences to softmax attention.
-
-    Args:
-        config: The study.
-        results: Name of every run to its ``results.json``.
-    """
+    """Every measure per task and model with its interval, and differences to softmax attention."""
     rates = {group: choice.rate for group, choice in config.choices(results).items()}
     tasks: dict[str, Any] = {}
     for (task, name), members in config.groups(rates).items():

@@ -260,9 +260,6 @@ def recall_study(
     """A recall study of a scale; see :mod:`diffattn.lab.catalog.recipes.recall`.
 
     Arguments are those of :func:`diffattn.reproduce`.
-
-    Raises:
-        ConfigError: An unknown scale, or seeds that are not distinct.
     """
     check_known("reproduce", "scale", scale, RECALL)
     settings = RECALL[scale]()

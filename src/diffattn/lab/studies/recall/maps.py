@@ -19,10 +19,6 @@ def recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None:
     """Maps of every type on the first test sequence; ``None`` where no weights were kept.
 
     They are of the last layer's head that gives the answers the most weight.
-
-    Args:
-        config: The study.
-        runs: Folder of its runs.
     """
     task = config.tasks[0]
     if not isinstance(task.task, NoisyRecallConfig):

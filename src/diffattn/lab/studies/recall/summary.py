@@ -30,12 +30,7 @@ def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResult
 
 
 def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults:
-    """Steps and accuracies per task and member, and differences with their tests.
-
-    Args:
-        config: The study.
-        results: Name of every run to its ``results.json``.
-    """
+    """Steps and accuracies per task and member, and differences with their tests."""
     tasks = _measured_tasks(config, results)
     for name, differences in step_differences(tasks).items():
         task = tasks[name]

@@ -32,11 +32,7 @@ def scaling_results(
     """Points, fits and equivalents along both axes, of models without a run that diverged.
 
     Args:
-        config: The study.
         losses: Name of every run to its validation loss; ``None`` of one that diverged.
-
-    Raises:
-        DiffAttnError: A run of softmax attention or of no attention diverged.
     """
     places = {*config.sizes, *config.lengths}
     lost = {

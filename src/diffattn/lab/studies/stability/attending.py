@@ -80,10 +80,6 @@ def shared_rates(
 def why_silent(shared: Sequence[float], rates: Sequence[float]) -> Silent | None:
     """The reason why a mean over the shared rates says nothing about attention at large ones.
 
-    Args:
-        shared: Of :func:`shared_rates`.
-        rates: All of the study.
-
     Returns:
         ``None`` if the mean says something.
     """

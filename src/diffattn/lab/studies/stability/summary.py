@@ -60,8 +60,6 @@ def stability_results(
     for its p-value in Holm's adjustment, so that no other difference becomes easier to show.
 
     Args:
-        config: The study.
-        results: Name of every run to its ``results.json``.
         rows: Name of every run to its ``metrics.jsonl``.
     """
     runs = _Measured(config, results, rows)

@@ -29,9 +29,6 @@ def verdict(
     It is informative if two models are compared at one rate above the lowest.
 
     Args:
-        attending: Of :func:`diffattn.lab.studies.stability.attending.attending_rates`.
-        shared: Of every pair that is compared.
-        rates: All of the study.
         lacking: Models without attention that were not run.
         void: Rates at which a run without attention diverged.
     """

@@ -236,11 +236,7 @@ class ComparisonConfig(Study):
         return self.steps_after({})
 
     def steps_after(self, sweeps: Mapping[str, Sweep]) -> int:
-        """Steps of all runs, where sweeps have been made.
-
-        Args:
-            sweeps: Swept variant to its sweep; empty before.
-        """
+        """Steps of all runs, where sweeps have been made."""
         trials = len(self.trials(best_rates(self, sweeps)))
         tried = len(self.learning_rates) * len(self.swept)
         if sweeps:

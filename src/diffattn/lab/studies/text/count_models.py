@@ -29,14 +29,7 @@ PHASE_RULE = (
 def read_or_count(
     config: ComparisonConfig, data: PreparedData, path: Path, on_message: OnMessage
 ) -> dict[str, Any]:
-    """Read ``counts.json``, or write it: counted on what the runs of the first seed read.
-
-    Args:
-        config: The comparison.
-        data: Its tokens.
-        path: The file.
-        on_message: Given one line.
-    """
+    """Read ``counts.json``, or write it: counted on what the runs of the first seed read."""
     if not path.exists() or read_json(path)["schema"] != _SCHEMA:
         on_message("counting what unigrams, bigrams and copies predict")
         seed = config.seeds[0]
@@ -53,7 +46,6 @@ def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, di
 
     Args:
         config: Of the run: its steps, batch, window and data order.
-        data: Its tokens.
 
     Returns:
         By model: ``loss`` on all validation windows and ``parts``, by part, in nats per token, and
@@ -90,10 +82,6 @@ def phase_step(rows: Sequence[Mapping[str, Any]], threshold: float) -> int | Non
     """Step of the first of two evaluations in a row below a loss on repeated bigrams.
 
     Two, so that one lucky evaluation does not count.
-
-    Args:
-        rows: Of ``metrics.jsonl``, in order.
-        threshold: Nats per token.
 
     Returns:
         The step, or ``None`` if there are no two such evaluations.

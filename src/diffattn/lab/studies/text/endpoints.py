@@ -39,8 +39,6 @@ def type_endpoints(
     A pair that is not compared, as only one side copies, counts with a p-value of 1.
 
     Args:
-        variants: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
-        differences: Of the same.
         curves: Run to its validation losses.
     """
     rows = [
@@ -84,7 +82,6 @@ def adjusted_leads(
     left out.
 
     Args:
-        variants: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
         starts: Run to the step at which it begins to copy.
 
     Returns:
@@ -125,7 +122,6 @@ def loss_curve(rows: Iterable[Mapping[str, Any]], part: str | None = None) -> Cu
     """The validation losses of a run, or those of a part of the tokens.
 
     Args:
-        rows: Of ``metrics.jsonl``.
         part: For example ``"repeated_bigram"``. Default: the whole.
     """
     evaluations = [row for row in rows if "validation_loss" in row]

@@ -19,11 +19,6 @@ def example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> 
     """Maps of the middle layer's first head, of the first seed: chosen in advance.
 
     Where the weights of a run are gone its recorded maps stay; without them there are none.
-
-    Args:
-        config: The comparison.
-        data: Its tokens.
-        folder: Study folder.
     """
     path = folder / "maps.json"
     length = min(EXAMPLE_TOKENS, config.base.train.seq_len, data.validation.num_tokens)

@@ -53,9 +53,7 @@ def comparison_results(
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
-        config: The comparison.
         sweeps: Swept variant to its sweep; empty if there was none.
-        runs: All runs of the sweep and of the trials.
         phases: Name of a trial to the step at which it passed the induction phase.
         curves: The same to its validation losses. Default: tokens to a loss are not measured.
         starts: The same to the step at which it begins to copy, between evaluations.

@@ -18,8 +18,6 @@ def compared_rows(
     against the schedule. Other differences are for reading.
 
     Args:
-        differences: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
-        variants: Of the same.
         diverged: Variants of which a run diverged; they are in neither.
     """
     members = {*variants, *diverged}

@@ -35,14 +35,7 @@ def judge_comparison(
 ) -> TextResults:
     """Judge a finished comparison; writes ``counts.json`` and ``maps.json``.
 
-    Args:
-        config: The comparison.
-        runs: All runs.
-        data: Their tokens.
-        on_message: Given one line per stage.
-
     Raises:
-        CheckpointError: A run's records are damaged.
         DiffAttnError: A run that counts diverged.
     """
     assert data is not None, "a comparison reads text"
@@ -88,12 +81,7 @@ def study_results(config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any
     """Results that follow from the records of the runs.
 
     Args:
-        config: The comparison.
-        runs: All runs.
         counts: Count model to its loss and its loss by part.
-
-    Raises:
-        CheckpointError: A run's records are damaged.
     """
     # Few windows may repeat no bigram; their curves have no such part either.
     bigrams = counts["bigram"]["curve"]["parts"].get("repeated_bigram")

@@ -34,7 +34,6 @@ def verdict(results: ComparisonResults, counts: Mapping[str, Any] | None = None)
     plateau first. In a study of ablations the phase is looked at row by row.
 
     Args:
-        results: Of :func:`diffattn.lab.studies.text.results.comparison_results`.
         counts: Count model to its loss.
     """
     reasons = list(_uninformative(results, counts or {}))

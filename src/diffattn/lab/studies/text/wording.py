@@ -42,12 +42,7 @@ def difference(
 
 
 def format_difference(entry: TextDifference, *, flip: bool = False) -> str:
-    """A difference with its interval, e.g. ``"−0.216 (−0.241 to −0.191)"``.
-
-    Args:
-        entry: The difference.
-        flip: With the other sign.
-    """
+    """A difference with its interval, e.g. ``"−0.216 (−0.241 to −0.191)"``."""
     sign = -1 if flip else 1
     text = f"{sign * entry['mean']:+.3f}"
     if entry["low"] is None or entry["high"] is None:
