@@ -1,13 +1,12 @@
 """AnalysisResult: the record of ``diffattn analyze`` on one or several models."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from diffattn.errors import CheckpointError, short
-from diffattn.files.io import read_record, write_json
-from diffattn.lab.records.fields import AtLeast, checked
+from diffattn.lab.records.fields import AtLeast, read_checked, write_checked
 from diffattn.lab.records.run import git_state, hardware, package_versions
 
 ANALYSIS_SCHEMA_VERSION = 1
@@ -173,8 +172,7 @@ class AnalysisResult:
 
     def write(self, folder: Path) -> None:
         """Write ``analysis.json`` into ``folder``."""
-        value = {"schema": ANALYSIS_SCHEMA_VERSION, "kind": "analysis"} | asdict(self)
-        write_json(Path(folder) / ANALYSIS_FILE, value)
+        write_checked(self, Path(folder) / ANALYSIS_FILE, "analysis", ANALYSIS_SCHEMA_VERSION)
 
     @classmethod
     def read(cls, folder: Path) -> "AnalysisResult":
@@ -184,12 +182,7 @@ class AnalysisResult:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
         path = Path(folder) / ANALYSIS_FILE
-        result = read_record(
-            path,
-            "analysis",
-            ANALYSIS_SCHEMA_VERSION,
-            lambda value: checked(cls, value, str(path)),
-        )
+        result = read_checked(cls, path, "analysis", ANALYSIS_SCHEMA_VERSION)
         for analysis in result.models:
             if fault := _fault(analysis, len(result.settings["distances"])):
                 raise CheckpointError(f"{path}: {short(analysis.model.get('label'))}: {fault}.")

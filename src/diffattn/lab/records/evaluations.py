@@ -1,6 +1,6 @@
 """EvalResult: the scores of one model by one protocol; and paired differences between models."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -8,7 +8,7 @@ from diffattn.errors import CheckpointError, short
 from diffattn.files.destination import is_folder_name
 from diffattn.files.io import read_jsonl, read_record, write_json
 from diffattn.lab.records.claim import is_claimed
-from diffattn.lab.records.fields import checked
+from diffattn.lab.records.fields import checked, read_checked, write_checked
 from diffattn.lab.records.lock import sole_writer
 
 EVAL_SCHEMA_VERSION = 2
@@ -69,8 +69,7 @@ class EvalResult:
 
     def write(self, folder: Path) -> None:
         """Write ``result.json`` into ``folder``."""
-        value = {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation"} | asdict(self)
-        write_json(Path(folder) / "result.json", value)
+        write_checked(self, Path(folder) / "result.json", "evaluation", EVAL_SCHEMA_VERSION)
 
     @classmethod
     def read(cls, folder: Path) -> "EvalResult":
@@ -79,12 +78,8 @@ class EvalResult:
         Raises:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
-        return read_record(
-            Path(folder) / "result.json",
-            "evaluation",
-            EVAL_SCHEMA_VERSION,
-            lambda value: checked(cls, value, f"{folder}/result.json"),
-        )
+        path = Path(folder) / "result.json"
+        return read_checked(cls, path, "evaluation", EVAL_SCHEMA_VERSION)
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
         """Rows of ``items.jsonl`` of ``folder``.
@@ -192,8 +187,7 @@ class Comparison:
 
     def write(self, folder: Path) -> None:
         """Write ``comparison.json`` into ``folder``."""
-        value = {"schema": EVAL_SCHEMA_VERSION, "kind": "comparison"} | asdict(self)
-        write_json(Path(folder) / "comparison.json", value)
+        write_checked(self, Path(folder) / "comparison.json", "comparison", EVAL_SCHEMA_VERSION)
 
     @classmethod
     def read(cls, folder: Path) -> "Comparison":
@@ -203,9 +197,7 @@ class Comparison:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
         path = Path(folder) / "comparison.json"
-        return read_record(
-            path, "comparison", EVAL_SCHEMA_VERSION, lambda value: checked(cls, value, str(path))
-        )
+        return read_checked(cls, path, "comparison", EVAL_SCHEMA_VERSION)
 
 
 class _Marker(TypedDict):

@@ -5,8 +5,9 @@ Records are described by dataclasses and, where they are read as dictionaries, b
 
 import contextlib
 import types
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -22,6 +23,7 @@ from typing import (
 )
 
 from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.files.io import read_record, write_json
 
 Record = TypeVar("Record")
 
@@ -98,6 +100,20 @@ def checked(kind: type[Record], value: Any, where: str) -> Record:
         place = fault.place.removeprefix(".")
         raise CheckpointError(f"{where}: {place}{' ' if place else ''}{fault}.") from None
     return made
+
+
+def read_checked(kind: type[Record], path: Path, name: str, schema: int) -> Record:
+    """Read a record of a kind and schema version.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, of another kind or schema version.
+    """
+    return read_record(path, name, schema, lambda value: checked(kind, value, str(path)))
+
+
+def write_checked(record: Any, path: Path, name: str, schema: int) -> None:
+    """Write a dataclass that :func:`read_checked` reads, whole or not at all."""
+    write_json(path, {"schema": schema, "kind": name} | asdict(record))
 
 
 def checked_setting(kind: Any, value: Any, name: str) -> Any:

@@ -1,13 +1,12 @@
 """Results on disk: BenchResult, one file of benchmark measurements with their provenance."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, short
-from diffattn.files.io import read_record, write_json
-from diffattn.lab.records.fields import checked
+from diffattn.lab.records.fields import read_checked, write_checked
 
 BENCH_SCHEMA_VERSION = 1
 
@@ -158,8 +157,7 @@ class BenchResult:
 
     def write(self, path: Path) -> None:
         """Write the file whole or not at all."""
-        value = {"schema": BENCH_SCHEMA_VERSION, "kind": "benchmark"} | asdict(self)
-        write_json(Path(path), value)
+        write_checked(self, Path(path), "benchmark", BENCH_SCHEMA_VERSION)
 
     @classmethod
     def read(cls, path: Path) -> "BenchResult":
@@ -168,12 +166,7 @@ class BenchResult:
         Raises:
             CheckpointError: The file is missing, damaged, of another kind or schema version.
         """
-        result = read_record(
-            Path(path),
-            "benchmark",
-            BENCH_SCHEMA_VERSION,
-            lambda value: checked(cls, value, str(path)),
-        )
+        result = read_checked(cls, Path(path), "benchmark", BENCH_SCHEMA_VERSION)
         homeless = [case.run for case in result.cases if case.run not in result.runs]
         if homeless:
             raise CheckpointError(f"{path}: every case must name a run, got {short(homeless[0])}.")

@@ -24,7 +24,7 @@ class Interval:
     n: int
     method: str
 
-    def recorded(self) -> dict[str, float | None]:
+    def recorded(self) -> Any:
         """The fields of an interval in records."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "level": self.level}
 

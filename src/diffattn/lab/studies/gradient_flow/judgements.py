@@ -31,10 +31,11 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from statistics import fmean
-from typing import Literal
+from typing import Literal, cast
 
 from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
 from diffattn.lab.records.study_results import Judgement
+from diffattn.lab.records.text_results import SeedMean
 from diffattn.lab.report.sections.gradient_flow_tables import BASE, NULL
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.gradient_flow.config import (
@@ -203,21 +204,12 @@ class Judge:
         why: str = "",
     ) -> Judgement:
         why = self._fault or why
+        factors: SeedMean
         if logs is None:
-            return {
-                "id": key,
-                "says": says,
-                "bound": bound,
-                "phases": phases,
-                "why": why or "a size is not known",
-                "values": [],
-                "mean": None,
-                "low": None,
-                "high": None,
-                "level": None,
-                "verdict": "uninformative",
-            }
-        factors = factor(logs)
+            why, nothing = why or "a size is not known", dict.fromkeys(("mean", "low", "high"))
+            factors = cast(SeedMean, {"values": [], **nothing, "level": None})
+        else:
+            factors = factor(logs)
         verdict = judge_factors(factors["values"], factors["low"], factors["high"], bound)
         return {
             "id": key,

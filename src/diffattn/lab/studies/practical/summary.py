@@ -7,10 +7,11 @@ from diffattn.lab.catalog.recipes.practical import LEARNED, PRIMARY
 from diffattn.lab.data.recall_tasks import ManyShotConfig, guessing_ceilings
 from diffattn.lab.records.study_results import PracticalDifference, PracticalResults
 from diffattn.lab.report.page.wording import listing, plural
+from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_difference, paired_t_test
+from diffattn.lab.stats.paired import paired_t_test
 from diffattn.lab.studies.limits import heads_below, spread
-from diffattn.lab.studies.means import mean_of_seeds, recorded_interval
+from diffattn.lab.studies.means import mean_of_seeds
 from diffattn.lab.studies.practical.config import PracticalStudyConfig
 from diffattn.lab.studies.study import Results
 from diffattn.lab.training.practical_measures import best_accuracy
@@ -68,13 +69,12 @@ def _compare(config: PracticalStudyConfig, tasks: dict[str, Any]) -> None:
                 if measure not in entry["measures"] or measure not in baseline:
                     continue
                 values, others = (x[measure]["values"] for x in (entry["measures"], baseline))
-                interval = paired_difference(values, others)
                 differences = [value - other for value, other in zip(values, others, strict=True)]
                 is_tested = member in config.types
-                difference: PracticalDifference = {
+                difference: Any = {
                     "type": member,
                     "measure": measure,
-                    **recorded_interval(interval),
+                    **mean_interval(differences).recorded(),
                     "p_value": paired_t_test(differences) if is_tested else None,
                     "p_holm": None,
                 }

@@ -11,7 +11,6 @@ from diffattn.lab.records.study_results import Leak, RecallDifference
 from diffattn.lab.stats.intervals import median_interval
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.survival import log_rank
-from diffattn.lab.studies.means import recorded_interval
 
 _V1 = "diff"
 _ERRORS = 4
@@ -47,11 +46,11 @@ def _of_task(task: Mapping[str, Any]) -> list[RecallDifference]:
     for name, baseline in pairs:
         sides = steps[name], steps[baseline]
         values = [_steps_later(a, b, last) for a, b in zip(*sides, strict=True)]
-        difference: RecallDifference = {
+        difference: Any = {
             "variant": name,
             "baseline": baseline,
             "values": values,
-            **recorded_interval(median_interval(values)),
+            **median_interval(values).recorded(),
         }
         if name in types:
             difference["p"] = log_rank(*sides, last)

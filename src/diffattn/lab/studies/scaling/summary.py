@@ -11,7 +11,6 @@ from diffattn.lab.report.page.wording import listing
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.scaling import equivalence_of, fits_of
 from diffattn.lab.studies.limits import heads_below, spread
-from diffattn.lab.studies.means import recorded_interval
 from diffattn.lab.studies.scaling.config import ScalingStudyConfig
 from diffattn.lab.studies.scaling.verdict import verdict
 from diffattn.models.accounting import parameter_count
@@ -133,12 +132,13 @@ def _point(
     runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
     values = [loss for run in runs if (loss := losses[run]) is not None]
     parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
+    of_seeds: Any = {"values": values, **mean_interval(values).recorded()}
     return {
         "x": parameters if axis == "parameters" else tokens,
         "parameters": parameters,
         "tokens": tokens,
         "runs": runs,
-        "loss": {"values": values, **recorded_interval(mean_interval(values))},
+        "loss": of_seeds,
     }
 
 

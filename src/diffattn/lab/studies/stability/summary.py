@@ -8,7 +8,7 @@ from typing import Any, cast
 from diffattn.lab.catalog.models import TYPES, V2_WITH_NORM, WITHOUT_NORM
 from diffattn.lab.records.study_results import StabilityDifference, StabilityRate, StabilityResults
 from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_difference, paired_t_test
+from diffattn.lab.stats.paired import paired_t_test
 from diffattn.lab.stats.spikes import (
     DEVIATIONS,
     LEAST_GRADIENT,
@@ -19,7 +19,7 @@ from diffattn.lab.stats.spikes import (
     stability,
 )
 from diffattn.lab.studies.limits import heads_below, spread
-from diffattn.lab.studies.means import mean_of_seeds, recorded_interval
+from diffattn.lab.studies.means import mean_of_seeds
 from diffattn.lab.studies.stability.attending import (
     FLOORS,
     Silent,
@@ -232,17 +232,13 @@ def _difference(
 ) -> StabilityDifference:
     """The paired difference of two models; ``values`` gives one number per seed of a model."""
     name, baseline = pair
-    here, there = values(name), values(baseline)
-    differences = [a - b for a, b in zip(here, there, strict=True)]
-    interval = paired_difference(here, there)
+    differences = [a - b for a, b in zip(values(name), values(baseline), strict=True)]
     entry = {
         "type": name,
         "baseline": baseline,
         "metric": metric,
         "learning_rate": rate,
-        "values": differences,
-        **recorded_interval(interval),
-        "n": interval.n,
+        **mean_of_seeds(differences),
         "p_value": paired_t_test(differences),
         **({"rates": list(rates)} if rates else {}),
         "why": "" if why is None else why.value,

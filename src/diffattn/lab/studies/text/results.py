@@ -21,8 +21,7 @@ from diffattn.lab.records.text_results import (
     TextDifference,
     VariantResult,
 )
-from diffattn.lab.stats.paired import paired_difference
-from diffattn.lab.studies.means import mean_of_seeds, recorded_interval
+from diffattn.lab.studies.means import mean_of_seeds
 from diffattn.lab.studies.study import Results
 from diffattn.lab.studies.text.comparison import (
     ComparisonConfig,
@@ -228,14 +227,11 @@ class _Trials:
         )
         pairs = list(zip(*sides, strict=False))
         values, others = (self.values(side, metric) for side in zip(*pairs, strict=True))
-        interval = paired_difference(values, others)
         return {
             "variant": name,
             "baseline": baseline,
             "at": at,
             "metric": metric,
             "runs": [list(pair) for pair in pairs],
-            "values": [a - b for a, b in zip(values, others, strict=True)],
-            **recorded_interval(interval),
-            "n": interval.n,
+            **mean_of_seeds([a - b for a, b in zip(values, others, strict=True)]),
         }
