@@ -33,7 +33,7 @@ from diffattn.lab.benchmark.config import require_cuda
 from diffattn.lab.benchmark.models import CUT, SIZES
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.records.run import git_state
-from diffattn.lab.report.paper import THROUGHPUT, THROUGHPUT_SOURCE
+from diffattn.lab.report.paper import THROUGHPUT_SOURCE, throughput
 from diffattn.models import presets
 from tools import gpu_plan, stages
 from tools.gpu_plan import JUDGE
@@ -126,7 +126,7 @@ def beside_table_7(result: BenchResult) -> list[dict[str, Any]]:
         if row.seconds is not None
     }
     rows = []
-    for (preset, length, mode), printed in THROUGHPUT.items():
+    for (preset, length, mode), printed in throughput().items():
         shallow, deep = CUT[preset]
         depth = presets.preset_settings(preset).num_hidden_layers
         tokens = length * SIZES[preset].batch

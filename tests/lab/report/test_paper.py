@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS
 from diffattn.lab.evaluation.icl.label_protocols import ManyShot
-from diffattn.lab.report.paper import THROUGHPUT, many_shot_curves, published_tables
+from diffattn.lab.report.paper import Throughput, many_shot_curves, throughput
 
 # Transformer and DIFF over the dashed range, the printed gap, and the gap over all numbers.
 EXPECTED = {
@@ -37,8 +37,7 @@ def test_the_protocol_asks_what_the_figure_shows(name):
 
 
 def test_the_speeds_beside_benchmarks_are_those_of_table_7():
-    columns = zip(*(row[1:] for row in published_tables()["throughput"].rows), strict=True)
-    shown = [(speeds[:2], speeds[2:]) for speeds in columns]
-    cases = dict.fromkeys(case[:2] for case in THROUGHPUT)
-    both = ("forward_backward", "forward")
-    assert [tuple(THROUGHPUT[*case, mode] for mode in both) for case in cases] == shown
+    speeds = throughput()
+    assert len(speeds) == 6
+    assert speeds["3b", 4_096, "forward_backward"] == Throughput(7_491, 6_718)
+    assert speeds["13.1b", 2_048, "forward"] == Throughput(14_346, 13_653)

@@ -14,7 +14,7 @@ from record_files import change_record, read_record, write_record
 def test_charts_hold_the_recorded_numbers(make_study):
     study = make_study(seeds=(0, 1), variants=(*TYPES, "none"))
     charts = figures(build(study))
-    assert len(charts) == 1 + 2 + 1 + 3 + 1 + 10
+    assert len(charts) == 1 + 2 + 3 + 1 + 10
     rows = (study / "runs/diff-seed1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     losses = [json.loads(row).get("validation_loss") for row in rows]
     traces = charts["chart-loss"]["data"]
@@ -75,20 +75,6 @@ def test_differences_stand_at_their_means(make_study):
         assert (marks[row]["x"], marks[row]["y"]) == ([mean], [row])
         assert marks[row]["error_x"]["arrayminus"] == pytest.approx([0.01])
         assert marks[row]["error_x"]["array"] == pytest.approx([0.04])
-
-
-def test_losses_against_time(make_study):
-    """The processor time of a run is spread evenly over its steps."""
-    study = make_study(seeds=(0, 1), num_steps=100)
-    seconds = [
-        read_record(study / f"runs/diff-seed{seed}/costs.json")["cpu_seconds"] for seed in (0, 1)
-    ]
-    chart = figures(build(study))["chart-seconds"]
-    (curve,) = (t for t in chart["data"] if t["legendgroup"] == "diff")
-    assert curve["x"] == pytest.approx([sum(seconds) / 2 * i / 4 for i in range(5)])
-    for path in study.glob("**/costs.json"):
-        path.unlink()
-    assert "chart-seconds" not in figures(build(study))
 
 
 def test_charts_show_text_from_files_as_it_is(make_study):

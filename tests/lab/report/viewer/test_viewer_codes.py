@@ -6,8 +6,8 @@ import zlib
 import numpy as np
 import pytest
 
-from diffattn.lab.report.viewer.codes import half_step, packed, to_codes, to_weights
-from lab.report.viewer.viewed_models import random_maps
+from diffattn.lab.report.viewer.codes import packed, to_codes, to_weights
+from lab.report.viewer.viewed_models import half_step, random_maps
 
 GENERATOR = np.random.default_rng(0)
 SPREADS = (0.01, 1.0, 8.0)

@@ -8,12 +8,12 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.report.page.render import source_hash
-from diffattn.lab.report.viewer.codes import half_step
 from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
 from diffattn.lab.report.viewer.values import Segment, ViewedModel, ViewedText
 from lab.report.page_reader import outline_of
 from lab.report.viewer.viewed_models import (
     block_bytes,
+    half_step,
     made_up_layer,
     made_up_model,
     page_data,

@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 
-from diffattn.lab.report.viewer.codes import to_codes, to_weights
+from diffattn.lab.report.viewer.codes import LEVELS, to_codes, to_weights
 from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, ViewedText
 
 
@@ -17,6 +17,12 @@ def random_maps(generator, *shape, spread=2.0):
     scores[..., ~np.tri(shape[-1], dtype=bool)] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
+
+
+def half_step(codes, scales):
+    """The largest rounding error that each code can hide."""
+    of_row = 1.0 if scales is None else scales[..., np.tril_indices(scales.shape[-1])[0]]
+    return (codes + 0.25) / LEVELS**2 * of_row
 
 
 def made_up_layer(

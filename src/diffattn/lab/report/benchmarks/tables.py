@@ -28,7 +28,7 @@ from diffattn.lab.report.benchmarks.wording import (
 from diffattn.lab.report.page.runs import is_number
 from diffattn.lab.report.page.tables import Table, record_table, table_markdown
 from diffattn.lab.report.page.wording import MISSING, count, mebibytes, number, ratio
-from diffattn.lab.report.paper import THROUGHPUT, THROUGHPUT_SOURCE
+from diffattn.lab.report.paper import THROUGHPUT_SOURCE, throughput
 
 _MARKED = re.compile(r"(<!-- bench: (\S+)((?: \w+=\S+)*) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 _MODEL_COLUMNS = {
@@ -226,9 +226,9 @@ def _tokens(row: BenchRow | None) -> str:
 
 def _printed(case: BenchCase) -> str:
     key: Any = (case.shape.get("size"), case.shape.get("N"), case.mode)
-    if case.device != "cuda" or key not in THROUGHPUT:
+    speeds = throughput().get(key)
+    if case.device != "cuda" or speeds is None:
         return MISSING
-    speeds = THROUGHPUT[key]
     share = number(speeds.diff / speeds.transformer, 3)
     return f"{count(speeds.transformer)}, {count(speeds.diff)} ({share}×)"
 

@@ -78,7 +78,6 @@ class Part:
 
     title: str
     content: "Sequence[Element]"
-    id: str = ""
 
 
 Element: TypeAlias = Text | Bullets | Terms | Code | Equation | Pair | Fold | Part | Chart | Table

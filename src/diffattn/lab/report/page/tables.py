@@ -28,8 +28,6 @@ class Cell:
     kind: Literal["head", "words", "num", "long", "runs"] = "words"
     color: str = ""
     """Of the swatch before the text; empty for none."""
-    href: str = ""
-    """Target of the link that the text becomes; empty for none."""
     note: str = ""
     """A second, smaller line."""
     runs: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 from diffattn.lab.catalog.models import SIDE_EFFECTS
@@ -99,35 +98,6 @@ def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Ch
         runs=names_of(used),
         height=400,
         label=f"{title.rstrip('.')} over training steps, one line per model",
-    )
-
-
-def time_chart(study: TextStudy, element_id: str) -> Chart | None:
-    """Mean validation loss against processor time, which is taken to pass evenly over steps."""
-    traces: list[dict[str, Any]] = []
-    used: list[str] = []
-    for name in shown_in_charts(study):
-        spent = {run.name: _seconds(run) for run in study.runs_of(name)}
-        runs = [run for run in study.runs_of(name) if spent[run.name]]
-        curve = [
-            (fmean(spent[run.name][step] for run in runs), loss)
-            for step, loss in mean_curve([run.series(LOSS) for run in runs])
-            if all(step in spent[run.name] for run in runs)
-        ]
-        if curve:
-            names = [run.name for run in runs]
-            traces.append(line(curve, name, _mean_of(names), where="%{x:,.0f} s"))
-            used += names
-    if not used:
-        return None
-    return Chart(
-        element_id=element_id,
-        traces=traces,
-        look=layout("seconds of processor time", "validation loss, nats per token"),
-        caption=f"Loss after the same processor time. Mean over seeds.{_evaluated_on(study)}",
-        runs=names_of(used),
-        height=400,
-        label="Validation loss against processor time, one line per model",
     )
 
 
@@ -292,15 +262,6 @@ def _count_lines(
             trace = line(ends_of_line, label, "counts", dotted=True, color=color)
             made.append({**trace, "showlegend": True})
     return made
-
-
-def _seconds(run: StudyRun) -> dict[float, float]:
-    """Step to the processor time spent there; empty if that is not known."""
-    seconds = (run.costs or {}).get("cpu_seconds")
-    last = max((row["step"] for row in run.metrics), default=0)
-    if run.results is None or not is_number(seconds) or not last:
-        return {}
-    return {row["step"]: seconds * (row["step"] / last) for row in run.metrics}
 
 
 def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | None:

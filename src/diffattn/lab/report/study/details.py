@@ -10,7 +10,6 @@ from diffattn.lab.report.page.tables import (
     Table,
     head_cell,
     number_cell,
-    per_run,
     run_cell,
     table,
     type_cell,
@@ -31,10 +30,8 @@ from diffattn.lab.report.study.summary import (
     COUNT_MODELS,
     LOSS,
     PARTS,
-    RATES,
     baseline_of,
     difference,
-    differences,
     groups_of,
     variants_of,
 )
@@ -52,22 +49,6 @@ def runs_table(study: TextStudy) -> Table:
                 rows.append([type_cell(name), word_cell(run), *map(number_cell, cells)])
     headers = ["Model", "Run", "Learning rate", "Validation loss", "Bits per byte"]
     return table("Every run that counts.", headers, rows)
-
-
-def pairs_table(study: TextStudy) -> Table:
-    """Single pairs behind every difference in validation loss."""
-    rows = [
-        [
-            head_cell(f"{type_name(entry['variant'])} − {type_name(entry['baseline'])}"),
-            word_cell(RATES[entry["at"]]),
-            per_run(
-                (f"{run} − {other}", number(value, signed=True))
-                for (run, other), value in zip(entry["runs"], entry["values"], strict=True)
-            ),
-        ]
-        for entry in differences(study)
-    ]
-    return table("Every pair behind a difference.", ["Difference", "Rate", "Each pair"], rows)
 
 
 def rates_table(study: TextStudy) -> Table | None:

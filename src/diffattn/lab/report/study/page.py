@@ -27,11 +27,9 @@ from diffattn.lab.report.study.charts import (
     lambda_chart,
     loss_chart,
     rates_chart,
-    time_chart,
 )
 from diffattn.lab.report.study.details import (
     lambda_table,
-    pairs_table,
     part_shares,
     parts_table,
     phase_table,
@@ -164,7 +162,6 @@ def _results(study: TextStudy) -> list[Element]:
         results_table(study, "common"),
         Text(_INTERVALS.format(level)) if level else None,
         runs_table(study) if study.results else None,
-        pairs_table(study) if study.results else None,
     ]
     return _present(
         Bullets([*recorded.get("details", ()), *recorded.get("reasons", ())]),
@@ -237,7 +234,6 @@ def _maps(study: TextStudy) -> list[Element]:
 def _costs(study: TextStudy) -> list[Element]:
     return _present(
         cost_table(_only(study, shown_in_charts(study))),
-        time_chart(study, "chart-seconds"),
         Fold("How we know", [models_table(study), cost_table(study), Text(_TIMES)]),
     )
 

@@ -40,11 +40,6 @@ def to_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
     return np.square(codes / LEVELS) * _scale_of(codes, scales)
 
 
-def half_step(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
-    """The largest rounding error that each code can hide, float64 of the same shape."""
-    return (codes + 0.25) / LEVELS**2 * _scale_of(codes, scales)
-
-
 def _scale_of(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray | float:
     """The scale of every weight."""
     if scales is None:
