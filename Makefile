@@ -44,7 +44,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(WITH_EXTRAS): $(INSTALLED)
 	@echo "Installing into $(VENV): the extras, for tests and documents (a minute)"
-	@$(PIP_INSTALL) -e '.[lab,test,data,triton,eval,track,docs]'
+	@$(PIP_INSTALL) -e '.[lab,test,data,triton,eval,track,docs,onnx]'
 	@touch $(WITH_EXTRAS)
 
 reproduce: $(INSTALLED)

@@ -24,6 +24,7 @@ def test_every_example_is_tested():
         "gpt2_layer",
         "nanogpt",
         "one_file_diff",
+        "onnx_step",
         "other_frameworks",
         "sharded",
         "vision_block",
@@ -61,6 +62,12 @@ def test_one_file_diff_learns_to_copy(capsys):
 
 def test_vision_block_trains():
     assert 0.4 < example("vision_block").main(["--steps", "3"]) <= 1
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's exporter copies tree specs
+def test_onnx_step_gives_the_logits_of_the_model():
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    assert example("onnx_step").main() < 1e-4
 
 
 @pytest.mark.scheduled

@@ -24,7 +24,7 @@ PLATFORMS = {
 }
 PYTHONS = ("3.11", "3.12", "3.13")
 PAIRS = list(product(PLATFORMS, PYTHONS))
-EXTRAS = ("lab", "test", "data", "triton", "eval", "track", "docs")
+EXTRAS = ("lab", "test", "data", "triton", "eval", "track", "docs", "onnx")
 # Pure Python, published as source only; everything else must have a wheel for the platform.
 SOURCE_ONLY = ("rouge-score", "sqlitedict", "word2number")
 

@@ -1,4 +1,8 @@
-"""The path of ExecuTorch: a static cache allocated by the configuration's numbers, and exported."""
+"""Exported models decode: ExecuTorch's path, with a static cache allocated by the configuration's
+numbers, and ONNX Runtime's, with a dynamic cache."""
+
+import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,3 +53,20 @@ def test_the_exported_program_decodes(
     with torch.no_grad():
         logits = token_by_token(program, ids)
     assert_only_rounding([logits], exportable, logits_of(input_ids=ids[:1]))
+
+
+@pytest.mark.scheduled
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's exporter copies tree specs
+def test_the_onnx_step_decodes(
+    attention_type, make_config, build, ids, assert_only_rounding, logits_of, tmp_path
+):
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    path = Path(__file__).parents[2] / "examples" / "onnx_step.py"
+    spec = importlib.util.spec_from_file_location("example_onnx_step", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    model = build(make_config(attention_type))
+    example.export_step(model, tmp_path)
+    cache = example.empty_cache(model.config, len(ids))
+    logits = example.decode(tmp_path, ids, 6, cache)
+    assert_only_rounding([logits], model, logits_of(input_ids=ids))
