@@ -303,14 +303,6 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         )
 
     @property
-    def n_head_kv(self) -> int:
-        """:attr:`num_key_value_heads` by the name that vLLM reads before ``num_kv_heads``.
-
-        That is Falcon's name for what a kernel takes, and ours for another number.
-        """
-        return self.num_key_value_heads
-
-    @property
     def cached_kv_shape(self) -> tuple[int, int]:
         """Heads and width of keys, and of values, in a dynamic or static cache.
 

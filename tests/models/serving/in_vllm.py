@@ -1,4 +1,4 @@
-"""Run by the Python that has vLLM: greedy tokens of the prompts, to a JSON file."""
+"""Run by the Python that has vLLM: greedy tokens, and how many its cache holds, to a JSON file."""
 
 import json
 import sys
@@ -16,4 +16,6 @@ if __name__ == "__main__":
     sampling = SamplingParams(temperature=0, max_tokens=24, detokenize=False, ignore_eos=True)
     answers = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling)
     tokens = [list(answer.outputs[0].token_ids) for answer in answers]
-    Path(sys.argv[4]).write_text(json.dumps(tokens))
+    cache = engine.llm_engine.vllm_config.cache_config
+    held = cache.num_gpu_blocks * cache.block_size
+    Path(sys.argv[4]).write_text(json.dumps({"tokens": tokens, "cache_tokens": held}))

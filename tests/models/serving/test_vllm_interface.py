@@ -13,12 +13,13 @@ import pytest
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from diffattn.models.attention.kernels import KernelCall
+from diffattn.errors import ConfigError
+from diffattn.models.attention.kernels import KernelCall, heads_in_vllm
 from diffattn.models.config.attention_types import AttentionType
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.serving import vllm_plugin
 
-ENGINE = "engine_of_test_vllm_interface"
+ENGINE = "vllm"
 
 
 @pytest.fixture
@@ -27,11 +28,10 @@ def model(attention_type, make_config, build):
 
 
 class Engine:
-    """Keeps keys and values by layer, as wide as the configuration says; one row of tokens."""
+    """Keeps keys and values by layer, as wide as the plugin says; one row of tokens."""
 
     def __init__(self, config):
-        self.heads = config.num_attention_heads
-        self.shape = (config.n_head_kv, config.head_dim)
+        self.heads, *self.shape = heads_in_vllm(config)
         self.kept = [[] for _ in range(config.num_hidden_layers)]
         self.calls = []
 
@@ -61,8 +61,19 @@ def test_an_engine_with_its_cache_gives_the_same_logits(model, monkeypatch):
             positions = torch.arange(start, end)[None]
             parts.append(model(ids[:, start:end], position_ids=positions, use_cache=False).logits)
     assert engine.calls == [0, 1, 2] * 3  # one call per layer and pass
+    assert engine.shape == list(model.config.cached_kv_shape)  # K1, K2 and V once
     actual = torch.cat(parts, 1)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * expected.abs().max())
+
+
+def test_a_cache_with_heads_of_another_width_is_refused(model, monkeypatch):
+    config = model.config
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, ENGINE, Engine(config))
+    model.set_attn_implementation(ENGINE)
+    width = 3 * config.head_dim
+    model.model.layers[0].kernel.attn = types.SimpleNamespace(head_size=width)
+    with pytest.raises(ConfigError, match="Leave the plugin 'diffattn' switched on"):
+        model(torch.randint(50, (1, 12)), use_cache=False)
 
 
 def test_each_layer_has_one_module_with_the_call_in_its_source(model):
@@ -79,20 +90,17 @@ def test_each_layer_has_one_module_with_the_call_in_its_source(model):
     assert [module.layer_idx for module in callers] == [0, 1, 2]
 
 
-def test_vllm_reads_the_right_count_of_heads(model):
-    """vLLM takes the first of these that a configuration has; ``num_kv_heads`` is ours."""
-    config = model.config
-    names = ("n_head_kv", "num_kv_heads", "num_key_value_heads")
-    first = next(getattr(config, name) for name in names if hasattr(config, name))
-    assert first == config.num_key_value_heads
-    assert "n_head_kv" not in config.to_dict()
-
-
-def test_the_plugin_registers_every_architecture(monkeypatch):
+def test_the_plugin_registers_every_architecture(monkeypatch, model):
     known = {}
     vllm = types.ModuleType("vllm")
     vllm.ModelRegistry = types.SimpleNamespace(register_model=known.__setitem__)
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    sizes = types.ModuleType("vllm.transformers_utils.model_arch_config_convertor")
+    sizes.ModelArchConfigConvertorBase = types.SimpleNamespace
+    sizes.MODEL_ARCH_CONFIG_CONVERTORS = {}
+    utils = types.ModuleType("vllm.transformers_utils")
+    utils.model_arch_config_convertor = sizes
+    for module in (vllm, utils, sizes):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     (plugin,) = entry_points(group="vllm.general_plugins", name="diffattn")
     assert plugin.load() is vllm_plugin.register
     vllm_plugin.register()
@@ -103,6 +111,14 @@ def test_the_plugin_registers_every_architecture(monkeypatch):
             f"{backend}:TransformersForSequenceClassification"
         ),
     }
+    convertor = sizes.MODEL_ARCH_CONFIG_CONVERTORS[model.config.model_type](
+        hf_text_config=model.config
+    )
+    assert heads_in_vllm(model.config) == (
+        convertor.get_total_num_attention_heads(),
+        convertor.get_total_num_kv_heads(),
+        convertor.get_head_size(),
+    )
 
 
 def test_facts_can_be_sent_to_another_process_with_their_class():

@@ -15,7 +15,8 @@ Caches keyed by layer keep one K and V per layer, so a second call would overwri
 key and value heads one to one at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2,
 k1, k2]``, ``V = [left, left, right, right]``; a paged cache, which stores what it is called with,
 then holds K and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both
-once: see :mod:`diffattn.models.attention.paged_cache`. Dynamic and static caches may be given in
+once: see :mod:`diffattn.models.attention.paged_cache`. So does vLLM's cache, see
+:func:`diffattn.models.attention.kernels.heads_in_vllm`. Dynamic and static caches may be given in
 the kernels' layout, too: see :mod:`diffattn.models.attention.cache_layout`.
 """
 

@@ -43,6 +43,7 @@ class KernelCall(nn.Module):
         self.num_key_value_groups = layer.num_attention_heads // layer.num_key_value_heads
         self.times_stored = config.num_key_value_heads // layer.num_key_value_heads
         self.is_alone = layer.num_attention_heads != config.num_attention_heads
+        self.width_in_vllm = heads_in_vllm(config)[2]
 
     def forward(
         self,
@@ -59,9 +60,27 @@ class KernelCall(nn.Module):
                 "DiffTransformer: attention_type must give all layers as many heads for vLLM, got "
                 f"{self.config.attention_type!r}."
             )
+        engine = getattr(self, "attn", None)  # vLLM's, whose cache has heads of one width
+        if engine is not None and engine.head_size != q.shape[-1]:
+            raise ConfigError(
+                f"DiffTransformer: vLLM's cache must have heads of width {q.shape[-1]}, got "
+                f"{engine.head_size}. Leave the plugin 'diffattn' switched on."
+            )
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         out, _ = attention(self, q, k, v, mask, dropout=0.0, scaling=self.scaling, **kwargs)
         return out
+
+
+def heads_in_vllm(config: DiffTransformerConfig) -> tuple[int, int, int]:
+    """Query heads, key/value heads and their width in vLLM, whose cache holds K1, K2 and V once.
+
+    V1's keys lie side by side in one head, ``[k1, k2]``, as wide as a value. Its queries are
+    ``[q1, 0]`` and ``[0, q2]``, and meet that head as V2's meet theirs. Layers of another type
+    beside V1 need the layout of Hugging Face's kernels, which holds both twice.
+    """
+    if all(facts.key_maps == 2 for facts in config.attention_by_layer):
+        return config.num_attention_heads // 2, config.num_kv_heads, 2 * config.head_dim
+    return config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
 
 def by_kernel(
@@ -78,7 +97,7 @@ def by_kernel(
 
     V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2, k1, k2]``, ``V = [left, left, right,
     right]``; V2 has its two query heads side by side already. Subtracted queries of groups are
-    repeated.
+    repeated. In vLLM V1 has wider heads, see :func:`heads_in_vllm`.
 
     Args:
         implementation: A name of Hugging Face's interface.
@@ -96,6 +115,11 @@ def by_kernel(
     q = q if lam is None else paired(q)
     num_heads = q.shape[2]
     pieces = 2 if k.ndim == 5 else 1
+    if implementation == "vllm" and kernel.width_in_vllm > q.shape[-1]:
+        width, pieces = q.shape[-1], 1
+        q_1, q_2 = q.unbind(3)
+        q = torch.stack([nn.functional.pad(q_1, (0, width)), nn.functional.pad(q_2, (width, 0))], 3)
+        k = k.flatten(3)
     if pieces == 2:
         q = torch.cat([*q.unbind(3)] * 2, dim=2)
         k, v = in_kernel_layout(k, v)

@@ -19,8 +19,23 @@ def register() -> None:
     Source: vLLM's documentation, "Plugin System" and "Registering a Model".
     """
     from vllm import ModelRegistry
+    from vllm.transformers_utils import model_arch_config_convertor as sizes
 
     import diffattn.models.modeling_diff_transformer  # noqa: F401  registers with Auto classes
+    from diffattn.models.attention.kernels import heads_in_vllm
 
+    class DiffTransformerSizes(sizes.ModelArchConfigConvertorBase):
+        """Heads of vLLM's cache and of its one call per layer."""
+
+        def get_total_num_attention_heads(self) -> int:
+            return heads_in_vllm(self.hf_text_config)[0]
+
+        def get_total_num_kv_heads(self) -> int:
+            return heads_in_vllm(self.hf_text_config)[1]
+
+        def get_head_size(self) -> int:
+            return heads_in_vllm(self.hf_text_config)[2]
+
+    sizes.MODEL_ARCH_CONFIG_CONVERTORS["diff_transformer"] = DiffTransformerSizes
     for architecture, backend_class in CLASSES.items():
         ModelRegistry.register_model(architecture, f"{BACKEND}:{backend_class}")
