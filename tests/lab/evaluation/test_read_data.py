@@ -14,7 +14,7 @@ from diffattn.lab.evaluation.long_context import haystack
 from diffattn.lab.evaluation.long_context.needle import Needle
 from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, _Sequence
 from diffattn.lab.evaluation.perplexity.perplexities import WordPerplexity
-from diffattn.lab.evaluation.protocol import Item, Part, prompt_facts
+from diffattn.lab.evaluation.protocol import Item, Part
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.evaluation.read_data import data_digest
 from diffattn.lab.evaluation.registry import protocol_class
@@ -112,31 +112,6 @@ def test_shares_of_other_data_are_left_out(models, texts, tmp_path):
     assert said == ["word_perplexity.shard-1-of-2 has read other data and is left out"]
     begins = {row["prompt"]["begins"][:7] for row in result.read_items(out / part.variant)}
     assert begins == {"another"}
-
-
-def test_an_item_that_is_asked_again_must_hold_its_text(models, tmp_path, monkeypatch):
-    """What a protocol reads beside its payloads without saying so."""
-    text = ["one text"]
-
-    @dataclass(frozen=True, kw_only=True)
-    class Reading(WordPerplexity):
-        def batches(self, model):
-            return [[Item(id=str(i), payload=i) for i in range(2)]]
-
-        def ask(self, model, items):
-            return [{"scores": {"x": 1.0}, "prompt": prompt_facts(text[0])} for _ in items]
-
-        def summarise(self, rows):
-            raise KeyboardInterrupt
-
-    part = Part(variant="reading", protocol=Reading())
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(models["diff"], part, tmp_path)
-    (first, _) = (tmp_path / "items.jsonl").read_text("utf-8").splitlines(keepends=True)
-    (tmp_path / "items.jsonl").write_text(first, encoding="utf-8")
-    text[0] = "another text"
-    with pytest.raises(CheckpointError, match="item '0' must hold the text that it was asked with"):
-        evaluate(models["diff"], part, tmp_path)
 
 
 HAYSTACKS = (

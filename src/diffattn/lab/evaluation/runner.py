@@ -16,7 +16,7 @@ from diffattn.files.io import (
     write_json,
     write_jsonl,
 )
-from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, shortfall, text_hash
+from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, shortfall
 from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest
 from diffattn.lab.evaluation.selection import ALL, FREE_SETTINGS, Selection, rows_of_shards
 from diffattn.lab.inference.language_model import LanguageModel
@@ -187,23 +187,6 @@ class _Log:
         self.rows[row["id"]] = row
         self.num_lines += 1
 
-    def add_answers(self, answers: Sequence[dict[str, Any]]) -> None:
-        """Add the answers of a batch that are not known yet."""
-        for row in answers:
-            if row["id"] in self.rows:
-                self._require_same_text(row)
-        for row in answers:
-            if row["id"] not in self.rows:
-                self.add(row)
-
-    def _require_same_text(self, row: Mapping[str, Any]) -> None:
-        now, before = text_hash(row), text_hash(self.rows[row["id"]])
-        if None not in (now, before) and now != before:
-            raise CheckpointError(
-                f"{self.folder}: item {row['id']!r} must hold the text that it was asked with "
-                f"({before}), got another ({now}). Choose another --out."
-            )
-
 
 def _ask_all(
     model: LanguageModel,
@@ -244,7 +227,9 @@ def _ask_all(
         if any(item.id not in log.rows for item in batch):
             # The whole batch, although some are known: beside others an answer is rounded
             # differently.
-            log.add_answers(_ask(model, protocol, batch))
+            for row in _ask(model, protocol, batch):
+                if row["id"] not in log.rows:
+                    log.add(row)
             on_progress(len(log.rows), len(wanted))
     _add_costs(folder, time.monotonic() - began, len(log.rows) - done_before)
     ordered = [log.rows[name] for name in wanted]

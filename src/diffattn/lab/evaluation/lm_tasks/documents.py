@@ -6,7 +6,7 @@ Made-up documents show the protocol at work without any data.
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
     for number, record in files.json_objects(lines, str(path)):
         where = f"{path}:{number}"
         try:
-            documents.append(_READERS[task](files.with_known_names(record, columns, where)))
+            documents.append(_document(task, files.with_known_names(record, columns, where)))
         except KeyError as error:
             raise ConfigError(
                 f"{where}: a document of {task} must have field {error}, got {sorted(record)}."
@@ -90,60 +90,44 @@ def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
     return documents
 
 
-def _science(stem: str) -> Callable[[Mapping[str, Any]], Document]:
+def _document(task: str, record: Mapping[str, Any]) -> Document:
+    """The document in the fields that the harness's prompts read."""
+    if task in ("arc_challenge", "arc_easy", "openbookqa"):
+        return _science("question_stem" if task == "openbookqa" else "question", record)
+    choices = 2
+    names = [name for name in FIELDS[task] if name not in ("label", "endings")]
+    if task == "boolq":
+        names.remove("answer")
+    document: Document = {name: _text(record, name) for name in names}
+    if task == "winogrande":
+        if "_" not in document["sentence"]:
+            raise ValueError(f"sentence must hold a '_', got {document['sentence']!r}.")
+        if document["answer"] not in ("1", "2"):
+            raise ValueError(f"answer must be '1' or '2', got {document['answer']!r}.")
+        return document
+    if task == "hellaswag":
+        document["endings"] = _texts(record, "endings")
+        choices = len(document["endings"])
+    # A number, as text or, with two choices, as a truth.
+    label = record["answer" if task == "boolq" and "answer" in record else "label"]
+    sound = isinstance(label, int | str) and str(int(label)).isdigit() and int(label) < choices
+    if not sound:
+        raise ValueError(f"label must be from 0 to {choices - 1}, got {label!r}.")
+    return document | {"label": str(int(label)) if task == "hellaswag" else int(label)}
+
+
+def _science(stem: str, record: Mapping[str, Any]) -> Document:
     """ARC and OpenBookQA, which differ in the name of the question's field."""
-
-    def read(record: Mapping[str, Any]) -> Document:
-        if isinstance(record.get("question"), Mapping):  # as first distributed
-            question, listed = _text(record["question"], "stem"), record["question"]["choices"]
-            texts = [_text(choice, "text") for choice in listed]
-            labels = [_text(choice, "label") for choice in listed]
-        else:
-            question, listed = _text(record, stem), record["choices"]
-            texts, labels = _texts(listed, "text"), _texts(listed, "label")
-        answer = _text(record, "answerKey").strip()
-        if answer not in labels or len(labels) != len(texts):
-            raise ValueError(f"answerKey must be one of {labels}, got {answer!r}.")
-        return {stem: question, "choices": {"text": texts, "label": labels}, "answerKey": answer}
-
-    return read
-
-
-def _boolq(record: Mapping[str, Any]) -> Document:
-    fields: Document = {name: _text(record, name) for name in ("passage", "question")}
-    return fields | {"label": _index(record["answer" if "answer" in record else "label"], 2)}
-
-
-def _hellaswag(record: Mapping[str, Any]) -> Document:
-    endings = _texts(record, "endings")
-    fields = {name: _text(record, name) for name in ("activity_label", "ctx_a", "ctx_b")}
-    return fields | {"endings": endings, "label": str(_index(record["label"], len(endings)))}
-
-
-def _piqa(record: Mapping[str, Any]) -> Document:
-    fields: Document = {name: _text(record, name) for name in ("goal", "sol1", "sol2")}
-    return fields | {"label": _index(record["label"], 2)}
-
-
-def _winogrande(record: Mapping[str, Any]) -> Document:
-    names = ("sentence", "option1", "option2", "answer")
-    fields: Document = {name: _text(record, name) for name in names}
-    if "_" not in fields["sentence"]:
-        raise ValueError(f"sentence must hold a '_', got {fields['sentence']!r}.")
-    if fields["answer"] not in ("1", "2"):
-        raise ValueError(f"answer must be '1' or '2', got {fields['answer']!r}.")
-    return fields
-
-
-_READERS: dict[str, Callable[[Mapping[str, Any]], Document]] = {
-    "arc_challenge": _science("question"),
-    "arc_easy": _science("question"),
-    "boolq": _boolq,
-    "hellaswag": _hellaswag,
-    "openbookqa": _science("question_stem"),
-    "piqa": _piqa,
-    "winogrande": _winogrande,
-}
+    if isinstance(record.get("question"), Mapping):  # as first distributed
+        question, listed = _text(record["question"], "stem"), record["question"]["choices"]
+        texts, labels = ([_text(choice, key) for choice in listed] for key in ("text", "label"))
+    else:
+        question, listed = _text(record, stem), record["choices"]
+        texts, labels = _texts(listed, "text"), _texts(listed, "label")
+    answer = _text(record, "answerKey").strip()
+    if answer not in labels or len(labels) != len(texts):
+        raise ValueError(f"answerKey must be one of {labels}, got {answer!r}.")
+    return {stem: question, "choices": {"text": texts, "label": labels}, "answerKey": answer}
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:
@@ -159,13 +143,6 @@ def _texts(record: Mapping[str, Any], name: str) -> list[str]:
     return texts
 
 
-def _index(value: Any, count: int) -> int:
-    """A label as a number; JSON has it as a number, as text or, with two choices, as a truth."""
-    if not isinstance(value, int | str) or not str(int(value)).isdigit() or int(value) >= count:
-        raise ValueError(f"label must be from 0 to {count - 1}, got {value!r}.")
-    return int(value)
-
-
 _PEOPLE = ("Anna", "Peter", "Maria", "Tom", "Ines", "Karl", "Ruth", "Omar")
 _THINGS = {
     "bridge": "a river", "ladder": "a roof", "lamp": "the dark", "umbrella": "the rain",
@@ -177,7 +154,7 @@ _NUM_TRAINING = 16
 def generated_documents(task: str, count: int, seed: int = 0) -> LocalDocuments:
     """``count`` documents of a task, and 16 to draw examples from; equal seeds make equal ones."""
     generator = random.Random(f"{task}-{seed}")
-    made = [_READERS[task](_record(task, generator)) for _ in range(count + _NUM_TRAINING)]
+    made = [_document(task, _record(task, generator)) for _ in range(count + _NUM_TRAINING)]
     return LocalDocuments(made[:count], made[count:])
 
 
