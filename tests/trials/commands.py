@@ -266,4 +266,4 @@ def in_this_process(
 
 def nameless(path: str) -> str:
     """A path without the parts of temporary names that differ from process to process."""
-    return re.sub(r"\.\d+\.tmp$", "*", path)
+    return re.sub(r"\.\d+\.tmp(?=/|$)", "*", path)

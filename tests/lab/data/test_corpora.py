@@ -13,7 +13,6 @@ from diffattn.lab.data.corpora import (
     corpus_hash,
     hub_dataset,
     load_corpus,
-    standard_library,
 )
 from diffattn.lab.data.pinning import pin
 
@@ -24,7 +23,7 @@ def names(documents):
 
 @pytest.fixture(scope="module")
 def stdlib():
-    return list(standard_library())
+    return list(load_corpus("stdlib"))
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def test_packages_are_python_files_each_text_once(tmp_path, monkeypatch):
 def test_standard_library_without_sources_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(source_files.sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(ConfigError, match=r"must hold \.py sources, got none"):
-        next(standard_library())
+        load_corpus("stdlib")
 
 
 def test_corpora_need_no_heavy_import():

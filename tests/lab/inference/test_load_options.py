@@ -162,7 +162,8 @@ def test_code_of_a_model_runs_on_request_only(bfloat16_folder, tmp_path, monkeyp
     ],
 )
 def test_a_pass_holds_what_the_memory_allows(monkeypatch, device, free, cache):
-    monkeypatch.setattr(pass_limits, "_free_bytes", lambda device: free)
+    monkeypatch.setattr(pass_limits, "available_bytes", lambda: free)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
     limits = limits_on(torch.device(device))
     assert limits.cache_bytes == cache
     assert limits.batch_tokens == STANDARD_LIMITS.batch_tokens * max(1, 2 * cache // GIB)

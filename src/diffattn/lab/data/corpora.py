@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,8 @@ from diffattn.lab.data.source_files import (
     INSTALLED,
     hub_parts,
     is_hidden,
-    package_files,
-    packages_folder,
-    prose_files,
     require_source,
-    standard_library_files,
-    stdlib_folder,
+    source_files,
 )
 
 
@@ -55,75 +51,43 @@ class Document:
                 ) from error
 
 
-def standard_library() -> Iterator[Document]:
-    """Sources of the running interpreter's standard library: the default corpus, about 10 MB.
+def installed_texts(source: str) -> Iterator[Document]:
+    """Texts that the running interpreter carries, so that they differ between installations.
 
-    Every ``.py`` file below ``sysconfig``'s ``stdlib`` folder (the base interpreter's, also in a
-    virtual environment), in the order of posix paths, without tests, ``encodings``, ``pydoc_data``,
-    installed packages, files of one build or machine, and files that are not UTF-8. The text
-    differs between Python versions, and so does ``corpus_hash``.
+    - ``"stdlib"``, the default corpus, about 10 MB: every ``.py`` file below ``sysconfig``'s
+      ``stdlib`` folder (the base interpreter's, also in a virtual environment), without tests,
+      ``encodings``, ``pydoc_data``, installed packages and files of one build or machine.
+    - ``"python"``: the same, then 0.8 MB of documentation: the language reference behind
+      ``help()`` (``pydoc_data``, a document per topic), IDLE's text files and the licence.
+    - ``"packages"``: the ``.py`` files of installed packages. Those of the same text count once, as
+      packages carry copies of each other.
 
-    Raises:
-        ConfigError: This interpreter comes without sources (zipped or compiled only).
-    """
-    root = stdlib_folder()
-    texts = ((name, files.read_text(root / name)) for name in standard_library_files())
-    yield from _nonempty(
-        (Document(name=name, text=text) for name, text in texts if text and text.strip()),
-        f"standard_library: {root} must hold .py sources, got none. Name your own text files.",
-    )
-
-
-def python_installation() -> Iterator[Document]:
-    """Code and prose that every Python carries: 10 MB of sources and 0.8 MB of documentation.
-
-    The standard library as in :func:`standard_library`, the language reference behind ``help()``
-    (``pydoc_data``, one document per topic), IDLE's text files and the licence.
-
-    Returns:
-        Documents in the order of their names within each of the two parts, code first.
+    They come in the order of their posix paths; files that are not UTF-8 are left out.
 
     Raises:
-        ConfigError: This interpreter comes without sources.
+        ConfigError: There are none: the interpreter is zipped, or comes compiled only.
     """
-    yield from standard_library()
-    root = stdlib_folder()
-    topics = root / "pydoc_data" / "topics.py"
-    if topics.is_file():  # some distributions leave it out
-        for name, topic in sorted(_topics(topics).items()):
-            yield Document(name=f"pydoc_data/topics.py:{name}", text=topic)
-    for name in prose_files():
-        text = files.read_text(root / name)
-        if text and text.strip():
-            yield Document(name=name, text=text)
-
-
-def installed_packages() -> Iterator[Document]:
-    """Python files of the packages that are installed for the running interpreter.
-
-    Files of the same text count once: packages carry copies of each other. The text differs from
-    one installation to the next, and so does ``corpus_hash``.
-
-    Raises:
-        ConfigError: There are none.
-    """
-    root, seen = packages_folder(), set[bytes]()
+    seen = set[bytes]()
 
     def documents() -> Iterator[Document]:
-        for name in package_files():
-            text = files.read_text(root / name)
-            digest = hashlib.sha256((text or "").encode()).digest()
-            if text and text.strip() and digest not in seen:
+        for name, path in (source_files(source) or {}).items():
+            text = files.read_text(path) or ""
+            if name == "pydoc_data/topics.py":
+                for topic, content in sorted(_topics(text).items()):
+                    yield Document(name=f"{name}:{topic}", text=content)
+                continue
+            digest = hashlib.sha256(text.encode()).digest()
+            if text.strip() and (source != "packages" or digest not in seen):
                 seen.add(digest)
-                yield Document(name=files.unicode_name(name), text=text)
+                yield Document(name=name, text=text)
 
-    yield from _nonempty(documents(), f"installed_packages: {root} must hold .py files, got none.")
+    message = f"{source}: this Python must hold .py sources, got none. Name your own text files."
+    yield from _nonempty(documents(), message)
 
 
-def _topics(path: Path) -> dict[str, str]:
-    """The texts in the one dictionary that the file assigns; it is not executed."""
-    source = files.read_text(path)
-    assignments = [n for n in ast.walk(ast.parse(source or "")) if isinstance(n, ast.Assign)]
+def _topics(code: str) -> dict[str, str]:
+    """The texts in the one dictionary that the code assigns; it is not executed."""
+    assignments = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Assign)]
     texts: dict[str, str] = ast.literal_eval(assignments[0].value)
     return texts
 
@@ -240,13 +204,6 @@ def unreadable(where: str, error: Exception) -> ConfigError:
     return ConfigError(f"{where} must be a dataset that can be opened, got: {first_line(error)}.")
 
 
-_INSTALLED_SOURCES: dict[str, Callable[[], Iterator[Document]]] = {
-    "stdlib": standard_library,
-    "python": python_installation,
-    "packages": installed_packages,
-}
-
-
 def load_corpus(
     source: str = "stdlib",
     *,
@@ -278,7 +235,7 @@ def load_corpus(
     """
     documents: Iterator[Document]
     if source in INSTALLED:
-        documents = _INSTALLED_SOURCES[source]()
+        documents = installed_texts(source)
     elif source.startswith("hub:"):
         name, named_revision, config = hub_parts(source)
         documents = hub_dataset(

@@ -11,7 +11,7 @@ from random import Random
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data import files
-from diffattn.lab.data.corpora import python_installation
+from diffattn.lab.data.corpora import load_corpus
 
 _LEAST_WORDS = 60
 """A worked example of 40 and a list of 20."""
@@ -113,7 +113,7 @@ def word_list(source: str) -> WordList:
         return WordList(source, read_words(source, _LEAST_WORDS))
     texts = (
         " ".join(_DOCSTRING.findall(file.text)) if file.name.endswith(".py") else file.text
-        for file in python_installation()
+        for file in load_corpus("python")
     )
     words = _apart(_IN_PROSE.findall(text) for text in texts)
     if len(words) < _LEAST_WORDS:
