@@ -1,0 +1,1 @@
+"""Caches of fewer keys and of fewer bits, compared across attention types."""

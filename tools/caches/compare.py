@@ -1,0 +1,175 @@
+"""What do dropped keys and caches of few bits cost, by attention type?
+
+Trains softmax, V1 and V2 on noisy recall as ``diffattn reproduce recall`` does, and softmax and V2
+on bytes of Python's library. Every model then answers through ``generate``: with its whole cache,
+with a share of the prompt's keys by every policy of :mod:`tools.caches.pruned`, and with
+transformers' quantised cache (hqq, groups as wide as a query, so that each map has its own scale).
+The measure is the accuracy of all questions (recall), and the loss of the tokens after the prompt
+in nats (text). The same command again continues what was interrupted.
+
+    PYTHONPATH=src python -m tools.caches.compare --out FOLDER --record FILE.json
+"""
+
+import argparse
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, QuantizedCache
+
+from diffattn.files.io import write_json
+from diffattn.lab.catalog.models import VARIANTS
+from diffattn.lab.catalog.recipes.catalog import plan
+from diffattn.lab.catalog.recipes.recall import RECALL
+from diffattn.lab.data.tokens import TokenDataset
+from diffattn.lab.records.run import git_state, hardware, package_versions
+from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.stats.paired import paired_difference
+from diffattn.lab.training.prepare import PreparedData, prepare_data
+from diffattn.lab.training.recall import TEST, held_out, train_recall
+from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.run import train
+from diffattn.lab.training.settings import apply_settings
+from diffattn.models.loading import load_model
+from tools.caches.pruned import POLICIES, dropping, logits_after, pruned_cache
+
+TYPES = {"recall": ("softmax", "diff_v2", "diff"), "text": ("softmax", "diff_v2")}
+SHARES = (1 / 2, 1 / 4, 1 / 8)
+BITS = (8, 4)
+SEEDS = range(3)
+TEXT = (
+    "model.hidden_size=64",
+    "model.num_hidden_layers=2",
+    "model.num_heads=4",
+    "model.embedding_multiplier=8",
+    "train.num_steps=300",
+)
+"""Changes to the recipe ``laptop``."""
+_ROWS, _PROMPT, _LENGTH = 64, 192, 224
+"""Windows of held-out text; tokens before those that are scored; and with them."""
+Values = dict[str, dict[str, list[float]]]
+"""Type to cache to values, one per seed."""
+
+
+def recall_run(name: str, seed: int) -> RecallConfig:
+    """A run of the laptop's recall study."""
+    settings = RECALL["laptop"]()
+    task = settings["tasks"][0]
+    rate = settings["member_rates"].get(name, settings["learning_rates"][0])
+    model = VARIANTS[name].twin(task.model, "params").config
+    return replace(task, name=name, model=model, train=task.train.at(rate, seed))
+
+
+def text_run(name: str, seed: int, data: PreparedData, folder: Path) -> None:
+    """Train a small model on text."""
+    config = apply_settings(plan("laptop").config(), list(TEXT))
+    model = VARIANTS[name].twin(config.model, "params").config
+    training = config.train.at(config.train.learning_rate, seed)
+    train(replace(config, model=model, train=training), data, folder)
+
+
+def caches(model: Any, seed: int) -> Iterator[tuple[str, Any, Any]]:
+    """Name, cache, and ``None`` or the policy and the share that it keeps."""
+    yield "whole", DynamicCache(config=model.config), None
+    for policy, share in itertools.product(POLICIES, SHARES):
+        yield f"{policy} {share:g}", pruned_cache(), (policy, share)
+    width = model.config.head_dim
+    for bits in BITS:
+        options = {"axis_key": 1, "axis_value": 1, "q_group_size": width}
+        yield f"{bits} bits", QuantizedCache("hqq", model.config, nbits=bits, **options), None
+
+
+def values_of(folder: Path, ids: Tensor, prompt: int, labels: Tensor, seed: int) -> Any:
+    """Accuracy and loss ``(hits, nats)`` with every cache."""
+    model, _ = load_model(str(folder))
+    model.generation_config.eos_token_id = None  # a given token may be one
+    for name, cache, drops in caches(model, seed):
+        if drops is None:
+            logits = logits_after(model, ids, prompt, cache)
+        else:
+            with dropping(model, *drops, seed=seed):
+                logits = logits_after(model, ids, prompt, cache)
+        hits = (logits.argmax(-1) == labels).double().mean()
+        nats = torch.nn.functional.cross_entropy(logits.double().mT, labels)
+        yield name, {"recall": float(hits), "text": float(nats)}
+
+
+def measured(out: Path) -> dict[str, Values]:
+    """Train what is missing and measure every model."""
+    values: dict[str, Values] = {task: {name: {} for name in TYPES[task]} for task in TYPES}
+    data = prepare_data(apply_settings(plan("laptop").config(), list(TEXT)).data, out / "data")
+    text = TokenDataset(data.validation, _LENGTH + 1)
+    windows = torch.stack([text[i]["input_ids"] for i in range(_ROWS)])
+    for task, seed in itertools.product(TYPES, SEEDS):
+        for name in TYPES[task]:
+            folder = out / f"{task}-{name}-seed{seed}"
+            if task == "recall":
+                config = recall_run(name, seed)
+                train_recall(config, folder)
+                test, prompt = held_out(config, TEST), config.task.context_len
+                ids, labels = test.input_ids, test.labels[:, prompt:]
+            else:
+                text_run(name, seed, data, folder)
+                ids, labels, prompt = windows[:, :-1], windows[:, _PROMPT + 1 :], _PROMPT
+            for cache, value in values_of(folder, ids, prompt, labels, seed):
+                values[task][name].setdefault(cache, []).append(value[task])
+            print(task, name, seed, flush=True)
+    return values
+
+
+def compared(values: Values) -> dict[str, dict[str, dict[str, Any]]]:
+    """Intervals by type and cache: ``change`` from the whole cache, ``random`` and ``window``, the
+    differences to these policies at the same share, and ``softmax``, of the change to softmax's."""
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, by_cache in values.items():
+        rows = table.setdefault(name, {})
+        for cache, numbers in by_cache.items():
+            policy, _, share = cache.partition(" ")
+            change = _minus(numbers, by_cache["whole"])
+            row = rows[cache] = {"change": mean_interval(change).recorded()}
+            if policy in ("signed", "absolute"):
+                for other in ("random", "window"):
+                    against = paired_difference(numbers, by_cache[f"{other} {share}"])
+                    row[other] = against.recorded()
+            if name != "softmax":
+                twin = _minus(values["softmax"][cache], values["softmax"]["whole"])
+                row["softmax"] = paired_difference(change, twin).recorded()
+    return table
+
+
+def _minus(numbers: list[float], others: list[float]) -> list[float]:
+    return [number - other for number, other in zip(numbers, others, strict=True)]
+
+
+def main() -> None:
+    """Train, measure and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--record", type=Path, required=True)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    values = measured(args.out)
+    commit, dirty = git_state()
+    facts = {
+        "kind": "caches",
+        "schema": 1,
+        "date": datetime.now(UTC).date().isoformat(),
+        "text": list(TEXT),
+        "seeds": list(SEEDS),
+        "commit": commit,
+        "dirty": dirty,
+        "versions": package_versions(),
+        "hardware": hardware(),
+        "values": values,
+        "compared": {task: compared(values[task]) for task in values},
+    }
+    write_json(args.record, facts)
+
+
+if __name__ == "__main__":
+    main()
