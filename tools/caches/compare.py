@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, QuantizedCache
 
-from diffattn.files.io import write_json
+from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import VARIANTS
 from diffattn.lab.catalog.recipes.catalog import plan
 from diffattn.lab.catalog.recipes.recall import RECALL
@@ -47,7 +47,8 @@ TEXT = (
     "model.num_hidden_layers=2",
     "model.num_heads=4",
     "model.embedding_multiplier=8",
-    "train.num_steps=300",
+    "train.num_steps=200",
+    "train.batch_tokens=1024",
 )
 """Changes to the recipe ``laptop``."""
 _ROWS, _PROMPT, _LENGTH = 64, 192, 224
@@ -84,8 +85,10 @@ def caches(model: Any, seed: int) -> Iterator[tuple[str, Any, Any]]:
         yield f"{bits} bits", QuantizedCache("hqq", model.config, nbits=bits, **options), None
 
 
-def values_of(folder: Path, ids: Tensor, prompt: int, labels: Tensor, seed: int) -> Any:
-    """Accuracy and loss ``(hits, nats)`` with every cache."""
+def values_of(
+    folder: Path, ids: Tensor, prompt: int, labels: Tensor, seed: int
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Accuracy, as of recall, and loss, as of text, with every cache."""
     model, _ = load_model(str(folder))
     model.generation_config.eos_token_id = None  # a given token may be one
     for name, cache, drops in caches(model, seed):
@@ -116,7 +119,10 @@ def measured(out: Path) -> dict[str, Values]:
             else:
                 text_run(name, seed, data, folder)
                 ids, labels, prompt = windows[:, :-1], windows[:, _PROMPT + 1 :], _PROMPT
-            for cache, value in values_of(folder, ids, prompt, labels, seed):
+            if not (folder / "caches.json").exists():
+                numbers = dict(values_of(folder, ids, prompt, labels, seed))
+                write_json(folder / "caches.json", numbers)
+            for cache, value in read_json(folder / "caches.json").items():
                 values[task][name].setdefault(cache, []).append(value[task])
             print(task, name, seed, flush=True)
     return values
