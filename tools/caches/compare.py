@@ -1,8 +1,8 @@
 """What do dropped keys and caches of few bits cost, by attention type?
 
-Trains softmax, V1 and V2 on noisy recall as ``diffattn reproduce recall`` does, and softmax and V2
-on bytes of Python's library. Every model then answers through ``generate``: with its whole cache,
-with a share of the prompt's keys by every policy of :mod:`tools.caches.pruned`, and with
+Trains softmax, V1 and V2 on noisy recall almost as ``diffattn reproduce recall`` does, and softmax
+and V2 on bytes of Python's library. Every model then answers through ``generate``: with its whole
+cache, with a share of the prompt's keys by every policy of :mod:`tools.caches.pruned`, and with
 transformers' quantised cache (hqq, groups as wide as a query, so that each map has its own scale).
 The measure is the accuracy of all questions (recall), and the loss of the tokens after the prompt
 in nats (text). The same command again continues what was interrupted.
@@ -13,6 +13,7 @@ in nats (text). The same command again continues what was interrupted.
 import argparse
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +52,8 @@ TEXT = (
     "train.batch_tokens=1024",
 )
 """Changes to the recipe ``laptop``."""
+_HELD_OUT = 128
+"""Sequences of recall, to validate and again to test on."""
 _ROWS, _PROMPT, _LENGTH = 64, 192, 224
 """Windows of held-out text; tokens before those that are scored; and with them."""
 Values = dict[str, dict[str, list[float]]]
@@ -58,12 +61,19 @@ Values = dict[str, dict[str, list[float]]]
 
 
 def recall_run(name: str, seed: int) -> RecallConfig:
-    """A run of the laptop's recall study."""
+    """A run of the laptop's recall study with less noise, 16 tokens of 24, to learn sooner."""
     settings = RECALL["laptop"]()
-    task = settings["tasks"][0]
+    run = settings["tasks"][0]
+    task = replace(run.task, noise_ratio=2 / 3)
+    train = replace(
+        run.train,
+        seq_len=task.seq_len,
+        batch_tokens=run.train.batch_sequences * task.seq_len,
+        evaluation_tokens=_HELD_OUT * task.seq_len,
+    )
     rate = settings["member_rates"].get(name, settings["learning_rates"][0])
-    model = VARIANTS[name].twin(task.model, "params").config
-    return replace(task, name=name, model=model, train=task.train.at(rate, seed))
+    model = VARIANTS[name].twin(run.model, "params").config
+    return replace(run, name=name, task=task, model=model, train=train.at(rate, seed))
 
 
 def text_run(name: str, seed: int, data: PreparedData, folder: Path) -> None:
@@ -74,7 +84,7 @@ def text_run(name: str, seed: int, data: PreparedData, folder: Path) -> None:
     train(replace(config, model=model, train=training), data, folder)
 
 
-def caches(model: Any, seed: int) -> Iterator[tuple[str, Any, Any]]:
+def caches(model: Any) -> Iterator[tuple[str, Any, Any]]:
     """Name, cache, and ``None`` or the policy and the share that it keeps."""
     yield "whole", DynamicCache(config=model.config), None
     for policy, share in itertools.product(POLICIES, SHARES):
@@ -85,44 +95,51 @@ def caches(model: Any, seed: int) -> Iterator[tuple[str, Any, Any]]:
         yield f"{bits} bits", QuantizedCache("hqq", model.config, nbits=bits, **options), None
 
 
-def values_of(
-    folder: Path, ids: Tensor, prompt: int, labels: Tensor, seed: int
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Accuracy, as of recall, and loss, as of text, with every cache."""
+def measure(folder: Path, ids: Tensor, labels: Tensor, seed: int) -> dict[str, dict[str, float]]:
+    """Accuracy, as of recall, and loss, as of text, with every cache; kept beside the model."""
+    if (folder / "caches.json").exists():
+        return dict(read_json(folder / "caches.json"))
     model, _ = load_model(str(folder))
     model.generation_config.eos_token_id = None  # a given token may be one
-    for name, cache, drops in caches(model, seed):
-        if drops is None:
-            logits = logits_after(model, ids, prompt, cache)
-        else:
-            with dropping(model, *drops, seed=seed):
-                logits = logits_after(model, ids, prompt, cache)
-        hits = (logits.argmax(-1) == labels).double().mean()
+    values = {}
+    for name, cache, drops in caches(model):
+        with nullcontext() if drops is None else dropping(model, *drops, seed):
+            logits = logits_after(model, ids, ids.shape[1] - labels.shape[1], cache)
         nats = torch.nn.functional.cross_entropy(logits.double().mT, labels)
-        yield name, {"recall": float(hits), "text": float(nats)}
+        hits = (logits.argmax(-1) == labels).double().mean()
+        values[name] = {"recall": float(hits), "text": float(nats)}
+    write_json(folder / "caches.json", values)
+    return values
 
 
-def measured(out: Path) -> dict[str, Values]:
-    """Train what is missing and measure every model."""
-    values: dict[str, Values] = {task: {name: {} for name in TYPES[task]} for task in TYPES}
-    data = prepare_data(apply_settings(plan("laptop").config(), list(TEXT)).data, out / "data")
+def recall_inputs() -> tuple[Tensor, Tensor]:
+    """Held-out sequences, and the answers to the questions, which end them."""
+    config = recall_run("softmax", 0)
+    test = held_out(config, TEST)
+    return test.input_ids, test.labels[:, -config.task.num_queries :]
+
+
+def text_inputs(data: PreparedData) -> tuple[Tensor, Tensor]:
+    """Windows of held-out text, and what follows each of their last tokens."""
     text = TokenDataset(data.validation, _LENGTH + 1)
     windows = torch.stack([text[i]["input_ids"] for i in range(_ROWS)])
-    for task, seed in itertools.product(TYPES, SEEDS):
+    return windows[:, :-1], windows[:, _PROMPT + 1 :]
+
+
+def measured(out: Path, tasks: list[str]) -> dict[str, Values]:
+    """Train what is missing and measure every model."""
+    values: dict[str, Values] = {task: {name: {} for name in TYPES[task]} for task in tasks}
+    data = prepare_data(apply_settings(plan("laptop").config(), list(TEXT)).data, out / "data")
+    for task, seed in itertools.product(tasks, SEEDS):
         for name in TYPES[task]:
             folder = out / f"{task}-{name}-seed{seed}"
             if task == "recall":
-                config = recall_run(name, seed)
-                train_recall(config, folder)
-                test, prompt = held_out(config, TEST), config.task.context_len
-                ids, labels = test.input_ids, test.labels[:, prompt:]
+                train_recall(recall_run(name, seed), folder)
+                inputs = recall_inputs()
             else:
                 text_run(name, seed, data, folder)
-                ids, labels, prompt = windows[:, :-1], windows[:, _PROMPT + 1 :], _PROMPT
-            if not (folder / "caches.json").exists():
-                numbers = dict(values_of(folder, ids, prompt, labels, seed))
-                write_json(folder / "caches.json", numbers)
-            for cache, value in read_json(folder / "caches.json").items():
+                inputs = text_inputs(data)
+            for cache, value in measure(folder, *inputs, seed).items():
                 values[task][name].setdefault(cache, []).append(value[task])
             print(task, name, seed, flush=True)
     return values
@@ -157,9 +174,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", choices=list(TYPES), default=list(TYPES))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    values = measured(args.out)
+    values = measured(args.out, args.tasks)
     commit, dirty = git_state()
     facts = {
         "kind": "caches",

@@ -4,6 +4,7 @@ A policy scores every key of the prompt in every key/value head. As in H2O (arXi
 of the keys that are kept are the most recent; the policy chooses the other half.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +21,8 @@ which is chance; and the most recent keys alone. For softmax the first two are o
 class PrunedLayer(DynamicLayer):
     """Keys and values of one layer, where dropped keys still count as positions."""
 
+    keys: Tensor
+    values: Tensor
     dropped = 0
 
     def get_seq_length(self) -> int:
@@ -61,7 +64,7 @@ def chosen_keys(
 
 
 @contextmanager
-def dropping(model: Any, policy: str, share: float, seed: int = 0) -> Any:
+def dropping(model: Any, policy: str, share: float, seed: int = 0) -> Iterator[None]:
     """Let the first pass of ``generate`` keep a share of its keys in a :func:`pruned_cache`."""
     generator = torch.Generator().manual_seed(seed)
 
