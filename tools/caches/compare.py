@@ -103,7 +103,7 @@ def measure(folder: Path, ids: Tensor, labels: Tensor, seed: int) -> dict[str, d
     model.generation_config.eos_token_id = None  # a given token may be one
     values = {}
     for name, cache, drops in caches(model):
-        with nullcontext() if drops is None else dropping(model, *drops, seed):
+        with nullcontext() if drops is None else dropping(model, drops[0], drops[1], seed):
             logits = logits_after(model, ids, ids.shape[1] - labels.shape[1], cache)
         nats = torch.nn.functional.cross_entropy(logits.double().mT, labels)
         hits = (logits.argmax(-1) == labels).double().mean()
