@@ -10,7 +10,7 @@ import diffattn
 from diffattn.errors import CheckpointError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.records import run
-from diffattn.lab.records.run import RunRecord, config_hash, git_state, require_schema
+from diffattn.lab.records.run import RunRecord, config_hash, git_state
 
 COMMIT = {
     "GIT_AUTHOR_NAME": "a",
@@ -52,13 +52,6 @@ def test_missing_damaged_and_foreign_records_are_refused(tmp_path):
         write_json(path, value)
         with pytest.raises(CheckpointError, match=message):
             RunRecord.read(tmp_path)
-
-
-def test_schema_is_checked_on_anything(tmp_path):
-    require_schema({"schema": 1}, tmp_path)
-    for value in ({"schema": "1"}, {}, [1], "text", None):
-        with pytest.raises(CheckpointError, match="schema must be 1"):
-            require_schema(value, tmp_path)
 
 
 def test_config_hash_ignores_the_order_of_keys_and_nothing_else():

@@ -65,12 +65,6 @@ def test_the_page_of_the_committed_records(committed):
         assert word in text
 
 
-def test_the_same_records_give_the_same_bytes(make_study, tmp_path):
-    folders = [make_study(), ROOT / "benchmarks" / "results"]
-    first, second = (page_of(folders, tmp_path / name) for name in ("a.html", "b.html"))
-    assert first == second
-
-
 def test_without_records_the_papers_stand_alone(tmp_path):
     page = page_of([], tmp_path / "report.html")
     assert f"Of {len(CLAIMS)} claims, " in page

@@ -1,6 +1,7 @@
 """Models of the recipes start near ln V, and no block writes more than the stream holds."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,3 +78,23 @@ def test_without_it_a_wide_model_starts_far_above():
     tied = {"tie_word_embeddings": True, "scaled_head_init": False, "initializer_range": 0.02}
     config = DiffTransformerConfig(**shape(1_024, 4_096).settings() | tied)
     assert first_loss(config)[0] > math.log(4_096) + 1
+
+
+def test_the_multiplier_scales_embeddings_given_as_such_too():
+    config = replace(recipe("smoke").model, embedding_multiplier=3.0)
+    torch.manual_seed(0)
+    scaled = DiffTransformerForCausalLM(config).eval()
+    plain = DiffTransformerForCausalLM(replace(config, embedding_multiplier=1.0)).eval()
+    plain.load_state_dict(scaled.state_dict())
+    ids = torch.randint(config.vocab_size, (2, 9))
+    embeds = scaled.get_input_embeddings()(ids)
+    with torch.no_grad():
+        expected = plain(inputs_embeds=3 * embeds).logits
+        assert torch.equal(scaled(input_ids=ids).logits, expected)
+        assert torch.equal(scaled(inputs_embeds=embeds).logits, expected)
+        assert not torch.equal(plain(input_ids=ids).logits, expected)
+
+
+def test_the_papers_recipes_have_none():
+    for name in ("diff-transformer-3b", "scaling-830m"):
+        assert recipe(name).model.embedding_multiplier == 1

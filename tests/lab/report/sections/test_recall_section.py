@@ -109,10 +109,6 @@ def test_a_control_with_a_sweep_is_shown_with_it(study):
     assert name not in {trace["legendgroup"] for trace in drawn}
 
 
-def test_same_study_gives_same_bytes(study):
-    assert build_report(study).read_bytes() == build_report(study).read_bytes()
-
-
 def test_markdown(study):
     lines = markdown_results(study).splitlines()
     assert len(lines) == 2 + 2 * 3

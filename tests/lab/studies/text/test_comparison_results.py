@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from diffattn.lab.catalog.models import SWEPT, VARIANTS
+from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.report.page import phase
 from diffattn.lab.studies.text.comparison import Sweep
 from diffattn.lab.studies.text.wording import difference
@@ -45,12 +45,6 @@ def test_who_is_compared_with_whom():
     expected = {(name, control) for name in types for control in controls}
     expected |= {(name, "softmax") for name in controls[1:]}
     assert pairs == expected
-
-
-def test_other_matches_are_compared_with_their_type_and_with_softmax():
-    results = study(losses=LOSSES | {"diff_v2_flops": [3.1, 3.2, 3.3]})
-    assert difference(results, "diff_v2_flops", "diff_v2") is not None
-    assert difference(results, "diff_v2_flops", "softmax")["mean"] == pytest.approx(0.1)
 
 
 def test_parts_are_compared_with_softmax_and_with_no_attention():
@@ -104,19 +98,6 @@ def test_rates_of_the_sweep():
         "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
         "the chosen learning rate of No attention lies at the edge of its sweep",
     ]
-
-
-def test_without_a_sweep_there_is_one_rate():
-    rates = study()["rates"]
-    assert rates == {"common": 2e-3, "sweep_seed": None, "sweep_steps": None, "variants": {}}
-
-
-def test_what_each_variant_says_of_itself():
-    variant = study()["variants"]["none"]
-    assert variant["what"] == VARIANTS["none"].summary
-    assert (variant["role"], variant["match"]) == ("control", "heads")
-    assert variant["parameters"] < study()["variants"]["softmax"]["parameters"]
-    assert variant["train_flops_per_token"] > 0
 
 
 def test_a_type_that_ends_lower_at_the_common_rate_is_named():

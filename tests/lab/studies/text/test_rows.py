@@ -55,31 +55,13 @@ def row(made, variant, baseline):
     return outcome
 
 
-def test_every_row_stands_against_what_it_changes(made, ranked):
-    pairs = [(entry["variant"], entry["baseline"]) for entry in made["rows"]]
-    assert len(pairs) == len(set(pairs)) == len(MEMBERS["ablations"]) - 2 + 3
-    assert {variant for variant, _ in pairs} == set(MEMBERS["ablations"]) - {"softmax", "none"}
-    expected = {
-        ("diff_no_norm", "diff"),
-        ("softmax_wide_norm", "softmax_wide"),
-        ("diff_v2", "softmax"),
-        ("diff_v2", "softmax_more_heads"),
-        ("shared_diff_map_norm", "shared_diff"),
-        ("diff", "softmax_wide_norm"),
-        ("shared_diff", "softmax_wide_norm"),
-    }
-    assert expected <= set(pairs)
+def test_ranks_stand_against_rank_8_that_against_v1_and_lambda_init_against_the_schedule(ranked):
+    """The committed studies hold the other rows."""
     ranks = [(entry["variant"], entry["baseline"]) for entry in ranked["rows"]]
     assert ("shared_diff_r8", "diff") in ranks
     assert ("shared_diff_r8_lambda_05", "shared_diff_r8") in ranks
     assert ("shared_diff_r2", "shared_diff_r8") in ranks
     assert len(ranks) == 12  # no type, which the study of types tests
-
-
-def test_ranks_are_compared_with_v1_and_with_softmax(ranked):
-    pairs = {(entry["variant"], entry["baseline"]) for entry in ranked["differences"]}
-    assert {("shared_diff_r2", "diff"), ("shared_diff_r2", "softmax")} <= pairs
-    assert {("shared_diff_r2_lambda_08", other) for other in ("diff", "softmax")} <= pairs
 
 
 def test_one_map_with_a_types_norm_is_compared_at_one_rate():
