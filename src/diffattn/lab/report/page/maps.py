@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.errors import CheckpointError
 from diffattn.lab.report.page.charts import SEQUENTIAL, Chart, layout
 from diffattn.lab.report.page.elements import Code, Element, Pair, Part, Text
-from diffattn.lab.report.page.runs import BASELINE, Study, is_number
+from diffattn.lab.report.page.runs import BASELINE, Study
 from diffattn.lab.report.page.wording import WHITE_SPACE, number, type_name
 
 _READING = (
@@ -44,11 +43,9 @@ def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> li
     """One head of every attention type in ``maps.json``, in the study's order; empty without.
 
     Args:
+        study: Study with maps.
         prefix: Start of the element ids, unique in the page.
         in_one_row: Show the maps of all types side by side. Default: a row for each type.
-
-    Raises:
-        CheckpointError: A map is not square over the tokens, or not numeric.
     """
     if study.maps is None:
         return []
@@ -70,12 +67,12 @@ def _charts(
     attention_type: str, entry: dict[str, Any], tokens: Sequence[str], prefix: str
 ) -> list[Chart]:
     """The one map of softmax attention; both maps and their difference of the other types."""
-    first = _matrix(entry, "map_1", attention_type, tokens)
+    first = np.array(entry["map_1"], dtype=np.float64)
     if attention_type == BASELINE or "map_2" not in entry:
         caption = "A, the one map of softmax attention"
         return [_heatmap(first, tokens, _limit(first), caption, f"{prefix}-a")]
-    second = _matrix(entry, "map_2", attention_type, tokens)
-    difference = _matrix(entry, "difference", attention_type, tokens)
+    second = np.array(entry["map_2"], dtype=np.float64)
+    difference = np.array(entry["difference"], dtype=np.float64)
     # One scale for both maps, so that equal colours are equal weights.
     limit = _limit(first, second)
     caption = "A₁ − λA₂, signed: blue is added, orange is subtracted; λ = " + _lam(entry)
@@ -141,24 +138,6 @@ def _heatmap(
         label=caption,
         square=True,
     )
-
-
-def _matrix(
-    entry: dict[str, Any], key: str, attention_type: str, tokens: Sequence[str]
-) -> np.ndarray:
-    """One map, checked to be square over the tokens."""
-    value, size = entry.get(key), len(tokens)
-    rows = value if isinstance(value, list) else []
-    square = len(rows) == size and all(
-        isinstance(row, list) and len(row) == size and all(is_number(x) for x in row)
-        for row in rows
-    )
-    if not square:
-        raise CheckpointError(
-            f"maps.json: {key} of {attention_type} must be {size} rows of {size} numbers, "
-            f"got {type(value).__name__} of length {len(rows)}."
-        )
-    return np.array(rows, dtype=np.float64).reshape(size, size)
 
 
 def _limit(*maps: np.ndarray) -> float:

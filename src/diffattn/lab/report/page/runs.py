@@ -155,11 +155,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def finite_numbers(value: Any) -> list[float]:
-    """A list of finite numbers from a file; empty if it is anything else."""
-    return value if isinstance(value, list) and all(map(is_number, value)) else []
-
-
 def read_versioned(path: Path, schema: int = SCHEMA_VERSION) -> dict[str, Any]:
     """Read one JSON object of a schema version."""
     value = read_json(path)

@@ -5,7 +5,7 @@ from typing import Any
 
 from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
 from diffattn.lab.report.page.elements import Document, Element, Fold, Section, Text
-from diffattn.lab.report.page.runs import Study, is_number, read_study_of_runs
+from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
 from diffattn.lab.report.sections.gradient_flow_tables import (
@@ -156,9 +156,8 @@ def _look(study: Study, title: str, ticks: dict[str, Any]) -> dict[str, Any]:
         "line": {"width": 0},
         "layer": "below",
     }
-    shapes = {"shapes": [band]} if is_number(bound) else {}
     log = {"type": "log"}
-    return layout(title, "DIFF V1 over softmax", xaxis=log | ticks, yaxis=log, **shapes)
+    return layout(title, "DIFF V1 over softmax", xaxis=log | ticks, yaxis=log, shapes=[band])
 
 
 def _definition(rule: dict[str, Any]) -> str:

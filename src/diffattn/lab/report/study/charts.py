@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.lab.catalog.models import SIDE_EFFECTS
 from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, mean_curve, names_of
 from diffattn.lab.report.page.elements import Text
-from diffattn.lab.report.page.runs import BASELINE, StudyRun, finite_numbers, is_number
+from diffattn.lab.report.page.runs import BASELINE, StudyRun
 from diffattn.lab.report.page.wording import (
     brief_names,
     count,
@@ -133,7 +133,7 @@ def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Tex
     if not runs:
         return Text(f"No run of {name} recorded λ.", "gap")
     first = study.runs_of(variant)[0]
-    starts = finite_numbers(first.result("lambda_init"))
+    starts = first.result("lambda_init") or []
     traces: list[dict[str, Any]] = []
     num_layers = max(len(lam) for rows in runs.values() for _, lam in rows)
     for layer in range(num_layers):
@@ -228,19 +228,15 @@ def _losses(run: StudyRun, part: str | None) -> list[tuple[float, float]]:
     """Steps and validation losses of a run, of all tokens or of one part of them."""
     if part is None:
         return run.series(LOSS)
-    rows = ((row["step"], row.get("validation_parts")) for row in run.metrics)
-    return [
-        (step, parts[part])
-        for step, parts in rows
-        if isinstance(parts, dict) and is_number(parts.get(part))
-    ]
+    rows = ((row["step"], row.get("validation_parts", {})) for row in run.metrics)
+    return [(step, parts[part]) for step, parts in rows if part in parts]
 
 
 def _evaluated_on(study: TextStudy) -> str:
     """Which tokens the curves are of, where those of the tables are more."""
-    train, data = study.info["config"].get("train") or {}, study.info.get("data") or {}
-    some, every = train.get("evaluation_tokens"), data.get("validation_tokens")
-    if not (isinstance(some, int) and isinstance(every, int) and some < every):
+    some = study.info["config"]["train"].get("evaluation_tokens")
+    every = study.info.get("data", {}).get("validation_tokens")
+    if some is None or every is None or some >= every:
         return ""
     return f" Curves are of {count(some)} validation tokens, tables of all {count(every)}."
 
@@ -297,7 +293,7 @@ def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | 
 
 def _lambdas(run: StudyRun) -> list[tuple[float, list[float]]]:
     """Steps and λ per layer of one run."""
-    return [(row["step"], lam) for row in run.metrics if (lam := finite_numbers(row.get("lam")))]
+    return [(row["step"], row["lam"]) for row in run.metrics if row.get("lam")]
 
 
 def _shade(color: str, index: int, total: int) -> str:

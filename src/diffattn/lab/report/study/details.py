@@ -5,7 +5,7 @@ from math import inf
 from statistics import fmean, median
 from typing import Any
 
-from diffattn.lab.report.page.runs import BASELINE, StudyRun, finite_numbers, is_number
+from diffattn.lab.report.page.runs import BASELINE, StudyRun
 from diffattn.lab.report.page.tables import (
     Table,
     head_cell,
@@ -126,13 +126,12 @@ def parts_table(
 def part_shares(study: TextStudy) -> str:
     """Share of the validation tokens in each part, in words; empty if no run counted them."""
     for run in study.runs:
-        counted = run.result("validation_parts")
-        entries = counted if isinstance(counted, dict) else {}
-        tokens: dict[str, Any] = {part: (entries.get(part) or {}).get("tokens") for part in PARTS}
-        if all(map(is_number, tokens.values())) and (total := sum(tokens.values())) > 0:
+        counted = run.result("validation_parts") or {}
+        if counted.keys() >= PARTS.keys():
+            total = sum(counted[part]["tokens"] for part in PARTS)
             shares = (
-                f"{PARTS[part].lower()} {number(100 * size / total, 0)} %"
-                for part, size in tokens.items()
+                f"{title.lower()} {number(100 * counted[part]['tokens'] / total, 0)} %"
+                for part, title in PARTS.items()
             )
             return f"Share of the tokens: {', '.join(shares)}."
     return ""
@@ -144,7 +143,7 @@ def phase_table(study: TextStudy) -> Table | None:
     A run that did not pass counts as later than the last step.
     """
     recorded = study.recorded.get("phase")
-    num_steps = count((study.info["config"].get("train") or {}).get("num_steps"))
+    num_steps = count(study.info["config"]["train"]["num_steps"])
 
     def step_name(step: float) -> str:
         return f"over {num_steps}" if step == inf else count(step)
@@ -217,4 +216,4 @@ def _change(study: TextStudy, name: str, part: str) -> str:
 
 
 def _lam(run: StudyRun) -> Sequence[float]:
-    return finite_numbers(run.result("lam"))
+    return run.result("lam") or ()

@@ -288,7 +288,4 @@ def _source(info: dict[str, Any]) -> str:
     source = str(data.get("source"))
     if source in _SOURCES:
         source = _SOURCES[source].format(data.get("python"))
-    tokens = data.get("train_tokens")
-    if not isinstance(tokens, int):
-        return source
-    return f"{source} ({number(tokens / 1e6, 2)} million tokens)"
+    return f"{source} ({number(data.get('train_tokens', 0) / 1e6, 2)} million tokens)"

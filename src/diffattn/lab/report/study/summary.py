@@ -9,7 +9,7 @@ import numpy as np
 from diffattn.lab.catalog.models import BASELINE, FLOOR, NEVER_ATTEND, VARIANTS
 from diffattn.lab.report.page.phase import explain_gap
 from diffattn.lab.report.page.run_tables import median_cost
-from diffattn.lab.report.page.wording import MISSING, count, number, verdict
+from diffattn.lab.report.page.wording import count, number, verdict
 from diffattn.lab.report.study.files import TextStudy
 from diffattn.lab.stats.paired import paired_difference
 
@@ -151,11 +151,8 @@ def in_words(study: TextStudy, entry: Mapping[str, Any]) -> str:
 
 def training_budget(info: dict[str, Any]) -> str:
     """Steps and tokens of a run, and how often it read the text."""
-    train = info["config"].get("train") or {}
-    steps, batch = train.get("num_steps"), train.get("batch_tokens")
-    if not (isinstance(steps, int) and isinstance(batch, int)):
-        return MISSING
-    text = (info.get("data") or {}).get("train_tokens")
-    passes = steps * batch / text if isinstance(text, int) and text else 0
+    train, text = info["config"]["train"], info.get("data", {}).get("train_tokens")
+    steps, batch = train["num_steps"], train["batch_tokens"]
+    passes = steps * batch / text if text else 0
     times = f", {number(passes, 1)} times the text" if passes > 1 else ""
     return f"{count(steps)} steps of {count(batch)} tokens ({count(steps * batch)} tokens{times})"
