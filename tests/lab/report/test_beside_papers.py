@@ -250,25 +250,6 @@ def test_figure_5_has_the_means_that_its_last_row_shows():
         assert [fmean(column) for column in columns] == pytest.approx(expected, abs=0.006)
 
 
-def test_the_maps_of_figure_5_are_each_of_their_model(committed):
-    charts = figures(committed)
-    first_and_third = {
-        "transformer": [
-            [0.96, 0.96, 0.9, 0.88, 0.5, 0.82, 0.78, 0.04],
-            [0.9, 0.76, 0.72, 0.4, 0.28, 0.48, 0.56, 0.7],
-        ],
-        "diff": [
-            [1.0, 1.0, 1.0, 0.44, 1.0, 0.98, 0.66, 0.6],
-            [1.0, 0.96, 0.74, 0.92, 0.9, 0.92, 0.92, 0.92],
-        ],
-    }
-    for model, expected in first_and_third.items():
-        (map_,) = charts[f"published-needles-{model}"]["data"]
-        assert map_["y"] == ["0 %", "25 %", "50 %", "75 %", "100 %"]
-        assert map_["x"] == ["8K", "16K", "24K", "32K", "40K", "48K", "56K", "64K"]
-        assert [map_["z"][0], map_["z"][2]] == expected
-
-
 def test_orders_have_the_margins_of_figure_11():
     margins = {model: max(row) - min(row) for model, row in rows_of("orders").items()}
     assert margins == {"Transformer": 19, "DIFF": 4}

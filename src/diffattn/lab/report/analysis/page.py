@@ -3,22 +3,7 @@
 from pathlib import Path
 
 from diffattn.lab.records.analysis import ANALYSIS_FILE, AnalysisResult
-from diffattn.lab.report.analysis.charts import (
-    distance_charts,
-    head_maps,
-    lambda_charts,
-    layer_charts,
-    outlier_charts,
-)
-from diffattn.lab.report.analysis.tables import (
-    heads_table,
-    label_of,
-    largest_table,
-    notes,
-    outlier_table,
-    provenance_tables,
-    summary_table,
-)
+from diffattn.lab.report.analysis import charts, tables
 from diffattn.lab.report.page.elements import (
     Bullets,
     Document,
@@ -83,24 +68,34 @@ def analysis_document(result: AnalysisResult) -> Document:
         lead += f" on {tokens:,} tokens of {result.text['source']}"
         by_head: list[Element] = []
         for index, analysis in enumerate(models):
-            title = f"Every head of {label_of(analysis)}"
-            by_head += [Pair(head_maps(analysis, index)), Fold(title, [heads_table(analysis)])]
+            title = f"Every head of {tables.label_of(analysis)}"
+            by_head += [
+                Pair(charts.head_maps(analysis, index)),
+                Fold(title, [tables.heads_table(analysis)]),
+            ]
         attention: list[Element] = [
-            Pair(layer_charts(result)),
-            Part("By distance", [Pair(distance_charts(result))]),
+            Pair(charts.layer_charts(result)),
+            Part("By distance", [Pair(charts.distance_charts(result))]),
             Part("By head", by_head),
         ]
         largest = [
-            Fold(f"The largest activations of {label_of(analysis)}", [largest_table(analysis)])
+            Fold(
+                f"The largest activations of {tables.label_of(analysis)}",
+                [tables.largest_table(analysis)],
+            )
             for analysis in models
         ]
-        outliers: list[Element] = [outlier_table(result), Pair(outlier_charts(result)), *largest]
+        outliers: list[Element] = [
+            tables.outlier_table(result),
+            Pair(charts.outlier_charts(result)),
+            *largest,
+        ]
         sections += [
-            Section("overview", "Overview", [summary_table(result)]),
+            Section("overview", "Overview", [tables.summary_table(result)]),
             Section("attention", "Attention", attention),
             Section("outliers", "Outliers", outliers),
         ]
-    lambdas = lambda_charts(result)
+    lambdas = charts.lambda_charts(result)
     if lambdas:
         sections.append(Section("lambda", "λ", [Pair(lambdas)]))
     lead += (
@@ -108,11 +103,11 @@ def analysis_document(result: AnalysisResult) -> Document:
         "texts or sizes."
     )
     return Document(
-        title=f"Looking inside {listing(map(label_of, result.models))}",
-        lead=[Text(lead, "lead"), Bullets(notes(result), "Read this first", "gap")],
+        title=f"Looking inside {listing(map(tables.label_of, result.models))}",
+        lead=[Text(lead, "lead"), Bullets(tables.notes(result), "Read this first", "gap")],
         sections=[
             *sections,
             Section("definitions", "Definitions", [Terms(_DEFINITIONS)]),
-            Section("provenance", "Provenance", provenance_tables(result)),
+            Section("provenance", "Provenance", tables.provenance_tables(result)),
         ],
     )

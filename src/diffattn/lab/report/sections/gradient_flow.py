@@ -8,21 +8,8 @@ from diffattn.lab.report.page.elements import Document, Element, Fold, Section, 
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
-from diffattn.lab.report.sections.gradient_flow_tables import (
-    BASE,
-    COLUMNS,
-    MEASURES,
-    WIDE,
-    arm_table,
-    entries_of,
-    head_table,
-    judgement_table,
-    part_table,
-    ratio_table,
-    ratios_of,
-    run_table,
-    slope_table,
-)
+from diffattn.lab.report.sections import gradient_flow_tables as tables
+from diffattn.lab.report.sections.gradient_flow_tables import BASE, COLUMNS, MEASURES, WIDE
 
 _COLORS = {"q": "#0072b2", "k": "#56b4e9", "v": "#d55e00", "o": "#8c6d00", "ffn": "#999999"}
 
@@ -50,25 +37,29 @@ def gradient_flow_document(study: Study) -> Document:
         f"tokens, with {plural(len(info['seeds']), 'seed')}; over "
         f"{plural(len(info['arms']), 'setting')} of depth, width and size of the values."
     )
-    models = Section("models", "Models", [run_table(study)])
+    models = Section("models", "Models", [tables.run_table(study)])
     if study.results is None:
         return study_document(study, kind, lead, [models], costs=())
-    judged = judgement_table(study)
+    judged = tables.judgement_table(study)
     every_pair = [
-        ratio_table(study, measure, phase) for measure in MEASURES for phase in info["phases"]
+        tables.ratio_table(study, measure, phase)
+        for measure in MEASURES
+        for phase in info["phases"]
     ]
     over_time: list[Element] = [
         *(over_training(study, measure) for measure in MEASURES),
-        slope_table(study),
-        part_table(study),
+        tables.slope_table(study),
+        tables.part_table(study),
         Fold("Every pair of models, every phase", every_pair),
     ]
     definition = Text(_definition(study.results["definition"]))
     sections = [
         Section("judged", "Claims and verdicts", [definition, judged]),
         Section("training", "Over training", over_time),
-        Section("sizes", "Over depth, width and λ_init", [over_width(study), arm_table(study)]),
-        Section("heads", "Input of the head norm", [head_table(study)]),
+        Section(
+            "sizes", "Over depth, width and λ_init", [over_width(study), tables.arm_table(study)]
+        ),
+        Section("heads", "Input of the head norm", [tables.head_table(study)]),
         models,
     ]
     verdict = Text(verdicts(study), "verdict")
@@ -78,7 +69,7 @@ def gradient_flow_document(study: Study) -> Document:
 def over_training(study: Study, measure: str) -> Chart:
     """Draw DIFF V1 over softmax attention with half the heads, one line per matrix."""
     middles = {name: sum(steps) / len(steps) for name, steps in study.info["phases"].items()}
-    entries = ratios_of(study, arm=BASE, type="diff", baseline=WIDE, measure=measure)
+    entries = tables.ratios_of(study, arm=BASE, type="diff", baseline=WIDE, measure=measure)
     axis = {"tickvals": list(middles.values()), "ticktext": list(middles)}
     return Chart(
         element_id=f"chart-{measure}",
@@ -100,7 +91,7 @@ def over_width(study: Study) -> Chart:
         if arm == BASE or arm.startswith("width-")
     }
     start = next(iter(study.info["phases"]))
-    entries = ratios_of(study, type="diff", baseline=WIDE, measure="gradient", phase=start)
+    entries = tables.ratios_of(study, type="diff", baseline=WIDE, measure="gradient", phase=start)
     points = [(widths[e["arm"]], e) for e in entries if e["arm"] in widths]
     ticks = sorted(widths.values())
     axis = {"tickvals": ticks, "ticktext": [count(width) for width in ticks]}
@@ -118,7 +109,7 @@ def over_width(study: Study) -> Chart:
 
 def verdicts(study: Study) -> str:
     """The first statements and the number of each verdict, in sentences."""
-    rows = entries_of(study, "judgements")
+    rows = tables.entries_of(study, "judgements")
     kinds = dict.fromkeys(row["verdict"] for row in rows)
     parts = [f"{kind} {sum(row['verdict'] == kind for row in rows)}" for kind in kinds]
     first = "".join(

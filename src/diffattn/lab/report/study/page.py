@@ -21,22 +21,8 @@ from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.page.wording import count, listing, number, one_line, plural, type_name
+from diffattn.lab.report.study import charts, details, tables
 from diffattn.lab.report.study.beside import committed_text, sentence_beside_counts
-from diffattn.lab.report.study.charts import (
-    difference_chart,
-    lambda_chart,
-    loss_chart,
-    rates_chart,
-)
-from diffattn.lab.report.study.details import (
-    lambda_table,
-    part_shares,
-    parts_table,
-    phase_table,
-    rates_table,
-    runs_table,
-    swept_rates,
-)
 from diffattn.lab.report.study.files import ROW_KINDS, TextStudy
 from diffattn.lab.report.study.summary import (
     COMPARED,
@@ -47,14 +33,6 @@ from diffattn.lab.report.study.summary import (
     shown_in_charts,
     training_budget,
     variants_of,
-)
-from diffattn.lab.report.study.tables import (
-    endpoints_table,
-    level_of,
-    matching_table,
-    other_tables,
-    results_table,
-    rows_table,
 )
 
 _TYPE_SUMMARIES = {
@@ -119,13 +97,13 @@ def text_markdown(study: TextStudy) -> str:
     lines = [one_line(recorded["sentence"])] if recorded else []
     if recorded.get("details"):
         lines.append("\n".join(f"- {one_line(detail)}" for detail in recorded["details"]))
-    tables = [
-        results_table(study),
-        endpoints_table(study),
-        *other_tables(study),
-        rows_table(study),
+    every = [
+        tables.results_table(study),
+        tables.endpoints_table(study),
+        *tables.other_tables(study),
+        tables.rows_table(study),
     ]
-    lines += [table_markdown(values).rstrip("\n") for values in tables if values is not None]
+    lines += [table_markdown(values).rstrip("\n") for values in every if values is not None]
     return "\n\n".join(lines) + "\n"
 
 
@@ -137,8 +115,8 @@ def _lead(study: TextStudy) -> list[Element]:
     else:
         role: Any = "verdict" if recorded["informative"] else "verdict uninformative"
         sentence = Text(sentence_beside_counts(study) or recorded["sentence"], role)
-    figure = difference_chart(study, "chart-differences")
-    answer = [element for element in (figure, results_table(study)) if element is not None]
+    figure = charts.difference_chart(study, "chart-differences")
+    answer = [element for element in (figure, tables.results_table(study)) if element is not None]
     return _present(
         sentence,
         Pair(answer, "answer") if answer else None,
@@ -149,31 +127,31 @@ def _lead(study: TextStudy) -> list[Element]:
 def _results(study: TextStudy) -> list[Element]:
     recorded = study.recorded.get("verdict") or {}
     controls = [
-        endpoints_table(study),
-        *other_tables(study),
-        rows_table(study),
-        matching_table(study),
+        tables.endpoints_table(study),
+        *tables.other_tables(study),
+        tables.rows_table(study),
+        tables.matching_table(study),
     ]
-    tables = [values for values in controls if values is not None]
-    level = level_of(study)
+    others = [values for values in controls if values is not None]
+    level = tables.level_of(study)
     how: list[Element | None] = [
         Text(_comparison(study)),
         Text(statement(study)),
-        results_table(study, "common"),
+        tables.results_table(study, "common"),
         Text(_INTERVALS.format(level)) if level else None,
-        runs_table(study) if study.results else None,
+        details.runs_table(study) if study.results else None,
     ]
     return _present(
         Bullets([*recorded.get("details", ()), *recorded.get("reasons", ())]),
-        loss_chart(study, "chart-loss"),
-        Fold("Controls, ablations and tests", tables) if tables else None,
+        charts.loss_chart(study, "chart-loss"),
+        Fold("Controls, ablations and tests", others) if others else None,
         Fold("How the learning rates were chosen", rates) if (rates := _rates(study)) else None,
         Fold("How we know", _present(*how)),
     )
 
 
 def _rates(study: TextStudy) -> list[Element]:
-    swept = swept_rates(study)
+    swept = details.swept_rates(study)
     if not swept:
         return []
     recorded = study.recorded["rates"]
@@ -199,36 +177,40 @@ def _rates(study: TextStudy) -> list[Element]:
         )
         if edge
         else None,
-        rates_chart(study, "chart-rates"),
-        rates_table(study),
+        charts.rates_chart(study, "chart-rates"),
+        details.rates_table(study),
     )
 
 
 def _parts(study: TextStudy) -> list[Element]:
     shown = shown_in_charts(study)
     others = [name for name in study.variants if name not in shown]
-    by_part = parts_table(study, shown, PARTS, f"By what the window held. {part_shares(study)}")
-    copying = loss_chart(study, "chart-copying", "repeated_bigram")
+    by_part = details.parts_table(
+        study, shown, PARTS, f"By what the window held. {details.part_shares(study)}"
+    )
+    copying = charts.loss_chart(study, "chart-copying", "repeated_bigram")
     if by_part is None and copying is None:
         return []
     quarters = "By position in the window, from its first quarter to its last."
-    details = _present(
+    how = _present(
         Terms({PARTS[part]: meaning for part, meaning in PART_MEANINGS.items()}),
-        parts_table(study, shown, QUARTERS, quarters),
-        parts_table(study, others, PARTS | QUARTERS, "Controls, ablations and other matches."),
+        details.parts_table(study, shown, QUARTERS, quarters),
+        details.parts_table(
+            study, others, PARTS | QUARTERS, "Controls, ablations and other matches."
+        ),
     )
-    phase = phase_table(_only(study, shown))
-    details = _present(*details, phase_table(_only(study, others)))
-    return _present(by_part, copying, phase, Fold("How we know", details))
+    phase = details.phase_table(_only(study, shown))
+    how = _present(*how, details.phase_table(_only(study, others)))
+    return _present(by_part, copying, phase, Fold("How we know", how))
 
 
 def _maps(study: TextStudy) -> list[Element]:
     types = [name for name in study.variants if role_of(study, name) == "type"]
-    lambdas = [lambda_chart(study, name, f"chart-lambda-{name}") for name in types]
-    details = _present(Pair(lambdas) if lambdas else None, lambda_table(study))
+    lambdas = [charts.lambda_chart(study, name, f"chart-lambda-{name}") for name in types]
+    trained = _present(Pair(lambdas) if lambdas else None, details.lambda_table(study))
     summaries = {type_name(name): _TYPE_SUMMARIES[name] for name in study.variants if name in TYPES}
     method: list[Element] = [Text(_METHOD), Equation(), Terms(summaries), Text(_HEADS)]
-    return _present(*method, *attention_maps(study, "map-"), Fold("λ over training", details))
+    return _present(*method, *attention_maps(study, "map-"), Fold("λ over training", trained))
 
 
 def _costs(study: TextStudy) -> list[Element]:
