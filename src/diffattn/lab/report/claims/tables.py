@@ -40,8 +40,9 @@ def table_of_claims(
         places: Folder of a committed record to where it lies, if not as committed. Without, there
             is no column of records.
     """
-    rows = [_cells(row, places or {})[: None if places is not None else -1] for row in measured]
-    return table(caption, HEADERS[: None if places is not None else -1], rows)
+    columns = len(HEADERS) - (places is None)  # the last one names records
+    rows = [_cells(row, places or {})[:columns] for row in measured]
+    return table(caption, HEADERS[:columns], rows)
 
 
 def claims_table(root: Path) -> Table:

@@ -71,7 +71,7 @@ def _run_names(
         for variant in variants
         for seed in (seeds if gets_every_seed(variant) else seeds[:fewer])
     ]
-    begin, of_seed = "|".join(map(re.escape, variants)), "|".join(map(str, seeds))
+    begin, of_seed = ("|".join(re.escape(str(x)) for x in each) for each in (variants, seeds))
     fits = re.compile(rf"({begin})-((common-)?seed({of_seed})|lr.+-(sweep|whole)\d+)")
     groups = [
         at for x in (results or {"variants": {}})["variants"].values() for at in x["at"].values()
