@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from diffattn.errors import BackendError
 from diffattn.models import chunked_loss
-from diffattn.models.chunked_loss import chunked_token_losses, next_token_losses
+from diffattn.models.chunked_loss import chunked_token_losses, mean_loss, next_token_losses
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.window_losses import window_losses
@@ -116,3 +118,70 @@ def test_evaluation_reads_the_same_losses(model):
     model.loss_chunk_tokens = 7
     assert window_losses(model, ids) == pytest.approx(whole, rel=1e-6)
     assert whole.shape == (3, 15)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(chunked_loss, "_is_gpu", lambda x: True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("most_logits", [2**29, 8 * 50])
+@pytest.mark.parametrize("count", [None, 50])
+def test_gradients_come_with_the_loss(count, most_logits, autocast, dtype, monkeypatch):
+    monkeypatch.setattr(chunked_loss, "MOST_LOGITS", most_logits)
+    hidden, weight, labels = head_inputs(torch.float32)
+    head = nn.Linear(24, 50, bias=False)
+    head.weight = nn.Parameter(weight.detach().to(torch.float32 if autocast else dtype))
+    hidden = hidden.detach().to(dtype)[None].requires_grad_()
+    inputs, upstream = (hidden, head.weight), 1 / 3
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss, losses = mean_loss(hidden, head, labels[None], None, count)
+    assert losses.requires_grad is False
+    actual = loss, *torch.autograd.grad(loss * upstream, inputs)
+
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    following = F.pad(labels[1:], (0, 1), value=chunked_loss.IGNORED)
+    options = {"ignore_index": chunked_loss.IGNORED, "reduction": "sum"}
+    loss = F.cross_entropy(F.linear(wide[0][0], wide[1]), following, **options)
+    total = loss.detach().item()
+    loss = loss / (count or (following != chunked_loss.IGNORED).sum())
+    expected = loss, *torch.autograd.grad(loss * upstream, wide)
+    eps = 2.0**-8 if autocast or dtype == torch.bfloat16 else 2.0**-23
+    for x, y in zip(actual, expected, strict=True):
+        # Inputs, logits, probabilities, two products and the sum of chunks are rounded.
+        assert (x.double() - y).norm() <= 8 * eps * y.norm()
+    assert losses.sum().item() == pytest.approx(total, rel=8 * eps)
+
+
+def test_no_product_with_the_head_is_computed_again(monkeypatch):
+    monkeypatch.setattr(chunked_loss, "MOST_LOGITS", 8 * 50)
+    sizes, linear = [], F.linear
+    monkeypatch.setattr(F, "linear", lambda x, w: (sizes.append(len(x)), linear(x, w))[1])
+    hidden, _, labels = head_inputs(torch.float32)
+    head = nn.Linear(24, 50, bias=False)
+    loss, _ = mean_loss(hidden[None], head, labels[None], None)
+    with pytest.raises(BackendError, match="second derivatives need skip_logits=False"):
+        torch.autograd.grad(loss, [hidden], create_graph=True)
+    loss.backward()
+    assert sizes == [8, 8, 8, 8, 5]
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_gpu_trains_without_logits_unless_its_head_is_watched(watched, model, as_on_a_gpu):
+    ids = torch.randint(60, (3, 16))
+    with torch.no_grad():
+        expected = model.eval()(ids, labels=ids)
+    assert expected.logits.shape == (3, 16, 60)
+    if watched:
+        model.lm_head.register_forward_hook(lambda *arguments: None)
+    actual = model.train()(ids, labels=ids)
+    assert (actual.logits is None, actual.token_losses is None) == (not watched, watched)
+    assert actual.loss.detach().item() == pytest.approx(expected.loss.item(), rel=2.0**-20)
+    assert model(ids, labels=ids, skip_logits=False).logits is not None
+
+
+def test_a_cpu_trains_with_logits(model):
+    ids = torch.randint(60, (3, 16))
+    assert model.train()(ids, labels=ids).logits is not None

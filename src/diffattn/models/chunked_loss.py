@@ -1,14 +1,22 @@
 """Cross-entropy of a language-model head whose logits are never whole in memory."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from diffattn.errors import BackendError
+from diffattn.ops.inputs.isolation import in_own_dtype
+from diffattn.ops.inputs.operators import is_plain
+
 IGNORED = -100
 """The label that counts in no loss, as in torch and everywhere in Hugging Face."""
+
+MOST_LOGITS = 2**29
+"""Of a chunk on a GPU by default: 3 GB. Every chunk more rounds the head's gradient once more."""
 
 
 def chunked_token_losses(
@@ -59,9 +67,125 @@ def next_token_losses(
         shift_labels: int64 ``[B, T]``, each token's successor, in place of ``labels``, whose parts
             lack the successor of their last token.
     """
-    following = shift_labels
-    if following is None:
-        following = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    following = following.to(hidden.device)
+    following = _successors(labels, shift_labels, hidden)
     losses = chunked_token_losses(hidden.flatten(0, 1), head, following.flatten(), chunk_tokens)
     return losses.view_as(following)
+
+
+def mean_loss(
+    hidden: Tensor,
+    head: nn.Module,
+    labels: Tensor,
+    chunk_tokens: int | None,
+    num_items_in_batch: Tensor | int | None = None,
+    shift_labels: Tensor | None = None,
+    **unused: Any,
+) -> tuple[Tensor, Tensor]:
+    """The loss as transformers defines it, and the losses of :func:`next_token_losses`, detached.
+
+    Args:
+        hidden: ``[B, T, hidden_size]``.
+        head: Makes logits.
+        labels: int64 ``[B, T]``, unshifted.
+        chunk_tokens: Most tokens of a chunk. Default, for a head that
+            :func:`takes_gradients_at_once`: gradients with the loss, by :data:`MOST_LOGITS`.
+        num_items_in_batch: What the sum of losses is divided by. Default: the tokens that count.
+        shift_labels: As there.
+        **unused: Further arguments of a model's loss.
+    """
+    if num_items_in_batch is None:
+        targets = labels[:, 1:] if shift_labels is None else shift_labels
+        num_items_in_batch = (targets != IGNORED).sum()
+    if chunk_tokens is not None:
+        losses = next_token_losses(hidden, head, labels, chunk_tokens, shift_labels)
+        return losses.sum() / num_items_in_batch, losses.detach()
+    following = _successors(labels, shift_labels, hidden)
+    weight, kind = cast(Tensor, head.weight), hidden.device.type
+    if torch.is_autocast_enabled(kind):
+        hidden, weight = (x.to(torch.get_autocast_dtype(kind)) for x in (hidden, weight))
+    chunk_tokens = max(1, MOST_LOGITS // len(weight))
+    flat = hidden.flatten(0, 1), weight, following.flatten()
+    with in_own_dtype(hidden.device):
+        loss, losses = _MeanLoss.apply(
+            *flat, num_items_in_batch, chunk_tokens, torch.is_grad_enabled()
+        )
+    return loss, losses.view_as(following)
+
+
+def takes_gradients_at_once(head: nn.Module, hidden: Tensor) -> bool:
+    """Whether the loss of a head computes its gradients with it: of a plain linear layer on a GPU,
+    which nothing watches, compiles, shards or replaces."""
+    if torch.compiler.is_compiling() or type(head) is not nn.Linear or head.bias is not None:
+        return False
+    watched = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks
+    if watched or head._backward_pre_hooks or "forward" in vars(head):
+        return False
+    kinds = (torch.float32, torch.bfloat16)
+    fits = head.weight.dtype in kinds and head.weight.device == hidden.device
+    same = hidden.dtype == head.weight.dtype or torch.is_autocast_enabled(hidden.device.type)
+    return fits and same and _is_gpu(hidden) and is_plain(hidden, head.weight)
+
+
+def _is_gpu(x: Tensor) -> bool:
+    return x.device.type == "cuda"
+
+
+class _MeanLoss(torch.autograd.Function):
+    """The mean loss and the losses of all tokens; the gradients of the mean are computed with it.
+
+    So no product with the head is computed twice, and no logits wait for the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        count: Tensor | int,
+        chunk_tokens: int,
+        differentiable: bool,
+    ) -> tuple[Tensor, Tensor]:
+        asked = [differentiable and x for x in ctx.needs_input_grad[:2]]
+        of_hidden, of_weight = (
+            torch.zeros_like(x) if is_asked else None
+            for x, is_asked in zip((hidden, weight), asked, strict=True)
+        )
+        counts = targets != IGNORED
+        at, shares = targets.clamp(min=0)[:, None], (counts / count)[:, None]
+        losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        for start in range(0, len(hidden), chunk_tokens):
+            part = slice(start, start + chunk_tokens)
+            logits = F.linear(hidden[part], weight)
+            logs = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+            of_targets = logs.gather(1, at[part])
+            losses[part] = -of_targets[:, 0]
+            if not any(asked):
+                continue
+            slopes = torch.exp(logs, out=logits)
+            # 1 is taken off before rounding: near 1 a probability has few digits in 16 bits.
+            slopes.scatter_(1, at[part], of_targets.expm1_().to(slopes.dtype))
+            if of_hidden is not None:
+                of_hidden[part] = (slopes @ weight) * shares[part]
+            if of_weight is not None:
+                of_weight.addmm_(slopes.T, (hidden[part] * shares[part]).to(hidden.dtype))
+        losses = losses.masked_fill(~counts, 0.0)
+        ctx.save_for_backward(of_hidden, of_weight)
+        ctx.mark_non_differentiable(losses)
+        return losses.sum() / count, losses
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *others: Any) -> Any:
+        if torch.is_grad_enabled():  # they would be left out without a word
+            raise BackendError("DiffTransformer: second derivatives need skip_logits=False.")
+        gradients = (
+            None if x is None else torch.mul(x, grad.reshape(1), out=torch.empty_like(x))
+            for x in ctx.saved_tensors
+        )  # in float32, rounded once
+        return *gradients, None, None, None, None
+
+
+def _successors(labels: Tensor, shift_labels: Tensor | None, hidden: Tensor) -> Tensor:
+    if shift_labels is None:
+        shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    return shift_labels.to(hidden.device)

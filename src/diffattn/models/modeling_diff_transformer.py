@@ -35,7 +35,7 @@ from diffattn.models.attention.masks import (
     positions,
 )
 from diffattn.models.attention.paged_cache import paged_batch
-from diffattn.models.chunked_loss import IGNORED, next_token_losses
+from diffattn.models.chunked_loss import mean_loss, takes_gradients_at_once
 from diffattn.models.config.input_checks import (
     check_embeds,
     checked_ids,
@@ -258,7 +258,7 @@ class DiffTransformerForCausalLM(
     _tp_plan = {"lm_head": "colwise_gather_output"}
     loss_chunk_tokens: int | None = None
     """Tokens whose logits are in memory at once while a model with labels trains; then it returns
-    no logits. Default: all of them."""
+    no logits. Default: all of them; on GPUs 2²⁹ logits, each once, of a plain linear head."""
 
     def __init__(self, config: DiffTransformerConfig) -> None:
         super().__init__(config)
@@ -283,13 +283,12 @@ class DiffTransformerForCausalLM(
     ) -> DiffTransformerCausalLMOutput:
         """Logits ``[B, T, vocab_size]``; with labels also the mean loss in nats per token.
 
-        Further arguments are those of :meth:`DiffTransformerModel.forward`.
-
         Args:
             labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
             logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
             skip_logits: Whether the loss may come in chunks, without logits. Default: in training.
-            **kwargs: Beside labels ``shift_labels`` ``[B, T]`` and ``num_items_in_batch``.
+            **kwargs: Of :meth:`DiffTransformerModel.forward`. Beside labels also ``shift_labels``
+                ``[B, T]`` and ``num_items_in_batch``.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -313,11 +312,12 @@ class DiffTransformerForCausalLM(
         else:
             labels, kwargs = checked_labels(labels, kwargs, below=self.vocab_size)
             skip_logits = self.training if skip_logits is None else skip_logits
-            if self.loss_chunk_tokens is None or not skip_logits:
-                logits = self.lm_head(hidden[:, logits_to_keep])
-                loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
+            chunk, head = plain(self.loss_chunk_tokens), self.lm_head
+            if skip_logits and (chunk is not None or takes_gradients_at_once(head, hidden)):
+                loss, token_losses = mean_loss(hidden, head, labels, chunk, **kwargs)
             else:
-                loss, token_losses = self._loss_in_chunks(hidden, labels, **kwargs)
+                logits = head(hidden[:, logits_to_keep])
+                loss = self.loss_function(logits, labels, vocab_size=self.vocab_size, **kwargs)
         return DiffTransformerCausalLMOutput(
             loss=loss,
             logits=logits,
@@ -327,24 +327,6 @@ class DiffTransformerForCausalLM(
             attention_maps=outputs.attention_maps,
             token_losses=token_losses,
         )
-
-    def _loss_in_chunks(
-        self,
-        hidden: Tensor,
-        labels: Tensor,
-        num_items_in_batch: Tensor | int | None = None,
-        shift_labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """The loss as ``loss_function`` defines it, and the loss of every token."""
-        assert self.loss_chunk_tokens is not None
-        losses = next_token_losses(
-            hidden, self.lm_head, labels, plain(self.loss_chunk_tokens), shift_labels
-        )
-        if num_items_in_batch is None:
-            targets = labels[:, 1:] if shift_labels is None else shift_labels
-            num_items_in_batch = (targets != IGNORED).sum()
-        return losses.sum() / num_items_in_batch, losses.detach()
 
     def _get_name(self) -> str:
         """The name by which transformers' Trainer knows that labels are to be shifted."""

@@ -33,7 +33,7 @@ class EngineConfig:
     """torch.compile the model."""
     loss_chunk_tokens: Count | None = None
     """Tokens whose logits are in memory at once; the backward pass computes them again. Default:
-    the whole micro batch."""
+    the whole micro batch, on GPUs at most 2²⁹ logits, which are computed once."""
     save_every: Count | None = None
     """Steps between checkpoints. Default: one at every evaluation. A run whose guard may go back to
     an evaluation writes that checkpoint too."""

@@ -14,6 +14,7 @@ from diffattn.lab.training.distributed import (
 from diffattn.lab.training.planning.plan import device_phases
 from diffattn.lab.training.planning.step_memory import largest, step_memory
 from diffattn.models.accounting import parameter_count
+from diffattn.models.chunked_loss import MOST_LOGITS
 from diffattn.models.memory import available_bytes, require_memory
 
 _TRAINED_BYTES = 16
@@ -98,11 +99,11 @@ def _least(config: RunConfig) -> dict[str, int]:
     """A lower bound on the bytes of a step, on any device."""
     model = config.model
     tokens = config.train.seq_len * micro_batch(config.train)
-    chunk = config.engine.loss_chunk_tokens
+    chunk = config.engine.loss_chunk_tokens or max(1, MOST_LOGITS // model.vocab_size)
     shards = config.engine.shards(num_processes())
     return {
         "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model) // shards,
-        "logits": _LOGIT_BYTES * min(tokens, chunk or tokens) * model.vocab_size,
+        "logits": _LOGIT_BYTES * min(tokens, chunk) * model.vocab_size,
         "activations": 4 * tokens * model.hidden_size * model.num_hidden_layers,
     }
 
