@@ -52,15 +52,13 @@ def require_scale(folder: Path, scale: str) -> None:
 
 def finished_stages(folder: Path, scale: str) -> tuple[str, ...]:
     """Names of the stages that have results in a folder, whichever call made them, in order."""
-    return tuple(name for name in stages_of(scale) if _has_results(folder, name))
-
-
-def _has_results(folder: Path, stage: str) -> bool:
-    if stage == ANALYSIS:
-        return is_analysis_folder(folder / stage)
-    if stage == THROUGHPUT:
-        return any((folder / stage).glob("*.json"))
-    return (folder / stage / _RESULTS).exists()
+    return tuple(
+        name
+        for name in stages_of(scale)
+        if (folder / name / _RESULTS).exists()
+        or is_analysis_folder(folder / name)
+        or (name == THROUGHPUT and any((folder / name).glob("*.json")))
+    )
 
 
 def analyse_models(
@@ -129,7 +127,9 @@ def finish(folder: Path, scale: str) -> Path:
     """
     finished = finished_stages(folder, scale)
     stages = [name for name in finished if name != THROUGHPUT]  # times are never the same twice
-    sentences = {name: _sentence(folder / name) for name in stages}
+    sentences = {
+        name: "" if name == ANALYSIS else sentences_of(folder / name)[0] for name in stages
+    }
     entries = {
         name: {"sha256": _digest(folder / name), "sentence": sentences[name]} for name in stages
     }
@@ -156,11 +156,6 @@ def finish(folder: Path, scale: str) -> Path:
 def _kind(folder: Path) -> str | None:
     """The kind of a study; ``None`` for other records."""
     return study_kind(folder) if (folder / "study.json").exists() else None
-
-
-def _sentence(stage: Path) -> str:
-    """The sentence that stands first on a study's page; empty for an analysis."""
-    return "" if stage.name == ANALYSIS else sentences_of(stage)[0]
 
 
 def _digest(stage: Path) -> str:

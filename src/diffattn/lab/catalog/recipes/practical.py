@@ -25,6 +25,7 @@ that models can do better than the vote: the best possible accuracy,
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from diffattn.lab.catalog.models import FLOOR, GATE, TYPES, UNIFORM
@@ -77,7 +78,8 @@ def _tasks() -> tuple[Any, ...]:
 
 def _settings(tasks: tuple[Any, ...], seeds: tuple[int, ...]) -> dict[str, Any]:
     return {
-        "tasks": tasks,
+        # Equal steps for all, whether or not they solve a task.
+        "tasks": tuple(replace(task, stops_when_solved=False) for task in tasks),
         "learning_rates": (2e-3,),
         "seeds": seeds,
         "types": TYPES,

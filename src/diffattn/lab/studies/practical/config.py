@@ -1,11 +1,10 @@
 """The runs of a practical study: every model on every task, seed by seed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from diffattn.lab.catalog.recipes.practical import PRACTICAL
 from diffattn.lab.studies.recall.config import RecallStudyConfig
-from diffattn.models.config.known_names import check_known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +23,5 @@ class PracticalStudyConfig(RecallStudyConfig):
         return False
 
 
-def practical_study(
-    scale: str, *, seeds: Sequence[int] | None = None, match: str = "params"
-) -> PracticalStudyConfig:
-    """A practical study of a scale; see :mod:`diffattn.lab.catalog.recipes.practical`.
-
-    Arguments are those of :func:`diffattn.reproduce`.
-
-    Raises:
-        ConfigError: An unknown scale, or seeds that are not distinct.
-    """
-    check_known("reproduce", "scale", scale, PRACTICAL)
-    settings = PRACTICAL[scale]()
-    if seeds is not None:
-        settings["seeds"] = tuple(seeds)
-    # Equal steps for all, whether or not they solve a task.
-    tasks = (replace(task, stops_when_solved=False) for task in settings.pop("tasks"))
-    return PracticalStudyConfig(scale=scale, match=match, tasks=tuple(tasks), **settings)
+practical_study = partial(PracticalStudyConfig.planned, PRACTICAL)
+"""Makes the study of a scale; see :mod:`diffattn.lab.catalog.recipes.practical`."""

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Self
 
 from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, TYPES, VARIANTS, rate_owner
 from diffattn.lab.catalog.recipes.recall import RECALL
@@ -67,6 +68,24 @@ class RecallStudyConfig(Study):
             require_softmax(where, "tasks", task.model)
         for seed in self.seeds:
             replace(self.tasks[0].train, seed=seed, data_seed=seed)  # refuses a wrong one at once
+
+    @classmethod
+    def planned(
+        cls,
+        plans: Mapping[str, Callable[[], dict[str, Any]]],
+        scale: str,
+        *,
+        seeds: Sequence[int] | None = None,
+        **fields: Any,
+    ) -> Self:
+        """The study of a scale; its seeds are those of the plan unless others are given.
+
+        Raises:
+            ConfigError: An unknown scale, or seeds that are not distinct.
+        """
+        check_known("reproduce", "scale", scale, plans)
+        changes = {} if seeds is None else {"seeds": tuple(seeds)}
+        return cls(scale=scale, **{**plans[scale](), **changes, **fields})
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -254,15 +273,5 @@ def swept_run(task: str, name: str, rate: float, seed: int) -> str:
     return f"{task}-{name}-lr{rate:g}-seed{seed}"
 
 
-def recall_study(
-    scale: str, *, seeds: Sequence[int] | None = None, match: str = "params"
-) -> RecallStudyConfig:
-    """A recall study of a scale; see :mod:`diffattn.lab.catalog.recipes.recall`.
-
-    Arguments are those of :func:`diffattn.reproduce`.
-    """
-    check_known("reproduce", "scale", scale, RECALL)
-    settings = RECALL[scale]()
-    if seeds is not None:
-        settings["seeds"] = tuple(seeds)
-    return RecallStudyConfig(scale=scale, match=match, **settings)
+recall_study = partial(RecallStudyConfig.planned, RECALL)
+"""Makes the study of a scale; see :mod:`diffattn.lab.catalog.recipes.recall`."""
