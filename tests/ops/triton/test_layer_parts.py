@@ -5,7 +5,6 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from conftest import KERNEL_DEVICES
 from diffattn.errors import ShapeError
 from diffattn.ops import layer_parts
 from diffattn.ops.inputs.head_norm import head_norm
@@ -13,7 +12,6 @@ from diffattn.ops.inputs.lambda_param import diff_lambda
 from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
 
 pytest.importorskip("triton")
-kernel_device = pytest.mark.parametrize("device", KERNEL_DEVICES)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 
 
@@ -58,15 +56,14 @@ def assert_like_formula(call, formula, inputs, *, steps, twice=False):
         assert (actual.double() - expected).abs().max() <= eps * expected.abs().max().clamp(min=1)
 
 
-@kernel_device
 @dtypes
 @pytest.mark.parametrize("dim", [8, 12])
 @pytest.mark.parametrize("rows", [(), (1,), (2,)], ids=["[T]", "[1, T]", "[B, T]"])
-def test_queries_and_keys_turn_in_one_launch(rows, dim, dtype, device, kernels):
-    positions = torch.randint(50, (*rows, 5), device=device)
+def test_queries_and_keys_turn_in_one_launch(rows, dim, dtype, kernel_device, kernels):
+    positions = torch.randint(50, (*rows, 5), device=kernel_device)
     cos, sin = (x * torch.rand_like(x) for x in rotary_embedding(positions, dim))  # unequal halves
-    q = torch.randn(2, 5, 3, 2, dim, device=device).to(dtype)
-    k = torch.randn(2, 5, 2, 2 * dim, device=device).to(dtype)[..., ::2]  # strided
+    q = torch.randn(2, 5, 3, 2, dim, device=kernel_device).to(dtype)
+    k = torch.randn(2, 5, 2, 2 * dim, device=kernel_device).to(dtype)[..., ::2]  # strided
 
     def formula(q, k):
         return tuple(apply_rotary(x, cos.double(), sin.double()) for x in (q, k))
@@ -78,13 +75,14 @@ def test_queries_and_keys_turn_in_one_launch(rows, dim, dtype, device, kernels):
     assert kernels.call_count == 3
 
 
-@kernel_device
 @dtypes
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("width", [8, 12])
-def test_heads_are_normalised_in_one_launch(width, affine, dtype, device, kernels):
-    x = torch.randn(2, 7, 3, width, device=device).to(dtype)  # 42 rows: the last program has 10
-    weight = (1 + torch.rand(width, device=device)).to(dtype)
+def test_heads_are_normalised_in_one_launch(width, affine, dtype, kernel_device, kernels):
+    x = torch.randn(2, 7, 3, width, device=kernel_device).to(
+        dtype
+    )  # 42 rows: the last program has 10
+    weight = (1 + torch.rand(width, device=kernel_device)).to(dtype)
     inputs = (x, weight) if affine else (x,)
 
     def call(x, weight=None):
@@ -98,10 +96,9 @@ def test_heads_are_normalised_in_one_launch(width, affine, dtype, device, kernel
     assert kernels.call_count == 2
 
 
-@kernel_device
 @pytest.mark.parametrize("width", [5, 64])
-def test_lambda_is_made_in_one_launch(width, device, kernels):
-    vectors = [0.3 * torch.randn(width, device=device) for _ in range(4)]
+def test_lambda_is_made_in_one_launch(width, kernel_device, kernels):
+    vectors = [0.3 * torch.randn(width, device=kernel_device) for _ in range(4)]
 
     def call(*vectors):
         return layer_parts.lambda_of_vectors(*vectors, lambda_init=0.2)
@@ -111,11 +108,10 @@ def test_lambda_is_made_in_one_launch(width, device, kernels):
     assert kernels.call_count == 2
 
 
-@kernel_device
-def test_derivatives_of_derivatives(device, kernels):
-    x, weight = torch.randn(2, 3, 2, 4, device=device), torch.rand(4, device=device)
-    q, tables = torch.randn(1, 3, 2, 4, device=device), rotary_embedding(torch.arange(3), 4)
-    tables = tuple(x.to(device) for x in tables)
+def test_derivatives_of_derivatives(kernel_device, kernels):
+    x, weight = torch.randn(2, 3, 2, 4, device=kernel_device), torch.rand(4, device=kernel_device)
+    q, tables = torch.randn(1, 3, 2, 4, device=kernel_device), rotary_embedding(torch.arange(3), 4)
+    tables = tuple(x.to(kernel_device) for x in tables)
     wide = [x.double() for x in tables]
     assert_like_formula(
         lambda x, w: layer_parts.normalise_heads(x, w, 0.1, 0.3),
@@ -133,13 +129,12 @@ def test_derivatives_of_derivatives(device, kernels):
     assert kernels.call_count >= 3
 
 
-@kernel_device
-def test_gradients_of_many_outputs_at_once(device):
+def test_gradients_of_many_outputs_at_once(kernel_device):
     """Under ``vmap`` the numbers are not at a tensor's address: the formulas serve."""
-    tables = tuple(x.to(device) for x in rotary_embedding(torch.arange(3), 4))
-    x = torch.randn(1, 3, 2, 4, device=device, requires_grad=True)
-    weight = torch.rand(4, device=device, requires_grad=True)
-    vectors = [(0.3 * torch.randn(4, device=device)).requires_grad_() for _ in range(4)]
+    tables = tuple(x.to(kernel_device) for x in rotary_embedding(torch.arange(3), 4))
+    x = torch.randn(1, 3, 2, 4, device=kernel_device, requires_grad=True)
+    weight = torch.rand(4, device=kernel_device, requires_grad=True)
+    vectors = [(0.3 * torch.randn(4, device=kernel_device)).requires_grad_() for _ in range(4)]
     calls = {
         layer_parts.rotate_both(x, x, *tables)[0]: [x],
         layer_parts.normalise_heads(x, weight, 0.1, 0.3): [x, weight],
@@ -154,14 +149,13 @@ def test_gradients_of_many_outputs_at_once(device):
                 torch.testing.assert_close(whole[index], part)
 
 
-@kernel_device
-def test_formulas_refuse_what_does_not_fit(device, kernels):
-    x = torch.randn(1, 3, 2, 4, device=device)
+def test_formulas_refuse_what_does_not_fit(kernel_device, kernels):
+    x = torch.randn(1, 3, 2, 4, device=kernel_device)
     tables = rotary_embedding(torch.arange(4), 4)
     with pytest.raises(ShapeError, match="cos and sin must be"):
-        layer_parts.rotate_both(x, x, *(y.to(device) for y in tables))
+        layer_parts.rotate_both(x, x, *(y.to(kernel_device) for y in tables))
     with pytest.raises(ShapeError, match="weight must be"):
-        layer_parts.normalise_heads(x, torch.rand(3, device=device), 0.1, 0.3)
+        layer_parts.normalise_heads(x, torch.rand(3, device=kernel_device), 0.1, 0.3)
     with pytest.raises(ShapeError, match="lambda_k1 must be"):
         layer_parts.lambda_of_vectors(x[0, 0, 0], *x[0, :, 0, :3], lambda_init=0.2)
     kernels.assert_not_called()
