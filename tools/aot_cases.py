@@ -6,6 +6,7 @@ from typing import Any
 import triton
 from triton.experimental.gluon import language as gl
 
+from diffattn.ops.hopper import by_map
 from diffattn.ops.hopper import forward as hopper
 from diffattn.ops.triton import backward, decode, forward
 from diffattn.ops.triton.configs import (
@@ -301,9 +302,10 @@ def _combine_case(value_dim: int) -> AotCase:
 
 
 def _hopper_cases() -> list[AotCase]:
-    """Every width, with and without the causal mask."""
+    """Both forms at every width, with and without the causal mask."""
     cases = [
-        _hopper_case(head_dim, value_dim, causal, shared_keys)
+        case(head_dim, value_dim, causal, shared_keys)
+        for case in (_hopper_case, _by_map_case)
         for head_dim in hopper.TILES
         for value_dim, shared_keys in ((2 * head_dim, False), (head_dim, True))
         for causal in (True, False)
@@ -336,6 +338,25 @@ def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool)
         # Of one map: each has four warps and loops of its own.
         tile_products=hopper.BLOCK_QUERIES * block_keys * (head_dim + value_dim),
         loop_warps=4,
+    )
+
+
+def _by_map_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool) -> AotCase:
+    """The form that takes map 2 and then map 1; its warpgroups have a loop for both."""
+    case = _hopper_case(head_dim, value_dim, causal, shared_keys)
+    shapes = hopper.block_shapes(head_dim, value_dim, by_map.BLOCK_KEYS)
+    descriptors = {
+        f"{name}_desc": f"tensordesc<bf16{shape},{hopper.shared_layout(shape, gl.bfloat16)!r}>"
+        for name, shape in shapes.items()
+    }
+    return replace(
+        case,
+        name=case.name.replace("-fwd-", "-by-map-"),
+        kernel=by_map._diff_attention_fwd_by_map_kernel,
+        signature=case.signature | descriptors | dict.fromkeys(("all_heads", "section"), "i32"),
+        constexprs=by_map.kernel_constants(4, head_dim, value_dim, causal, shared_keys),
+        options={"maxnreg": by_map.MAX_REGISTERS[head_dim]},
+        tile_products=hopper.BLOCK_QUERIES * by_map.BLOCK_KEYS * (head_dim + value_dim),
     )
 
 

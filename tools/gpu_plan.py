@@ -12,6 +12,7 @@ from diffattn.lab.benchmark.contender_names import contender_names
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.records.run import RunRecord
 from diffattn.models.config.known_names import check_known
+from diffattn.ops.inputs.kernel_support import BY_MAP
 from diffattn.ops.inputs.kernel_support import VARIABLE as KERNELS
 from tools.outcomes import CHOICE, VARIABLE, read_outcomes
 from tools.stages import Stage
@@ -165,9 +166,9 @@ class _Plan:
     def last(self) -> list[Stage]:
         """The stages worth least; the Hopper kernel, whose warps may wait for ever; the study."""
         others = _tests(self.full, self.root)
-        by_hopper = self.bench(
-            "ops", *self.sized("4096", "composed", f"{HOPPER},triton"), file="hopper.json"
-        )
+        sized = self.sized("4096", "composed", f"{HOPPER},triton")
+        by_map = ("env", f"{BY_MAP}=1", *self.bench("ops", *sized, file="hopper_by_map.json"))
+        by_hopper = self.bench("ops", *sized, file="hopper.json")
         hopper = _hopper_tests(self.full, self.root)
         return [
             Stage(
@@ -187,9 +188,9 @@ class _Plan:
             _testing(HOPPER, "the Hopper kernel against float64", 75, self.out, hopper),
             _timing(
                 "hopper_ops",
-                "attention by the Hopper kernel",
-                30,
-                [by_hopper],
+                "attention by both forms of the Hopper kernel",
+                60,
+                [by_map, by_hopper],
                 kernel=HOPPER,
                 judge=HOPPER,
             ),

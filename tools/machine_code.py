@@ -77,12 +77,16 @@ def count_reloads(sass: str) -> int:
     Args:
         sass: The code of one kernel as ``nvdisasm -c`` prints it.
     """
+    return max((sum("LDL" in line for line in lines) for lines in product_loops(sass)), default=0)
+
+
+def product_loops(sass: str) -> list[list[str]]:
+    """The lines of each innermost loop that multiplies, in assembled code."""
     text = re.sub(r"/\*.*?\*/", "", sass)
-    loops = _product_loops(
+    return _product_loops(
         _blocks(text, _SASS_LABEL, _SASS_BRANCH, _SASS_END),
         lambda line: _SASS_PRODUCT.search(line) is not None,
     )
-    return max((sum("LDL" in line for line in lines) for lines in loops), default=0)
 
 
 def _products(line: str, num_warps: int, constants: dict[str, str]) -> int:

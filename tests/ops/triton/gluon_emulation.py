@@ -73,6 +73,9 @@ class Pointer:
     def __add__(self, offset):
         return Pointer(self.flat, self.offset + offset)
 
+    def __getitem__(self, axes):
+        return Pointer(self.flat, self.offset[axes])
+
 
 class Barrier:
     """An mbarrier: a phase ends when all have arrived and all announced bytes are there."""
@@ -269,9 +272,9 @@ class Chip:
         return done[0] if len(done) == 1 else tuple(done)
 
 
-def emulate(monkeypatch, module, kernel_name, function_names, seed):
+def emulate(monkeypatch, module, kernel_name, function_names, seed, chip=None):
     """Let the kernel ``kernel_name`` of ``module`` run on a :class:`Chip`, which is returned."""
-    chip = Chip(seed)
+    chip = chip or Chip(seed)
     kernel = getattr(module, kernel_name).fn
 
     class Launcher:
@@ -284,9 +287,9 @@ def emulate(monkeypatch, module, kernel_name, function_names, seed):
     for name in ("gl", "mbarrier"):
         monkeypatch.setattr(module, name, chip)
     monkeypatch.setattr(module, "_load_tile", chip.load_tile)
-    monkeypatch.setattr(module, "_sync_warpgroup", lambda: None)
+    monkeypatch.setattr(module, "_sync_warpgroup", lambda: None, raising=False)
     for name in ("warpgroup_mma", "warpgroup_mma_wait", "fence_async_shared"):
-        monkeypatch.setattr(module, name, getattr(chip, name))
+        monkeypatch.setattr(module, name, getattr(chip, name), raising=False)
     for name in function_names:
         monkeypatch.setattr(module, name, getattr(module, name).fn)
     monkeypatch.setattr(module, kernel_name, Launcher())

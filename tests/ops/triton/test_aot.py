@@ -17,7 +17,7 @@ PYTHONS = [sys.executable, *filter(None, os.environ.get("DIFFATTN_AOT_PYTHONS", 
 """Interpreters of the full matrix: this one, and those that have other versions of Triton."""
 CASES = {
     80: ["v1-d64-dkv"],
-    90: ["hopper-fwd-d128-dv256-causal"],
+    90: ["hopper-fwd-d128-dv256-causal", "hopper-by-map-d64-dv128-causal"],
 }
 """What every push compiles; the scheduled tier compiles all."""
 

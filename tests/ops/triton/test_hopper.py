@@ -16,20 +16,15 @@ from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 from .gluon_emulation import Stuck, emulate
 
 pytest.importorskip("triton.experimental.gluon", reason="the kernel is written in Gluon")
+from diffattn.ops.hopper import by_map
 from diffattn.ops.hopper import forward as hopper
 
-KERNEL = "_diff_attention_fwd_hopper_kernel"
-FUNCTIONS = (
-    "_allocate",
-    "_allocate_barriers",
-    "_produce",
-    "_weights",
-    "_first_block",
-    "_fold",
-    "_store",
-    "_consume",
-    "_run_warps",
-)
+FORMS = {"hopper": hopper, "by_map": by_map}
+KERNELS = {
+    "hopper": "_diff_attention_fwd_hopper_kernel", "by_map": "_diff_attention_fwd_by_map_kernel",
+}  # fmt: skip
+COMMON = ("_allocate", "_allocate_barriers", "_attend", "_produce", "_consume", "_run_warps")
+FUNCTIONS = {"hopper": (*COMMON, "_weights", "_first_block", "_fold", "_store"), "by_map": COMMON}
 D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 2, "num_kv_heads": 2}
 D128 = {"head_dim": 128, "value_dim": 256, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
 V2 = {"head_dim": 64, "value_dim": 64, "shared_keys": True, "batch": 1}
@@ -54,19 +49,27 @@ on_hopper = pytest.mark.skipif(
 
 @torch.no_grad()
 def run(q, k, v, lam, *, backend, scale=None, **options):
-    """The shape of ``diff_attention``, for the kernel and the reference."""
+    """The shape of ``diff_attention``, for the kernels and the reference."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if backend == "hopper":
-        return hopper.forward(q, k, v, lam, scale=scale, **options)[0]
+    if backend in FORMS:
+        return FORMS[backend].forward(q, k, v, lam, scale=scale, **options)[0]
     return reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(**options))
 
 
-def assert_saved_tensors(inputs):
+def emulated(monkeypatch, form, seed):
+    """Either form runs in Python; ``by_map`` takes functions of the other."""
+    chip = emulate(monkeypatch, hopper, KERNELS["hopper"], FUNCTIONS["hopper"], seed)
+    if form == "by_map":
+        emulate(monkeypatch, by_map, KERNELS[form], FUNCTIONS[form], seed, chip)
+    return chip
+
+
+def assert_saved_tensors(inputs, form):
     """O2 and the row sums, which the backward needs, against float64."""
     q, k, v, _ = inputs.tensors().values()
     scale, causal = q.shape[-1] ** -0.5, inputs.options.get("causal", True)
     scale = inputs.options.get("scale", scale)
-    _, out_2, lse = hopper.forward(**inputs.tensors(), scale=scale, causal=causal)
+    _, out_2, lse = FORMS[form].forward(**inputs.tensors(), scale=scale, causal=causal)
     exact = inputs.map_tensors(torch.Tensor.double)
     mask = AttentionMask(causal)
     _, map_2, _ = reference.maps(exact.q, exact.k, exact.lam, scale=scale, mask=mask)
@@ -95,34 +98,50 @@ def assert_saved_tensors(inputs):
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(i, marks=pytest.mark.scheduled) for i in (1, 2))]
 )
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_emulated_kernel_matches_reference(case, seed, monkeypatch):
+def test_emulated_kernel_matches_reference(case, form, seed, monkeypatch):
     """The kernel's source with its barriers, in another order of events for every seed."""
-    emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, seed)
+    emulated(monkeypatch, form, seed)
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
-    assert_close_to_reference(run, inputs, backend="hopper", gradients=False)
+    assert_close_to_reference(run, inputs, backend=form, gradients=False)
     if seed == 0:
         with torch.no_grad():
-            assert_saved_tensors(inputs)
+            assert_saved_tensors(inputs, form)
 
 
-def assert_inference_writes_the_output_alone(inputs):
+@pytest.mark.parametrize("l2_bytes", [0, 140_000])
+def test_programs_cover_all_heads_in_any_sections(l2_bytes, monkeypatch):
+    """Sections of one key/value head; sections of two, of which the last has one."""
+    emulated(monkeypatch, "by_map", 0)
+    monkeypatch.setattr(by_map, "L2_BYTES", l2_bytes)
+    case = OpCase(name="", num_queries=400, num_keys=130, **(D64 | {"batch": 3, "num_heads": 2,
+                  "num_kv_heads": 1}))  # fmt: skip
+    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
+    assert_close_to_reference(run, inputs, backend="by_map", gradients=False)
+
+
+def assert_inference_writes_the_output_alone(inputs, form):
     """What serves the gradients has no memory then, where a store could not go unseen."""
     with torch.no_grad():
-        expected, *_ = hopper.forward(**inputs.tensors(), scale=0.125)
-        out, *rest = hopper.forward(**inputs.tensors(), scale=0.125, inference=True)
+        expected, *_ = FORMS[form].forward(**inputs.tensors(), scale=0.125)
+        out, *rest = FORMS[form].forward(**inputs.tensors(), scale=0.125, inference=True)
     assert torch.equal(out, expected)
     assert [x.numel() for x in rest] == [0, 0]
 
 
-def test_emulated_inference_writes_the_output_alone(monkeypatch):
-    emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, 0)
+@pytest.mark.parametrize("form", FORMS)
+def test_emulated_inference_writes_the_output_alone(form, monkeypatch):
+    emulated(monkeypatch, form, 0)
     inputs = make_diff_attention_inputs(CASES[2], dtype=torch.bfloat16)
-    assert_inference_writes_the_output_alone(inputs)
+    assert_inference_writes_the_output_alone(inputs, form)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("needs_gradient", [True, False])
-def test_what_serves_the_gradients_is_asked_for_where_one_is_wanted(needs_gradient, monkeypatch):
+def test_what_serves_the_gradients_is_asked_for_where_one_is_wanted(
+    needs_gradient, form, monkeypatch
+):
     asked = []
 
     def forward(q, k, v, lam, *, scale, causal, inference=False):
@@ -130,7 +149,8 @@ def test_what_serves_the_gradients_is_asked_for_where_one_is_wanted(needs_gradie
         out = reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(causal))
         return out, torch.zeros_like(out), q.new_zeros(q.shape[0], q.shape[2], 2, q.shape[1])
 
-    monkeypatch.setattr(hopper, "forward", forward)
+    monkeypatch.setattr(FORMS[form], "forward", forward)
+    monkeypatch.setenv(kernel_support.BY_MAP, str(int(form == "by_map")))
     inputs = make_diff_attention_inputs(OpCase(name="", num_queries=2, **D64))
     with torch.set_grad_enabled(needs_gradient):
         out = hopper_op.diff_attention(**inputs.tensors(), scale=0.125)
@@ -140,7 +160,7 @@ def test_what_serves_the_gradients_is_asked_for_where_one_is_wanted(needs_gradie
 
 def test_emulated_kernel_reads_strides_in_place(monkeypatch):
     """Heads and rows of a larger tensor; odd strides and an expanded batch are copied."""
-    emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, 0)
+    emulated(monkeypatch, "hopper", 0)
     inputs = make_diff_attention_inputs(CASES[1], dtype=torch.bfloat16)
     plain = run(**inputs.tensors(), backend="hopper")
     wide = torch.full((1, 200, 3, 2, 2, 64), math.nan, dtype=torch.bfloat16)
@@ -165,12 +185,13 @@ def test_emulated_kernel_reads_strides_in_place(monkeypatch):
     ],
     ids=["slot freed by one of two readers", "no arrivals", "no waits"],
 )  # fmt: skip
-def test_the_emulation_notices_a_broken_protocol(break_it, error, monkeypatch):
+@pytest.mark.parametrize("form", FORMS)
+def test_the_emulation_notices_a_broken_protocol(form, break_it, error, monkeypatch):
     inputs = make_diff_attention_inputs(CASES[5], dtype=torch.bfloat16)
-    chip = emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, 0)
+    chip = emulated(monkeypatch, form, 0)
     break_it(chip)
     with pytest.raises(error):
-        run(**inputs.tensors(), backend="hopper", causal=False)
+        run(**inputs.tensors(), backend=form, causal=False)
 
 
 def _count_one_reader(init):
@@ -186,35 +207,38 @@ def _count_one_reader(init):
      OpCase(name="long-v2", num_queries=1111, num_keys=3000, **(V2 | {"num_heads": 4}))],
     ids=str,
 )  # fmt: skip
-def test_kernel_matches_reference(case, dtype):
+@pytest.mark.parametrize("form", FORMS)
+def test_kernel_matches_reference(form, case, dtype):
     inputs = make_diff_attention_inputs(case, dtype=dtype, device="cuda")
-    assert_close_to_reference(run, inputs, backend="hopper", gradients=False)
+    assert_close_to_reference(run, inputs, backend=form, gradients=False)
     with torch.no_grad():
-        assert_saved_tensors(inputs)
+        assert_saved_tensors(inputs, form)
 
 
 @on_hopper
 @pytest.mark.gpu
-def test_kernel_gives_the_same_bits_again():
+@pytest.mark.parametrize("form", FORMS)
+def test_kernel_gives_the_same_bits_again(form):
     """A race would show as a difference between runs."""
     case = OpCase(name="", num_queries=4096, **(D128 | {"num_heads": 16}))
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device="cuda")
-    first = run(**inputs.tensors(), backend="hopper")
+    first = run(**inputs.tensors(), backend=form)
     for _ in range(50):
-        assert torch.equal(run(**inputs.tensors(), backend="hopper"), first)
+        assert torch.equal(run(**inputs.tensors(), backend=form), first)
 
 
 @on_hopper
 @pytest.mark.gpu
-def test_inference_writes_the_output_alone():
-    assert_inference_writes_the_output_alone(
-        make_diff_attention_inputs(CASES[2], dtype=torch.bfloat16, device="cuda")
-    )
+@pytest.mark.parametrize("form", FORMS)
+def test_inference_writes_the_output_alone(form):
+    inputs = make_diff_attention_inputs(CASES[2], dtype=torch.bfloat16, device="cuda")
+    assert_inference_writes_the_output_alone(inputs, form)
 
 
 @on_hopper
 @pytest.mark.gpu
-def test_saved_tensors_equal_those_of_the_triton_forward():
+@pytest.mark.parametrize("form", FORMS)
+def test_saved_tensors_equal_those_of_the_triton_forward(form):
     """So the Triton backward may follow either forward."""
     forward = pytest.importorskip(
         "diffattn.ops.triton.forward", reason="no Triton forward to compare with"
@@ -223,7 +247,7 @@ def test_saved_tensors_equal_those_of_the_triton_forward():
     inputs = make_diff_attention_inputs(CASES[1], dtype=torch.bfloat16, device="cuda")
     mask = launch.KeyMask(causal=True)
     expected = forward.forward(**inputs.tensors(), scale=0.125, mask=mask)
-    actual = hopper.forward(**inputs.tensors(), scale=0.125)
+    actual = FORMS[form].forward(**inputs.tensors(), scale=0.125)
     magnitude = float(inputs.v.abs().max()) * (1 + float(inputs.lam.abs().max()))
     for got, want in zip(actual[:2], expected[:2], strict=True):
         assert_equal_to_rounding(got.detach(), want.detach(), steps=4, magnitude=magnitude)

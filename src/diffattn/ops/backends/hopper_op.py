@@ -1,5 +1,6 @@
 """The Hopper forward as an operator of PyTorch; its backward is that of the Triton kernels."""
 
+import os
 from dataclasses import fields
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from diffattn.errors import BackendError
 from diffattn.ops.backends import custom_op
 from diffattn.ops.backends.grid_slices import in_slices
+from diffattn.ops.inputs.kernel_support import BY_MAP
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 from diffattn.ops.inputs.operators import register_gradient, registered, run, run_backward
 
@@ -44,10 +46,7 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """O, O2 and the logarithms of the sums."""
-    from diffattn.ops.hopper import forward as hopper
-
-    with torch.cuda.device_of(q):
-        return hopper.forward(q, k, v, lam, scale=scale, causal=causal)
+    return _launch(q, k, v, lam, scale, causal, inference=False)
 
 
 @registered("diffattn::hopper_diff_attention_inference")
@@ -56,10 +55,17 @@ def _forward_inference(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool
 ) -> Tensor:
     """O alone."""
-    from diffattn.ops.hopper import forward as hopper
+    return _launch(q, k, v, lam, scale, causal, inference=True)[0]
 
+
+def _launch(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool, *, inference: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    from diffattn.ops.hopper import by_map, forward
+
+    form = by_map if os.environ.get(BY_MAP) == "1" else forward
     with torch.cuda.device_of(q):
-        return hopper.forward(q, k, v, lam, scale=scale, causal=causal, inference=True)[0]
+        return form.forward(q, k, v, lam, scale=scale, causal=causal, inference=inference)
 
 
 @_forward_inference.register_fake

@@ -1,13 +1,12 @@
-"""Warp-specialised forward for Hopper (compute capability 9.0). Compiled, never run.
+"""Warp-specialised forward for Hopper (compute capability 9.0).
 
 One warp copies tiles with the tensor memory accelerator; one warpgroup per map multiplies them, so
 that a map's accumulator has the registers of four warps to itself and each tile of V serves both
 maps. At the end map 2 hands its normalised O2 to map 1 through shared memory. What is saved equals
 what :mod:`~diffattn.ops.triton.forward` saves, so the same backward follows.
 
-No GPU has run this file, and Triton's interpreter knows no Gluon. The compiler has judged it, and
-``tests/ops/triton/test_hopper.py`` runs its source in Python: masks, softmax and barriers, not
-layouts or registers. The same tests judge the kernel itself where there is a Hopper GPU.
+It was right on an H200. ``tests/ops/triton/test_hopper.py`` runs its source in Python, which covers
+masks, softmax and barriers, not layouts or registers.
 
 Barriers, all of them single-use per phase; phase p of ring slot ``j % STAGES`` is ``j // STAGES``:
 
@@ -37,7 +36,7 @@ from diffattn.ops.triton.configs import FP_FUSION
 _sync_warpgroup = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 _load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 BLOCK_QUERIES = 64
 """Rows of one warpgroup product; two of them would not leave registers for the accumulator."""
 TILES = {64: (128, 2), 128: (64, 2)}
@@ -113,26 +112,34 @@ def _fold(
     k_bufs, v_bufs, k_ready, k_empty, v_ready, v_empty,
     MASKED: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr, DTYPE: gl.constexpr,
     S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr, O_ROWS: gl.constexpr,
+    base=0, turns=None, GROUP: gl.constexpr = 0, GROUPS: gl.constexpr = 1,
 ):  # fmt: skip
     """Blocks [begin, end) of keys, at least one block having been before.
 
     The order allows the softmax of block j beside the product of block j − 1 with V. The assembler
     moves the second wait up behind the first, before most of it
     (docs/reference/numerics.md): what runs beside a softmax is the other map's warpgroup.
+    Between them ``GROUPS`` warpgroups that take ``turns`` have a third wait, which is over when it
+    begins and which no instruction crosses. ``base`` blocks went through the ring before block 0.
     """
     block_queries: gl.constexpr = b_q.shape[0]
     head_dim: gl.constexpr = b_q.shape[1]
     value_dim: gl.constexpr = b_acc.shape[1]
     for j in range(begin, end):
-        slot = j % STAGES
-        before = (j - 1) % STAGES
-        mbarrier.wait(k_ready.index(slot), j // STAGES & 1)
+        step = base + j
+        slot = step % STAGES
+        before = (step - 1) % STAGES
+        mbarrier.wait(k_ready.index(slot), step // STAGES & 1)
+        if GROUPS > 1:
+            mbarrier.wait(turns.index(GROUP), (step & 1) ^ (GROUP == 0))
         b_k = k_bufs.index(slot).reshape([BLOCK_KEYS, head_dim]).permute((1, 0))
         b_s = gl.zeros([block_queries, BLOCK_KEYS], gl.float32, layout=S_LAYOUT)
         b_s = warpgroup_mma(b_q, b_k, b_s, use_acc=False, is_async=True)
-        mbarrier.wait(v_ready.index(before), (j - 1) // STAGES & 1)
+        mbarrier.wait(v_ready.index(before), (step - 1) // STAGES & 1)
         b_v = v_bufs.index(before).reshape([BLOCK_KEYS, value_dim])
         b_acc = warpgroup_mma(b_p, b_v, b_acc, is_async=True)
+        if GROUPS > 1:
+            mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
         # Products finish in the order of their issue: one left means that the logits are there.
         b_s = warpgroup_mma_wait(num_outstanding=1, deps=(b_s,))
         mbarrier.arrive(k_empty.index(slot), count=1)
@@ -140,12 +147,58 @@ def _fold(
             b_s, b_max, b_sum, b_last, j * BLOCK_KEYS, scale_log2,
             MASKED, BLOCK_KEYS, DTYPE, S_LAYOUT, P_LAYOUT,
         )  # fmt: skip
+        if GROUPS > 1:
+            mbarrier.wait(v_ready.index(before), (step - 1) // STAGES & 1)
         # The weights in registers are read until here as well.
         b_acc, b_p = warpgroup_mma_wait(num_outstanding=0, deps=(b_acc, b_p))
         mbarrier.arrive(v_empty.index(before), count=1)
         b_acc = b_acc * gl.convert_layout(b_shrink, O_ROWS)[:, None]
         b_p = b_p_next
     return b_p, b_acc, b_max, b_sum
+
+
+@gluon.jit
+def _attend(
+    q_buf, k_bufs, v_bufs, k_ready, k_empty, v_ready, v_empty, b_last, num_full, num_blocks,
+    scale_log2, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr, S_LAYOUT: gl.constexpr,
+    O_LAYOUT: gl.constexpr, base=0, turns=None, GROUP: gl.constexpr = 0, GROUPS: gl.constexpr = 1,
+):  # fmt: skip
+    """One map over all keys: output times the rows' sums, sums, and their logarithms in base 2."""
+    dtype: gl.constexpr = q_buf.dtype
+    block_queries: gl.constexpr = q_buf.shape[1]
+    value_dim: gl.constexpr = v_bufs.shape[4]
+    p_layout: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, k_width=2)
+    o_rows: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
+    b_q = q_buf.reshape([block_queries, q_buf.shape[4]])
+    b_acc = gl.zeros([block_queries, value_dim], gl.float32, layout=O_LAYOUT)
+    if GROUPS > 1:
+        mbarrier.wait(turns.index(GROUP), (base & 1) ^ (GROUP == 0))
+        mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
+    b_p, b_max, b_sum = _first_block(
+        b_q, b_last, k_bufs, k_ready, k_empty, scale_log2, BLOCK_KEYS, dtype, S_LAYOUT, p_layout,
+        base % STAGES, base // STAGES & 1,
+    )  # fmt: skip
+    begin = gl.maximum(num_full, 1)
+    b_p, b_acc, b_max, b_sum = _fold(
+        b_q, b_p, b_acc, b_max, b_sum, b_last, 1, num_full, scale_log2,
+        k_bufs, v_bufs, k_ready, k_empty, v_ready, v_empty,
+        False, BLOCK_KEYS, STAGES, dtype, S_LAYOUT, p_layout, o_rows, base, turns, GROUP, GROUPS,
+    )  # fmt: skip
+    b_p, b_acc, b_max, b_sum = _fold(
+        b_q, b_p, b_acc, b_max, b_sum, b_last, begin, num_blocks, scale_log2,
+        k_bufs, v_bufs, k_ready, k_empty, v_ready, v_empty,
+        True, BLOCK_KEYS, STAGES, dtype, S_LAYOUT, p_layout, o_rows, base, turns, GROUP, GROUPS,
+    )  # fmt: skip
+    step = base + num_blocks - 1
+    mbarrier.wait(v_ready.index(step % STAGES), step // STAGES & 1)
+    b_v = v_bufs.index(step % STAGES).reshape([BLOCK_KEYS, value_dim])
+    b_acc = warpgroup_mma(b_p, b_v, b_acc, is_async=True)
+    b_acc, b_p = warpgroup_mma_wait(num_outstanding=0, deps=(b_acc, b_p))
+    if GROUPS > 1:
+        mbarrier.arrive(v_empty.index(step % STAGES), count=1)
+    m_none = b_sum == 0.0
+    b_sum = gl.where(m_none, 1.0, b_sum)
+    return b_acc, b_sum, gl.where(m_none, float("inf"), b_max + gl.log2(b_sum))
 
 
 @gluon.jit
@@ -164,9 +217,7 @@ def _consume(
     dtype: gl.constexpr = q_bufs.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, VALUE_DIM, 16])
-    p_layout: gl.constexpr = gl.DotOperandLayout(0, o_layout, k_width=2)
     s_rows: gl.constexpr = gl.SliceLayout(1, s_layout)
-    o_rows: gl.constexpr = gl.SliceLayout(1, o_layout)
 
     # Query i sees the keys before b_last[i]; bottom-right aligned if causal.
     b_last = first_query + gl.arange(0, BLOCK_QUERIES, layout=s_rows) + num_keys - num_queries + 1
@@ -175,34 +226,14 @@ def _consume(
     b_last = gl.minimum(b_last, num_keys)
 
     mbarrier.wait(q_ready.index(MAP), 0)
-    b_q = q_bufs.index(MAP).reshape([BLOCK_QUERIES, HEAD_DIM])
-    b_acc = gl.zeros([BLOCK_QUERIES, VALUE_DIM], gl.float32, layout=o_layout)
-    b_p, b_max, b_sum = _first_block(
-        b_q, b_last, k_bufs, k_ready, k_empty, scale_log2, BLOCK_KEYS, dtype, s_layout, p_layout
-    )
-    begin = gl.maximum(num_full, 1)
-    b_p, b_acc, b_max, b_sum = _fold(
-        b_q, b_p, b_acc, b_max, b_sum, b_last, 1, num_full, scale_log2,
-        k_bufs, v_bufs, k_ready, k_empty, v_ready, v_empty,
-        False, BLOCK_KEYS, STAGES, dtype, s_layout, p_layout, o_rows,
+    b_acc, b_sum, b_lse = _attend(
+        q_bufs.index(MAP), k_bufs, v_bufs, k_ready, k_empty, v_ready, v_empty,
+        b_last, num_full, num_blocks, scale_log2, BLOCK_KEYS, STAGES, s_layout, o_layout,
     )  # fmt: skip
-    b_p, b_acc, b_max, b_sum = _fold(
-        b_q, b_p, b_acc, b_max, b_sum, b_last, begin, num_blocks, scale_log2,
-        k_bufs, v_bufs, k_ready, k_empty, v_ready, v_empty,
-        True, BLOCK_KEYS, STAGES, dtype, s_layout, p_layout, o_rows,
-    )  # fmt: skip
-    final = (num_blocks - 1) % STAGES
-    mbarrier.wait(v_ready.index(final), (num_blocks - 1) // STAGES & 1)
-    b_v = v_bufs.index(final).reshape([BLOCK_KEYS, VALUE_DIM])
-    b_acc = warpgroup_mma(b_p, b_v, b_acc, is_async=True)
-    b_acc, b_p = warpgroup_mma_wait(num_outstanding=0, deps=(b_acc, b_p))
-
-    m_none = b_sum == 0.0
-    b_sum = gl.where(m_none, 1.0, b_sum)
     if not INFERENCE:
-        b_lse = gl.where(m_none, float("inf"), b_max + gl.log2(b_sum))
         s_queries = first_query + gl.arange(0, BLOCK_QUERIES, layout=s_rows)
         gl.store(p_lse + MAP * num_queries + s_queries, b_lse, mask=s_queries < num_queries)
+    o_rows: gl.constexpr = gl.SliceLayout(1, o_layout)
     b_acc = b_acc * gl.convert_layout(1.0 / b_sum, o_rows)[:, None]
     _store(
         b_acc, o2_buf, handed_over, p_out, p_o2, p_lam, stride_lt, stride_o, first_query,
@@ -214,16 +245,17 @@ def _consume(
 def _first_block(
     b_q, b_last, k_bufs, k_ready, k_empty, scale_log2,
     BLOCK_KEYS: gl.constexpr, DTYPE: gl.constexpr, S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr,
+    slot=0, phase=0,
 ):  # fmt: skip
     """Weights, maximum and sum of block 0, which comes first by itself: no product with V yet."""
     block_queries: gl.constexpr = b_q.shape[0]
     head_dim: gl.constexpr = b_q.shape[1]
-    mbarrier.wait(k_ready.index(0), 0)
-    b_k = k_bufs.index(0).reshape([BLOCK_KEYS, head_dim]).permute((1, 0))
+    mbarrier.wait(k_ready.index(slot), phase)
+    b_k = k_bufs.index(slot).reshape([BLOCK_KEYS, head_dim]).permute((1, 0))
     b_s = gl.zeros([block_queries, BLOCK_KEYS], gl.float32, layout=S_LAYOUT)
     b_s = warpgroup_mma(b_q, b_k, b_s, use_acc=False, is_async=True)
     b_s = warpgroup_mma_wait(num_outstanding=0, deps=(b_s,))
-    mbarrier.arrive(k_empty.index(0), count=1)
+    mbarrier.arrive(k_empty.index(slot), count=1)
     s_rows: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     b_max = gl.full([block_queries], float("-inf"), gl.float32, layout=s_rows)
     b_sum = gl.zeros([block_queries], gl.float32, layout=s_rows)
@@ -395,22 +427,31 @@ def forward(
     constants = kernel_constants(
         num_heads // num_kv_heads, head_dim, value_dim, causal, shared_keys, inference
     )
-    shapes = block_shapes(head_dim, value_dim, constants["BLOCK_KEYS"])
-    keys = k.unsqueeze(3) if shared_keys else k  # [B, S, Hkv, 1 or 2, D]
+    descriptors, results, lam = prepare(q, k, v, lam, constants["BLOCK_KEYS"], inference)
+    grid = (triton.cdiv(num_queries, BLOCK_QUERIES), num_heads, batch)
+    _diff_attention_fwd_hopper_kernel[grid](
+        *descriptors, *results, lam, *lam.stride(),
+        num_queries, num_keys, num_heads, scale * LOG2_E,
+        **constants, num_warps=4, maxnreg=MAX_REGISTERS, **FP_FUSION,
+    )  # fmt: skip
+    return results
+
+
+def prepare(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, block_keys: int, inference: bool
+) -> tuple[list[TensorDescriptor], tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Descriptors of Q, K and V, memory for O, O2 and the logarithms, and λ ``[B, T, H]``."""
+    batch, num_queries, num_heads, _, head_dim = q.shape
+    value_dim = v.shape[-1]
+    shapes = block_shapes(head_dim, value_dim, block_keys)
+    keys = k.unsqueeze(3) if k.ndim == 4 else k  # [B, S, Hkv, 1 or 2, D]
     tensors = {"q": q, "k": keys, "v": v}
     descriptors = [_descriptor(x, shapes[name]) for name, x in tensors.items()]
-    lam = lam.expand(batch, num_queries, num_heads)
     out = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
     out_2 = out.new_empty(0) if inference else torch.empty_like(out)
     sums = (0,) if inference else (batch, num_heads, 2, num_queries)
     lse = torch.empty(sums, dtype=torch.float32, device=q.device)
-    grid = (triton.cdiv(num_queries, BLOCK_QUERIES), num_heads, batch)
-    _diff_attention_fwd_hopper_kernel[grid](
-        *descriptors, out, out_2, lse, lam, *lam.stride(),
-        num_queries, num_keys, num_heads, scale * _LOG2_E,
-        **constants, num_warps=4, maxnreg=MAX_REGISTERS, **FP_FUSION,
-    )  # fmt: skip
-    return out, out_2, lse
+    return descriptors, (out, out_2, lse), lam.expand(batch, num_queries, num_heads)
 
 
 def _descriptor(x: Tensor, block_shape: list[int]) -> TensorDescriptor:

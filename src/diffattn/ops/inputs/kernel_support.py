@@ -29,6 +29,8 @@ _CAPABILITIES: dict[int, tuple[int, int]] = {}
 """By index of the device: asked on every call, and slow to ask."""
 HOPPER_TESTED = {"3.6": ((64, 128), (128, 256), (64, 64))}
 """Minor version of triton to the widths of heads and values at which an H200 found it right."""
+BY_MAP = "DIFFATTN_HOPPER_BY_MAP"
+"""In the environment, 1 takes the form of the Hopper kernel that no GPU has run."""
 _WARNED: set[tuple[int, int]] = set()
 _FALSE = ("0", "false", "off", "no", "n")
 _TRUE = ("1", "true", "on", "yes", "y")
