@@ -1,8 +1,7 @@
 """The model of instruction issue: what bounds a loop decides its clocks."""
 
 import pytest
-
-from tools.issue_model import Form, clocks_per_tile, read_loops
+from issue_model import Form, clocks_per_tile, read_loops
 
 WAIT = "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR4+{}], R9 ;\n"
 ARRIVE = "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+{}], RZ ;\n"

@@ -5,8 +5,8 @@ operands, its pipe, the slot of issue and its barriers. A third party copies til
 Pipes and latencies are those of the vendor's tables and of public measurements; the model knows no
 bank conflicts, no other programs and no change of the clock. It compares forms; it times none.
 
-``python -m tools.issue_model`` compiles both forms of the Hopper forward and prints their shares of
-the tensor cores' peak, as docs/records/hopper_forward.md has them.
+``python -m tests.tools.issue_model`` compiles both forms of the Hopper forward and prints their
+shares of the tensor cores' peak, as docs/records/hopper_forward.md has them.
 """
 
 import re
