@@ -132,7 +132,7 @@ class _Plan:
         again = self.bench("ops", *at_goal, file="ops_tuned.json")
         tests = _tests(self.full, self.root)
         return [
-            _testing(JUDGE, "the kernels against float64", 270, self.out, tests, "kernels"),
+            _testing(JUDGE, "the kernels against float64", 240, self.out, tests, "kernels"),
             _timing(
                 "ops", "attention against SDPA's kernels, FlexAttention and two calls", 240, ops
             ),
