@@ -126,12 +126,12 @@ def text_inputs(data: PreparedData) -> tuple[Tensor, Tensor]:
     return windows[:, :-1], windows[:, _PROMPT + 1 :]
 
 
-def measured(out: Path, tasks: list[str]) -> dict[str, Values]:
-    """Train what is missing and measure every model."""
-    values: dict[str, Values] = {task: {name: {} for name in TYPES[task]} for task in tasks}
+def measured(out: Path, types: dict[str, list[str]]) -> dict[str, Values]:
+    """Train what is missing and measure every model; ``types`` are those of each task."""
+    values: dict[str, Values] = {task: {name: {} for name in types[task]} for task in types}
     data = prepare_data(apply_settings(plan("laptop").config(), list(TEXT)).data, out / "data")
-    for task, seed in itertools.product(tasks, SEEDS):
-        for name in TYPES[task]:
+    for task, seed in itertools.product(types, SEEDS):
+        for name in types[task]:
             folder = out / f"{task}-{name}-seed{seed}"
             if task == "recall":
                 train_recall(recall_run(name, seed), folder)
@@ -175,9 +175,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", choices=list(TYPES), default=list(TYPES))
+    parser.add_argument("--types", nargs="+", choices=TYPES["recall"], default=TYPES["recall"])
     args = parser.parse_args()
     torch.set_num_threads(1)
-    values = measured(args.out, args.tasks)
+    chosen = {"softmax", *args.types}
+    types = {task: [name for name in TYPES[task] if name in chosen] for task in args.tasks}
+    values = measured(args.out, types)
     commit, dirty = git_state()
     facts = {
         "kind": "caches",

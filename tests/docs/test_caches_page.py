@@ -1,0 +1,24 @@
+"""The tables of the page on caches are those of its record."""
+
+from pathlib import Path
+
+from diffattn.files.io import read_json
+from tools.caches.compare import compared
+from tools.caches.page import tables
+
+RECORDS = Path(__file__).parents[2] / "docs" / "records"
+RECORD = read_json(RECORDS / "caches.json")
+
+
+def test_the_tables_follow_from_the_values_of_the_record():
+    values = RECORD["values"]["recall"]
+    page = (RECORDS / "caches.md").read_text(encoding="utf-8")
+    again = tables(RECORD | {"compared": {"recall": compared(values)}})
+    assert again == tables(RECORD)
+    assert all(table in page for table in again.split("\n\n"))
+
+
+def test_the_record_is_of_clean_code_and_three_seeds():
+    assert not RECORD["dirty"]
+    for values in RECORD["values"]["recall"].values():
+        assert {len(numbers) for numbers in values.values()} == {3}
