@@ -1,6 +1,7 @@
 """The reports of studies on gradient flow, scaling and stability, from made-up folders."""
 
 import shutil
+from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
@@ -18,6 +19,7 @@ from lab.report.made_up_scaling import write_scaling
 from lab.report.made_up_stability import RATES, TYPES, write_stability
 from lab.report.page_reader import shown
 
+PUBLISHED = Path(__file__).parents[4] / "published"
 WRITERS = {
     "gradient-flow": write_gradient_flow,
     "scaling": write_scaling,
@@ -175,3 +177,10 @@ def test_markdown_of_stability(tmp_path):
     assert len(lines) == 2 + 4
     cells = " | ".join(["0.250 (0.000 to 0.500)"] * 4)
     assert lines[-1] == f"| DIFF V1 | 0.128 | 1 of 2 | {cells} |"
+
+
+def test_a_control_of_the_same_type_has_runs_of_its_own():
+    """V1 without head norm has V1's attention type."""
+    study = read_stability_study(PUBLISHED / "stability")
+    runs = {name: {run.name.split("-")[0] for run in study.runs_of(name)} for name in study.types}
+    assert runs == {name: {name} for name in study.types}

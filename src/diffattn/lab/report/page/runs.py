@@ -71,9 +71,9 @@ class Study:
         """Attention types compared, in the order shown."""
         return list(self.info["types"])
 
-    def runs_of(self, attention_type: str) -> list[StudyRun]:
-        """Runs of one type, in seed order."""
-        return [run for run in self.runs if run.attention_type == attention_type]
+    def runs_of(self, model: str) -> list[StudyRun]:
+        """Runs of one model of the study, in seed order: their names hold its name."""
+        return [run for run in self.runs if model in run.name.split("-")]
 
 
 _UNREADABLE = (
