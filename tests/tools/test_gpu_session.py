@@ -20,9 +20,9 @@ def test_the_plan_is_printed_and_nothing_runs(tmp_path, capsys):
     out = tmp_path / "out"
     assert gpu_session.main(["--plan", "--stages", "1,decode", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1 correctness: the kernels against float64, 270 s"
+    assert lines[0] == "1 correctness: the kernels against float64, 240 s"
     assert lines[1].endswith("240 s (left out)")
-    assert lines[-1] == "at most 5.75 minutes"
+    assert lines[-1] == "at most 5.25 minutes"
     assert not out.exists()
 
 
@@ -31,7 +31,7 @@ def test_a_stage_takes_another_limit(tmp_path, capsys):
     assert gpu_session.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].endswith("two calls, 60 s")
-    assert lines[-1] == "at most 5.5 minutes"
+    assert lines[-1] == "at most 5 minutes"
 
 
 @pytest.mark.parametrize("word", ["oops=60", "ops", "ops=0", "ops=soon", "ops=-3"])
