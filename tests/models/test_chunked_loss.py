@@ -171,6 +171,7 @@ def test_no_product_with_the_head_is_computed_again(monkeypatch):
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_gpu_trains_without_logits_unless_its_head_is_watched(watched, model, as_on_a_gpu):
     ids = torch.randint(60, (3, 16))
+    model.skips_logits = True
     with torch.no_grad():
         expected = model.eval()(ids, labels=ids)
     assert expected.logits.shape == (3, 16, 60)
@@ -182,6 +183,14 @@ def test_a_gpu_trains_without_logits_unless_its_head_is_watched(watched, model, 
     assert model(ids, labels=ids, skip_logits=False).logits is not None
 
 
+def test_logits_are_skipped_for_those_who_ask(model, as_on_a_gpu):
+    """TRL and callbacks of users read the logits of a training step."""
+    ids = torch.randint(60, (3, 16))
+    assert model.train()(ids, labels=ids).logits is not None
+    assert model(ids, labels=ids, skip_logits=True).logits is None
+
+
 def test_a_cpu_trains_with_logits(model):
     ids = torch.randint(60, (3, 16))
+    model.skips_logits = True
     assert model.train()(ids, labels=ids).logits is not None

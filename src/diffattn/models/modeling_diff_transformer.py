@@ -258,7 +258,10 @@ class DiffTransformerForCausalLM(
     _tp_plan = {"lm_head": "colwise_gather_output"}
     loss_chunk_tokens: int | None = None
     """Tokens whose logits are in memory at once while a model with labels trains; then it returns
-    no logits. Default: all of them; on GPUs 2²⁹ logits, each once, of a plain linear head."""
+    no logits. Default: all of them."""
+    skips_logits: bool = False
+    """Whether training on a GPU computes the gradients with the loss and returns no logits, as
+    ``diffattn train`` does. Others may read the logits: TRL does."""
 
     def __init__(self, config: DiffTransformerConfig) -> None:
         super().__init__(config)
@@ -311,9 +314,11 @@ class DiffTransformerForCausalLM(
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
             labels, kwargs = checked_labels(labels, kwargs, below=self.vocab_size)
-            skip_logits = self.training if skip_logits is None else skip_logits
+            may_skip = self.training if skip_logits is None else skip_logits
+            at_once = self.skips_logits if skip_logits is None else skip_logits
             chunk, head = plain(self.loss_chunk_tokens), self.lm_head
-            if skip_logits and (chunk is not None or takes_gradients_at_once(head, hidden)):
+            at_once = at_once and takes_gradients_at_once(head, hidden)
+            if may_skip and (chunk is not None or at_once):
                 loss, token_losses = mean_loss(hidden, head, labels, chunk, **kwargs)
             else:
                 logits = head(hidden[:, logits_to_keep])

@@ -177,6 +177,8 @@ def _trained(case: Case, name: str) -> Contender:
     with torch.device(case.device):  # billions of weights are drawn there in no time
         model = make(config, implementation=implementation)
     model = model.to(case.device, case.torch_dtype)
+    if isinstance(model, DiffTransformerForCausalLM):
+        model.skips_logits = True  # as it trains
     ids = _draw_ids(case, config, case.shape["N"])
 
     def forward() -> Tensor:

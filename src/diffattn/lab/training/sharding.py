@@ -98,7 +98,7 @@ def untrained_model(
 
 def prepare_model(model: DiffTransformerForCausalLM, engine: EngineConfig) -> None:
     """Apply the settings of the engine to a model."""
-    model.loss_chunk_tokens = engine.loss_chunk_tokens
+    model.loss_chunk_tokens, model.skips_logits = engine.loss_chunk_tokens, True
     if engine.activation_checkpointing:
         checkpoint_activations(model)
 
