@@ -290,8 +290,7 @@ class DiffTransformerForCausalLM(
             labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
             logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
             skip_logits: Whether the loss may come in chunks, without logits. Default: in training.
-            **kwargs: Of :meth:`DiffTransformerModel.forward`. Beside labels also ``shift_labels``
-                ``[B, T]`` and ``num_items_in_batch``.
+            **kwargs: Of the model without a head; ``shift_labels``, ``num_items_in_batch``.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -314,11 +313,11 @@ class DiffTransformerForCausalLM(
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
             labels, kwargs = checked_labels(labels, kwargs, below=self.vocab_size)
-            may_skip = self.training if skip_logits is None else skip_logits
-            at_once = self.skips_logits if skip_logits is None else skip_logits
-            chunk, head = plain(self.loss_chunk_tokens), self.lm_head
+            chunk, head, at_once = plain(self.loss_chunk_tokens), self.lm_head, skip_logits
+            if skip_logits is None:
+                skip_logits, at_once = self.training, self.skips_logits
             at_once = at_once and takes_gradients_at_once(head, hidden)
-            if may_skip and (chunk is not None or at_once):
+            if skip_logits and (chunk is not None or at_once):
                 loss, token_losses = mean_loss(hidden, head, labels, chunk, **kwargs)
             else:
                 logits = head(hidden[:, logits_to_keep])
