@@ -6,7 +6,8 @@ from typing import Any
 import triton
 from triton.experimental.gluon import language as gl
 
-from diffattn.ops.hopper import by_map
+from diffattn.ops.hopper import backward as hopper_backward
+from diffattn.ops.hopper import backward_launches, by_map
 from diffattn.ops.hopper import forward as hopper
 from diffattn.ops.triton import backward, decode, forward
 from diffattn.ops.triton.configs import (
@@ -17,6 +18,7 @@ from diffattn.ops.triton.configs import (
     seed,
 )
 from tools.counted_work import PRODUCTS
+from tools.machine_code import max_spill_bytes
 
 _POINTERS = {
     "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam", "p_dq_sum"),
@@ -56,7 +58,7 @@ def aot_cases(capability: int) -> list[AotCase]:
 
     Both operators at the widths 64 and 128, differential attention as V1 (Dv = 2 D) and as V2
     (shared keys, Dv = D); the masked forms at one width. Decode at its smallest and largest block
-    of rows. The Hopper forward on its chip only.
+    of rows. The Hopper kernels on their chip only.
 
     Args:
         capability: Ten times the compute capability.
@@ -143,7 +145,7 @@ def aot_case(
         name=f"{form}-d{head_dim}-{launch.removeprefix('softmax_')}{options}", kernel=kernel,
         signature=_signature(kernel, constexprs), constexprs=constexprs,
         num_warps=config.num_warps, num_stages=config.num_stages,
-        max_spill_bytes=_max_spill_bytes(launch, capability),
+        max_spill_bytes=max_spill_bytes(launch, capability),
         tile_products=config.block_m * config.block_n * width // loops,
     )  # fmt: skip
 
@@ -186,20 +188,6 @@ def _constants(
     if not given["PADDING"]:
         given |= dict.fromkeys(("p_padding", "p_before"))
     return given
-
-
-def _max_spill_bytes(launch: str, capability: int) -> int:
-    """Bytes that may spill outside the loops that multiply; see ``assert_no_waste``.
-
-    It costs once per block of queries or keys. Intervals spill the most: they have three loops, and
-    between them stands what the next one starts from.
-    """
-    if launch == "fwd_by_map":
-        return 1664 if capability == 90 else 1536  # where the two maps are joined
-    if launch.removeprefix("softmax_") in GRADIENTS:  # between the query heads of a group
-        # Of sm_100 dK and dV of V1 at d 128, which deterministic runs alone take, spill the most.
-        return 3072 if 100 <= capability < 120 else 640
-    return 192 if capability == 90 else 128  # V2 at d 128, whose tile was measured
 
 
 def _signature(kernel: Any, constexprs: dict[str, Any]) -> dict[str, str]:
@@ -302,24 +290,28 @@ def _combine_case(value_dim: int) -> AotCase:
 
 
 def _hopper_cases() -> list[AotCase]:
-    """Both forms at every width, with and without the causal mask."""
-    cases = [
-        case(head_dim, value_dim, causal, shared_keys)
-        for case in (_hopper_case, _by_map_case)
+    """V1 and V2 at every width, with and without the causal mask, and two with counts of 1."""
+    shapes = [
+        (head_dim, value_dim, causal, shared_keys)
         for head_dim in hopper.TILES
         for value_dim, shared_keys in ((2 * head_dim, False), (head_dim, True))
         for causal in (True, False)
     ]
+    cases = [case(*shape) for case in (_hopper_case, _by_map_case) for shape in shapes]
+    backward = [
+        _hopper_backward_case(launch, *shape)
+        for shape in shapes
+        for launch in backward_launches.launches(shape[0], shape[1], shape[3])
+    ]
     ones = dict.fromkeys(("num_queries", "num_keys", "num_heads", "stride_lt", "stride_lh"), 1)
-    return cases + [_with_ones(case, ones) for case in cases[:2]]
+    with_ones = [_with_ones(case, ones) for case in cases[:2]]
+    with_ones += [_with_ones(case, ones | {"GROUP": 1}) for case in backward[:2]]
+    return cases + backward + with_ones
 
 
 def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool) -> AotCase:
     block_keys = hopper.TILES[head_dim][0]
-    signature = {
-        f"{name}_desc": f"tensordesc<bf16{shape},{hopper.shared_layout(shape, gl.bfloat16)!r}>"
-        for name, shape in hopper.block_shapes(head_dim, value_dim, block_keys).items()
-    }
+    signature = _tiles(hopper.block_shapes(head_dim, value_dim, block_keys))
     signature |= dict.fromkeys(("p_out", "p_o2"), "*bf16:16")
     signature |= dict.fromkeys(("p_lse", "p_lam"), "*fp32:16")
     signature |= {f"stride_{name}": "i32" for name in ("lb", "lt", "lh")}
@@ -345,19 +337,53 @@ def _by_map_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool)
     """The form that takes map 2 and then map 1; its warpgroups have a loop for both."""
     case = _hopper_case(head_dim, value_dim, causal, shared_keys)
     shapes = hopper.block_shapes(head_dim, value_dim, by_map.BLOCK_KEYS)
-    descriptors = {
-        f"{name}_desc": f"tensordesc<bf16{shape},{hopper.shared_layout(shape, gl.bfloat16)!r}>"
-        for name, shape in shapes.items()
-    }
+    counts = dict.fromkeys(("all_heads", "section"), "i32")
     return replace(
         case,
         name=case.name.replace("-fwd-", "-by-map-"),
         kernel=by_map._diff_attention_fwd_by_map_kernel,
-        signature=case.signature | descriptors | dict.fromkeys(("all_heads", "section"), "i32"),
+        signature=case.signature | _tiles(shapes) | counts,
         constexprs=by_map.kernel_constants(4, head_dim, value_dim, causal, shared_keys),
         options={"maxnreg": by_map.MAX_REGISTERS[head_dim]},
         tile_products=hopper.BLOCK_QUERIES * by_map.BLOCK_KEYS * (head_dim + value_dim),
     )
+
+
+def _hopper_backward_case(
+    launch: backward_launches.Launch, head_dim: int, value_dim: int, causal: bool, shared_keys: bool
+) -> AotCase:
+    constants = backward_launches.kernel_constants(
+        launch, 4, head_dim, value_dim, causal, shared_keys
+    )
+    block = constants["BLOCK"]
+    names = ("own_x", "own_v", "x", "v", "numbers")
+    shapes = backward_launches.block_shapes(launch, head_dim, value_dim, block)
+    signature = _tiles(dict(zip(names, shapes, strict=True)))
+    signature |= dict.fromkeys(("p_x", "p_v"), "*bf16:16")
+    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "heads")}
+    kind = ("causal" if causal else "full") + ("-shared-keys" if shared_keys else "")
+    return AotCase(
+        name=f"hopper-{launch.name}-d{head_dim}-dv{value_dim}-{kind}",
+        kernel=hopper_backward._diff_attention_bwd_hopper_kernel,
+        signature=signature | {"scale_log2": "fp32"},
+        constexprs=constants,
+        num_warps=4,
+        num_stages=1,
+        max_spill_bytes=0,
+        options={"maxnreg": backward_launches.MAX_REGISTERS},
+        tile_products=backward_launches.ROWS * block * launch.width(head_dim, value_dim),
+        loop_warps=4,
+    )
+
+
+def _tiles(shapes: dict[str, list[int]]) -> dict[str, str]:
+    """The types of TMA's descriptors: bfloat16, but float32 of the rows' numbers."""
+    dtypes = {name: gl.float32 if name == "numbers" else gl.bfloat16 for name in shapes}
+    return {
+        f"{name}_desc": f"tensordesc<{dtypes[name]}{shape},"
+        f"{hopper.shared_layout(shape, dtypes[name])!r}>"
+        for name, shape in shapes.items()
+    }
 
 
 def _with_ones(case: AotCase, constants: dict[str, Any]) -> AotCase:

@@ -170,6 +170,8 @@ class _Plan:
         by_map = ("env", f"{BY_MAP}=1", *self.bench("ops", *sized, file="hopper_by_map.json"))
         by_hopper = self.bench("ops", *sized, file="hopper.json")
         hopper = _hopper_tests(self.full, self.root)
+        backward = _pytest(self.root, "ops/triton/test_hopper_backward.py", *_side_by_side(),
+                           "-k", "test_kernel" if self.full else "T1")  # fmt: skip
         return [
             Stage(
                 name="sharded",
@@ -180,10 +182,17 @@ class _Plan:
             _testing(
                 "others",
                 "the machinery around the kernels, other backends, layers",
-                180,
+                135,
                 self.out,
                 others,
                 "others",
+            ),
+            _testing(
+                "hopper_backward",
+                "the Hopper backward, which no GPU has run, against float64",
+                45,
+                self.out,
+                backward,
             ),
             _testing(HOPPER, "the Hopper kernel against float64", 75, self.out, hopper),
             _timing(

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from diffattn.ops.triton.configs import GRADIENTS
+
 _PTX_LABEL = re.compile(r"^(\$\w+):")
 _SASS_LABEL = re.compile(r"^(\.L_\w+):")
 _PTX_BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+)")
@@ -192,3 +194,17 @@ def _reach(start: int, edges: dict[int, set[int]], inside: set[int]) -> set[int]
         reached |= new
         waiting += new
     return reached
+
+
+def max_spill_bytes(launch: str, capability: int) -> int:
+    """Bytes that may spill outside the loops that multiply; see ``assert_no_waste``.
+
+    It costs once per block of queries or keys. Intervals spill the most: they have three loops, and
+    between them stands what the next one starts from.
+    """
+    if launch == "fwd_by_map":
+        return 1664 if capability == 90 else 1536  # where the two maps are joined
+    if launch.removeprefix("softmax_") in GRADIENTS:  # between the query heads of a group
+        # Of sm_100 dK and dV of V1 at d 128, which deterministic runs alone take, spill the most.
+        return 3072 if 100 <= capability < 120 else 640
+    return 192 if capability == 90 else 128  # V2 at d 128, whose tile was measured

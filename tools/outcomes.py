@@ -35,6 +35,7 @@ _BY_FILE = {
     "ops/triton/test_paged_decode.py": "triton_decode",
     "ops/triton/test_softmax_decode.py": "triton_decode",
     "ops/triton/test_hopper.py": "hopper",
+    "ops/triton/test_hopper_backward.py": "hopper",
 }
 """Tests that compare the numbers of one kernel, but those of PyTorch's machinery around it."""
 _MACHINERY = re.compile(r"opcheck|compiles|export|refused")

@@ -42,7 +42,7 @@ def test_a_wrong_limit_is_one_line(tmp_path, capsys, word):
 
 def test_a_wrong_stage_is_one_line(tmp_path, capsys):
     assert gpu_session.main(["--plan", "--stages", "oops", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("stages: must be of 1 to 13 or of {correctness, ")
+    assert capsys.readouterr().err.startswith("stages: must be of 1 to 14 or of {correctness, ")
 
 
 def bench_case(size, length, mode, seconds):

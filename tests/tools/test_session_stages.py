@@ -173,13 +173,13 @@ def test_kernels_are_opted_in_where_they_are_not_tested(tmp_path):
     """``auto`` leaves kernels without a record alone, and its tests expect that."""
     planned = gpu_plan.gpu_stages("full", "cuda", Path("/code"), tmp_path)
     without = [s.name for s in planned if s.environment.get(VARIABLE) != "1"]
-    assert without == ["correctness", "others", "hopper", "lease"]
+    assert without == ["correctness", "others", "hopper_backward", "hopper", "lease"]
 
 
 def test_a_kernel_that_might_hang_is_run_by_late_stages_alone(tmp_path):
     planned = gpu_plan.gpu_stages("full", "cuda", ROOT, tmp_path)
-    assert [s.name for s in planned[-3:-1]] == ["hopper", "hopper_ops"]
-    for s in planned[:-3]:
+    assert [s.name for s in planned[-4:-1]] == ["hopper_backward", "hopper", "hopper_ops"]
+    for s in planned[:-4]:
         for argv in s.commands:
             if "pytest" in argv:
                 assert "not hopper" in argv

@@ -17,7 +17,7 @@ from diffattn.ops.backends import (
     hopper_op,
     reference,
 )
-from diffattn.ops.inputs import backends
+from diffattn.ops.inputs import backends, kernel_support
 from diffattn.ops.inputs.isolation import in_own_dtype, isolated
 from diffattn.ops.inputs.masking import paired
 from diffattn.ops.inputs.validation import (
@@ -107,8 +107,15 @@ def diff_attention(
         name = "reference"  # kernels differ on empty inputs; the definition does not
     elif mask.hides_keys and backends.copies_keys(where, name, inputs):
         k, v = mask.without_unseen(q.shape[1], k, v)
-    q, attend = _in_groups(name, q, scale=scale, mask=mask)
+    q, attend = _in_groups(name, q, scale=scale, mask=mask, **_tested_only(name, backend, q, v))
     return isolated(attend, q, k, v, lam, mask=mask, opaque=backends.is_opaque(where, name))
+
+
+def _tested_only(name: str, backend: str, q: Tensor, v: Tensor) -> dict[str, bool]:
+    """``auto`` takes a kernel that a GPU has run, a named backend its own."""
+    if name != "hopper" or backend != "auto":
+        return {}
+    return {"own_backward": kernel_support.takes_hopper_backward(q.shape[-1], v.shape[-1])}
 
 
 def _in_groups(name: str, q: Tensor, **options: Any) -> tuple[Tensor, Callable[..., Tensor]]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.ops.backends import chunked, custom_op, reference
+from diffattn.ops.backends import chunked, custom_op, hopper_op, reference
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import eager
 
@@ -22,7 +22,7 @@ def _definition(q: Any, k: Any, v: Any, lam: Any, scale: Any, *mask: Any) -> Ten
 
 def _register(backward: Any, first_option: int) -> None:
     """Let an operator be differentiated whose arguments are dO, q, k, v and λ, others that follow
-    from those, scale, causal, window, and the three tensors of a mask."""
+    from those, scale, causal, and perhaps window and the three tensors of a mask."""
     last = first_option + 3
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -57,3 +57,4 @@ def _register(backward: Any, first_option: int) -> None:
 
 _register(chunked.chunked_backward, 5)
 _register(custom_op.diff_attention_backward, 8)
+_register(hopper_op.diff_attention_backward, 8)

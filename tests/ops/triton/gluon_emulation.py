@@ -101,7 +101,8 @@ class Product:
 
     def read(self):
         a, b = (x.data if isinstance(x, Tile) else x for x in self.operands)
-        return self.acc + a.float() @ b.float()
+        acc = self.acc.read() if isinstance(self.acc, Product) else self.acc
+        return acc + a.float() @ b.float()
 
     def retire(self):
         self.value = self.read()
@@ -214,6 +215,7 @@ class Chip:
     max = staticmethod(lambda x, axis: x.amax(axis))
     sum = staticmethod(lambda x, axis: x.sum(axis))
     cdiv = staticmethod(lambda x, y: (x + y - 1) // y)
+    expand_dims = staticmethod(lambda x, axis: x.unsqueeze(axis))
     convert_layout = staticmethod(lambda x, layout: x)
     fence_async_shared = staticmethod(lambda: None)
 

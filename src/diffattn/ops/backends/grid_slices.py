@@ -23,8 +23,8 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
     λ may be ``None``.
 
     Args:
-        takes: The operator's tensors. After them come scale, causal, and if there are more
-            options window, key padding mask, key lengths and document borders.
+        takes: The operator's tensors. After them come scale and causal, then all options of a mask
+            (window, key padding mask, key lengths, document borders) or what no row has a part of.
         gives: Its results.
 
     Returns:
@@ -81,7 +81,7 @@ def _rows(
     """Tensors and options of some batch rows at a time."""
     for rows in _slices(batch, MAX_PROGRAMS):
         scale, causal, *mask = options
-        if mask:
+        if len(mask) == 4:
             window, padding, lengths, borders = mask  # a packed row is one row of a batch of one
             mask = [window, *(None if x is None else x[rows] for x in (padding, lengths)), borders]
         yield [None if x is None else x[rows] for x in tensors], (scale, causal, *mask)

@@ -143,7 +143,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         ),
         Backend(
             name="hopper",
-            summary="forward with a warpgroup per map (Gluon), backward of 'triton'",
+            summary="Gluon, a warpgroup per map; under auto the backward of 'triton'",
             devices=("cuda", "meta"),
             dtypes=("float16", "bfloat16"),
             widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",

@@ -29,6 +29,9 @@ _CAPABILITIES: dict[int, tuple[int, int]] = {}
 """By index of the device: asked on every call, and slow to ask."""
 HOPPER_TESTED = {"3.6": ((64, 128), (128, 256), (64, 64))}
 """Minor version of triton to the widths of heads and values at which an H200 found it right."""
+HOPPER_BACKWARD_TESTED: dict[str, tuple[tuple[int, int], ...]] = {}
+"""Likewise of its backward, which no GPU has run: the backward of ``triton`` follows under
+``auto``."""
 BY_MAP = "DIFFATTN_HOPPER_BY_MAP"
 """In the environment, 1 takes the form of the Hopper kernel that no GPU has run."""
 _WARNED: set[tuple[int, int]] = set()
@@ -123,6 +126,11 @@ def _warn_once(capability: tuple[int, int], reason: str) -> None:
 def takes_hopper(head_dim: int, value_dim: int) -> bool:
     """Whether the Hopper kernel was right at these widths under the installed triton."""
     return (head_dim, value_dim) in HOPPER_TESTED.get(minor_of(_INSTALLED), ())
+
+
+def takes_hopper_backward(head_dim: int, value_dim: int) -> bool:
+    """Likewise its backward."""
+    return (head_dim, value_dim) in HOPPER_BACKWARD_TESTED.get(minor_of(_INSTALLED), ())
 
 
 def untested(capability: tuple[int, int] | None) -> str | None:

@@ -1,0 +1,77 @@
+"""The launches of the Hopper backward: which gradients each makes, by which tiles."""
+
+from dataclasses import dataclass
+
+from diffattn.ops.hopper.numbers import CHUNK, NUM_NUMBERS
+
+ROWS = CHUNK
+"""Rows of a warpgroup: of one product."""
+NUM_GROUPS = 2
+_MOST_COLUMNS = 256
+"""Of a warpgroup's sums: a thread has 232 registers, and half the columns are sums of its own."""
+_CONSUMER_REGISTERS = 232
+_PRODUCER_REGISTERS = 40
+MAX_REGISTERS = 168
+"""Per thread at entry: 12 warps of 168 are what 4 of 40 and 8 of 232 share out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of the kernel: which gradients it makes."""
+
+    name: str
+    by_keys: bool
+    with_x: bool
+    """dK, or dQ where rows are queries."""
+    with_v: bool
+
+    def width(self, head_dim: int, value_dim: int) -> int:
+        """Multiply-adds per query and key: of the scores, then of what they are for."""
+        per_x = 2 * head_dim + value_dim
+        return 2 * head_dim + self.with_x * per_x + self.with_v * value_dim
+
+
+_LAUNCHES = {
+    "dkv": Launch("dkv", True, True, True),
+    "dk": Launch("dk", True, True, False),
+    "dv": Launch("dv", True, False, True),
+    "dq": Launch("dq", False, True, False),
+}
+
+
+def launches(head_dim: int, value_dim: int, shared_keys: bool) -> tuple[Launch, ...]:
+    """The launches of a backward pass: as few as registers hold the sums of."""
+    fit = _columns(_LAUNCHES["dkv"], head_dim, value_dim, shared_keys) <= _MOST_COLUMNS
+    return tuple(_LAUNCHES[name] for name in (("dkv", "dq") if fit else ("dk", "dv", "dq")))
+
+
+def _columns(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -> int:
+    """Columns of a launch's sums."""
+    num_sums = 1 if shared_keys and launch.by_keys else 2
+    return launch.with_x * num_sums * head_dim + launch.with_v * value_dim
+
+
+def tile(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -> tuple[int, int]:
+    """Rows of a tile and slots of the ring: what the registers beside the sums hold."""
+    narrow = _columns(launch, head_dim, value_dim, shared_keys) <= _MOST_COLUMNS // 2
+    return (64, 2) if narrow or not launch.with_x else (32, 3)
+
+
+def kernel_constants(
+    launch: Launch, group: int, head_dim: int, value_dim: int, causal: bool, shared_keys: bool
+) -> dict[str, int]:
+    """The compile-time constants of a launch."""
+    block, stages = tile(launch, head_dim, value_dim, shared_keys)
+    return {
+        "BY_KEYS": launch.by_keys, "WITH_X": launch.with_x, "WITH_V": launch.with_v,
+        "CAUSAL": causal, "SHARED_KEYS": shared_keys, "GROUP": group, "HEAD_DIM": head_dim,
+        "VALUE_DIM": value_dim, "ROWS": ROWS, "NUM_GROUPS": NUM_GROUPS, "BLOCK": block,
+        "STAGES": stages, "NUM_NUMBERS": NUM_NUMBERS, "CONSUMER_REGISTERS": _CONSUMER_REGISTERS,
+        "PRODUCER_REGISTERS": _PRODUCER_REGISTERS,
+    }  # fmt: skip
+
+
+def block_shapes(launch: Launch, head_dim: int, value_dim: int, block: int) -> list[list[int]]:
+    """Tiles of the kernel's descriptors: both of the rows' side, both of the other, the numbers."""
+    sides = [[[1, n, 1, 1, head_dim], [1, n, 1, value_dim]] for n in (ROWS, block)]
+    return [*sides[0], *sides[1], [1, 1, block if launch.by_keys else ROWS]]

@@ -1,0 +1,262 @@
+"""The Hopper backward: its source emulated on CPU, and the kernel itself on a Hopper GPU."""
+
+import inspect
+import math
+
+import pytest
+import torch
+
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops import attention
+from diffattn.ops.backends import hopper_op, reference
+from diffattn.ops.inputs import backends, kernel_support
+from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
+
+from .gluon_emulation import Stuck, emulate
+
+pytest.importorskip("triton.experimental.gluon", reason="the kernel is written in Gluon")
+from diffattn.ops.hopper import backward as hopper
+from diffattn.ops.hopper import forward as hopper_forward
+from diffattn.ops.triton import backward as triton_backward
+
+KERNEL = "_diff_attention_bwd_hopper_kernel"
+FUNCTIONS = (
+    "_allocate", "_allocate_barriers", "_produce", "_load_numbers", "_number", "_weights",
+    "_limits", "_seen", "_allocate_tiles", "_fold", "_consume", "_store", "_tiles",
+)  # fmt: skip
+D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 2, "num_kv_heads": 2}
+D128 = {"head_dim": 128, "value_dim": 256, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
+V2 = {"head_dim": 64, "value_dim": 64, "shared_keys": True, "batch": 1}
+CASES = [
+    OpCase(name="d64-T1", num_queries=1, **D64),
+    OpCase(name="d64-T200", num_queries=200, lam_axes="bth", **D64),
+    OpCase(name="d64-T<S", num_queries=70, num_keys=300, lam_axes="h", **D64),
+    OpCase(name="d64-T>S", num_queries=300, num_keys=140, **D64),
+    OpCase(name="d64-gqa-batch", num_queries=65, num_keys=130, lam_axes="t", scale=0.3,
+           **(D64 | {"batch": 2, "num_heads": 4})),
+    OpCase(name="d64-full", num_queries=128, num_keys=256, causal=False, **D64),
+    OpCase(name="d64-full-ragged", num_queries=70, num_keys=189, causal=False, **D64),
+    OpCase(name="d64-full-steep", num_queries=33, num_keys=70, causal=False, **D64),
+    OpCase(name="d64-narrow", num_queries=90, **(D64 | {"value_dim": 64})),
+    OpCase(name="v2-gqa", num_queries=130, num_keys=160, num_kv_heads=2, lam_axes="bth", **V2),
+    OpCase(name="v2-wide", num_queries=70, causal=False, **(V2 | {"value_dim": 128})),
+    OpCase(name="d128-T129", num_queries=129, **D128),
+    OpCase(name="d128-full-T<S", num_queries=10, num_keys=133, causal=False, **D128),
+    OpCase(name="d128-narrow", num_queries=140, **(D128 | {"value_dim": 128})),
+    OpCase(name="v2-d128", num_queries=140, lam_axes="bth",
+           **(D128 | {"value_dim": 128, "shared_keys": True, "num_heads": 2})),
+    OpCase(name="v2-d128-wide", num_queries=70, **(D128 | {"shared_keys": True})),
+]  # fmt: skip
+on_hopper = pytest.mark.skipif(
+    kernel_support.compute_capability(torch.device("cuda")) != kernel_support.HOPPER_CAPABILITY,
+    reason="the Hopper kernel needs a CUDA device of compute capability 9.0",
+)
+
+
+def inputs_of(case, dtype=torch.bfloat16, device="cpu"):
+    """In the steep case all logits lie near -128: past the last key a weight would be inf."""
+    inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
+    if "steep" in case.name:
+        with torch.no_grad():
+            inputs.q.div_(8).add_(4)
+            inputs.k.div_(8).sub_(4)
+    return inputs
+
+
+def saved(q, k, v, lam, scale, causal):
+    """O, O2 and the logarithms of the sums as a forward of the same dtype leaves them."""
+    mask = AttentionMask(causal)
+    exact = [x.double() for x in (q, k, v, lam)]
+    o = reference.forward(*exact, scale=scale, mask=mask)
+    _, map_2, _ = reference.maps(*(exact[0], exact[1], exact[3]), scale=scale, mask=mask)
+    o2 = torch.matmul(map_2, repeat_heads(exact[2], q.shape[2]).transpose(1, 2)).transpose(1, 2)
+    keys = repeat_heads(exact[1] if k.ndim == 5 else exact[1][:, :, :, None], q.shape[2])
+    keys = keys.expand(-1, -1, -1, 2, -1)
+    logits = torch.einsum("bihmd,bjhmd->bhmij", exact[0], keys) * scale
+    if causal:
+        num_queries, num_keys = logits.shape[-2:]
+        hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device)
+        logits = logits.masked_fill(hidden.triu(num_keys - num_queries + 1), -math.inf)
+    lse = logits.logsumexp(-1) / math.log(2)
+    lse = lse.masked_fill(lse == -math.inf, math.inf)
+    return o.to(q.dtype).contiguous(), o2.to(q.dtype).contiguous(), lse.float().contiguous()
+
+
+class Attention(torch.autograd.Function):
+    """What a forward saves, from float64, and the gradients of the kernel."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, lam, scale, causal):
+        o, o2, lse = saved(q, k, v, lam, scale, causal)
+        ctx.save_for_backward(q, k, v, lam, o, o2, lse)
+        ctx.options = {"scale": scale, "causal": causal}
+        return o
+
+    @staticmethod
+    def backward(ctx, grad):
+        return *hopper.backward(grad, *ctx.saved_tensors, **ctx.options), None, None
+
+
+def run(q, k, v, lam, *, backend, scale=None, causal=True):
+    """The shape of ``diff_attention``, for the kernel and the reference."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if backend == "hopper":
+        return Attention.apply(q, k, v, lam, scale, causal)
+    return reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(causal))
+
+
+def emulated(monkeypatch, seed):
+    chip = emulate(monkeypatch, hopper, KERNEL, FUNCTIONS, seed)
+    for name in ("gl", "mbarrier"):  # of the functions that both kernels call
+        monkeypatch.setattr(hopper_forward, name, chip)
+    return chip
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(i, marks=pytest.mark.scheduled) for i in (1, 2))]
+)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_emulated_kernel_matches_reference(case, seed, monkeypatch):
+    """The kernel's source with its barriers, in another order of events for every seed."""
+    emulated(monkeypatch, seed)
+    inputs = inputs_of(case)
+    assert_close_to_reference(run, inputs, backend="hopper")
+
+
+PLANTED = [
+    ("_fold", "(b_p1 - b_p2)", "(b_p1 + b_p2)", "d64-T200"),
+    ("_fold", "b_p2 * (b_delta2 - b_dp)", "b_p2 * (b_dp - b_delta2)", "d64-T200"),
+    ("_fold", "warpgroup_mma(b_ds2, b_y2, b_x2", "warpgroup_mma(b_ds2, b_y1, b_x2", "d64-T200"),
+    ("_fold", "warpgroup_mma(b_ds2, b_y2, b_x1", "warpgroup_mma(b_ds2, b_y1, b_x1", "v2-gqa"),
+    ("_fold", "warpgroup_mma(own_2", "warpgroup_mma(own_1", "d64-T200"),
+    ("_fold", "slot, 2, BY_KEYS", "slot, 3, BY_KEYS", "d64-T200"),
+    ("_fold", "slot, 1, BY_KEYS", "slot, 0, BY_KEYS", "d64-T200"),
+    ("_seen", "columns + ahead", "columns", "d64-T<S"),
+    ("_seen", "b_own <= columns", "b_own < columns", "d64-T200"),
+    ("_seen", "columns < b_own", "columns <= b_own", "d64-T200"),
+    ("_tiles", "- ahead, 0) // BLOCK", "- ahead, 0) // BLOCK + 1", "d64-T200"),
+    ("_tiles", "first_row + NUM_ROWS + ahead", "first_row + ahead", "d64-T200"),
+    ("_tiles", "gl.cdiv(num_queries, BLOCK)", "num_queries // BLOCK", "d64-T200"),
+    ("_tiles", "gl.cdiv(seen, BLOCK)", "seen // BLOCK", "d64-full-ragged"),
+    ("_limits", "rows * 0 + num_keys", "rows * 0 + num_keys + 1", "d64-full-steep"),
+    ("_consume", "offset = member * (end - begin) - begin", "offset = -begin", "d64-gqa-batch"),
+    ("_consume", "b_x2 * _number(", "0 * b_x2 + _number(", "d64-T200"),
+    ("_produce", "i_own * GROUP + member", "i_own * GROUP", "d64-gqa-batch"),
+    ("_produce", "else i_own // GROUP", "else i_own", "d64-gqa-batch"),
+    ("_produce", "start = j * BLOCK", "start = (j - begin) * BLOCK", "d64-T200"),
+    ("_produce", "(step // STAGES & 1) ^ 1", "step // STAGES & 1", "d64-T200"),
+    ("_load_numbers", "start % CHUNK", "0 * start", "d64-T200"),
+    ("_store", "rows < num_rows", "rows < num_rows - 1", "d64-T200"),
+]  # fmt: skip
+"""One changed place of a function's source each, and the case that must notice it."""
+
+
+@pytest.mark.parametrize(
+    ("function", "right", "wrong", "case"), PLANTED, ids=[f"{p[0]}: {p[2]}" for p in PLANTED]
+)
+def test_a_planted_error_is_noticed(function, right, wrong, case, monkeypatch):
+    source = inspect.getsource(getattr(hopper, function).fn)
+    assert source.count(right) == 1
+    functions = {}
+    exec(source.replace("@gluon.jit\n", "").replace(right, wrong), vars(hopper), functions)
+    emulated(monkeypatch, 0)
+    monkeypatch.setattr(hopper, function, functions[function])
+    case = next(x for x in CASES if x.name == case)
+    inputs = inputs_of(case)
+    with pytest.raises(AssertionError):
+        assert_close_to_reference(run, inputs, backend="hopper")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "error"),
+    [
+        (lambda chip: setattr(chip, "init", _count_one_reader(chip.init)), AssertionError),
+        (lambda chip: setattr(chip, "arrive", lambda tile, count: None), Stuck),
+        (lambda chip: setattr(chip, "wait", lambda tile, phase: chip.current.pause()),
+         AssertionError),
+    ],
+    ids=["slot freed by one of two readers", "no arrivals", "no waits"],
+)  # fmt: skip
+def test_the_emulation_notices_a_broken_protocol(break_it, error, monkeypatch):
+    inputs = inputs_of(CASES[1])
+    break_it(emulated(monkeypatch, 0))
+    with pytest.raises(error):
+        run(**inputs.tensors(), backend="hopper").sum().backward()
+
+
+def _count_one_reader(init):
+    return lambda tile, count: init(tile, 1)
+
+
+def test_auto_takes_the_hopper_backward_only_where_a_gpu_has_tested_it(monkeypatch):
+    """A named backend takes it anyway."""
+    asked = []
+
+    def attend(q, k, v, lam, *, scale, mask, own_backward=True):
+        asked.append(own_backward)
+        return reference.forward(q, k, v, lam, scale=scale, mask=mask)
+
+    monkeypatch.setitem(attention._FORWARD, "hopper", attend)
+    monkeypatch.setattr(backends, "resolve", lambda *call: "hopper")
+    monkeypatch.setattr(backends, "is_opaque", lambda *call: False)
+    tensors = inputs_of(CASES[0]).tensors()
+    attention.diff_attention(**tensors)
+    attention.diff_attention(**tensors, backend="hopper")
+    minor = kernel_support.minor_of(kernel_support.installed_version())
+    monkeypatch.setattr(kernel_support, "HOPPER_BACKWARD_TESTED", {minor: ((64, 128),)})
+    attention.diff_attention(**tensors)
+    assert asked == [False, True, True]
+
+
+@pytest.mark.parametrize(("own_backward", "expected"), [(True, "hopper"), (False, "triton")])
+def test_the_operator_takes_the_backward_that_is_asked_for(own_backward, expected, monkeypatch):
+    calls = []
+
+    def forward(q, k, v, lam, *, scale, causal, inference=False):
+        return saved(q, k, v, lam, scale, causal)
+
+    def noted(name):
+        def backward(grad, q, k, v, lam, *rest, **options):
+            calls.append(name)
+            return tuple(torch.zeros_like(x) for x in (q, k, v, lam))
+
+        return backward
+
+    monkeypatch.setattr(hopper_forward, "forward", forward)
+    monkeypatch.setattr(hopper, "backward", noted("hopper"))
+    monkeypatch.setattr(triton_backward, "backward", noted("triton"))
+    q, k, v, lam = inputs_of(CASES[0]).tensors().values()
+    out = hopper_op.diff_attention(q, k, v, lam, scale=0.125, own_backward=own_backward)
+    torch.autograd.grad(out.sum(), (q, k, v, lam))
+    assert calls == [expected]
+
+
+@on_hopper
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, OpCase(name="long", num_queries=2048, **(D128 | {"num_heads": 4})),
+     OpCase(name="long-v2", num_queries=1111, num_keys=3000, **(V2 | {"num_heads": 4}))],
+    ids=str,
+)  # fmt: skip
+def test_kernel_matches_reference(case, dtype):
+    inputs = inputs_of(case, dtype, "cuda")
+    assert_close_to_reference(run, inputs, backend="hopper")
+
+
+@on_hopper
+@pytest.mark.gpu
+@pytest.mark.parametrize("widths", [D64, D128], ids=["d64", "d128"])
+def test_kernel_gives_the_same_bits_again(widths):
+    """A race would show as a difference between runs."""
+    case = OpCase(name="", num_queries=4096, **(widths | {"num_heads": 16, "num_kv_heads": 4}))
+    inputs = inputs_of(case, device="cuda")
+    saved_tensors = hopper_forward.forward(**inputs.tensors(), scale=0.125)
+    call = (saved_tensors[0], *inputs.tensors().values(), *saved_tensors)
+    with torch.no_grad():
+        first = hopper.backward(*call, scale=0.125)
+        for _ in range(20):
+            for got, want in zip(hopper.backward(*call, scale=0.125), first, strict=True):
+                assert torch.equal(got, want)
