@@ -89,7 +89,7 @@ def members_of(name, config, runs):
     """All runs of a study, but those of the sweep of a study of text."""
     *sweeps, trials = config.waves(runs.results)
     assert name in OF_TEXT or not any(config.missing_tries(runs.results) for _ in sweeps)
-    if name != "recall":
+    if name not in ("practical", "recall"):
         return trials.members
     tried = {group: choice.tried for group, choice in config.choices(runs.results).items()}
     return [*config.sweep(tried), *trials.members]
@@ -149,7 +149,7 @@ def test_every_run_is_whole_and_from_a_clean_commit(name):
             assert (steps[0], steps[-1]) == (0, train.num_steps)
     if name in OF_TEXT:
         assert all(record.config["data"] == records[0].config["data"] for record in records)
-    if name in ("scaling", "stability", "gradient_flow", "practical"):
+    if name in ("scaling", "stability", "gradient_flow"):
         assert len({record.commit for record in records}) == 1
 
 

@@ -1,6 +1,7 @@
 """The page of a practical study: a figure or table per claim of the paper."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,18 @@ _QUESTIONS = {
 
 
 def read_practical_study(folder: Path) -> Study:
-    """Read the records of a practical study."""
-    return read_study_of_runs(
-        folder,
-        lambda info, *_: [
+    """Read the records of a practical study: its trials first and then its sweep."""
+
+    def belonging(info: dict[str, Any], names: Collection[str], _: Any) -> list[str]:
+        trials = [
             f"{task}-{name}-seed{seed}"
             for seed in info["seeds"]
             for task in info["tasks"]
             for name in (*info["types"], *info["controls"])
-        ],
-    )
+        ]
+        return [*trials, *(name for name in names if "-lr" in name)]
+
+    return read_study_of_runs(folder, belonging)
 
 
 def practical_document(study: Study) -> Document:
@@ -75,8 +78,9 @@ def practical_document(study: Study) -> Document:
         "Many-shot classification: items and labels in turn; labels are new in every sequence, "
         "and in half of the sequences a fifth of them is wrong."
     )
-    costs = [cost_table(study)]
-    sections = [Section("models", "Models", [models_table(study)])]
+    trials = replace(study, runs=tuple(run for run in study.runs if "-lr" not in run.name))
+    costs = [cost_table(trials)]
+    sections = [Section("models", "Models", [models_table(trials)])]
     if results is None:
         return study_document(study, "practical", lead, sections, costs=costs)
     verdict, table = Bullets(sentences(results), role="verdict"), difference_table(results)

@@ -101,9 +101,12 @@ def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
     seeds = plural(len(config.seeds), "seed")
+    rates = "at one learning rate, which need not be the best of any"
+    if len(config.learning_rates) > 1:
+        rates = "at rates of their own, chosen on another seed"
     return (
         f"{' '.join(sentences)} {size}{spread(len(config.seeds))} All models train for the same "
-        f"steps at one learning rate, which need not be the best of any. With {seeds} only large "
+        f"steps {rates}. With {seeds} only large "
         "differences can be told from chance. Models and sequences are small: this shows how "
         "small models behave here, not what the papers' models can do."
     )
