@@ -68,7 +68,10 @@ def lambda_of_vectors(
 
 
 def kernels_run_on(device: torch.device) -> bool:
-    """Whether ``auto`` chooses kernels on a device, by the rule of the operator."""
+    """Whether these kernels run on a device: where the operator's do, and on request alone, as no
+    GPU has run them."""
+    if not kernel_support.untested_are_wanted():
+        return False
     capability = kernel_support.compute_capability(device)
     if capability is None or kernel_support.available() is not None:
         return False

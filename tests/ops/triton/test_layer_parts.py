@@ -12,6 +12,7 @@ from diffattn.ops.inputs.lambda_param import diff_lambda
 from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
 
 pytest.importorskip("triton")
+chosen = layer_parts.kernels_run_on
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 
 
@@ -159,3 +160,12 @@ def test_formulas_refuse_what_does_not_fit(kernel_device, kernels):
     with pytest.raises(ShapeError, match="lambda_k1 must be"):
         layer_parts.lambda_of_vectors(x[0, 0, 0], *x[0, :, 0, :3], lambda_init=0.2)
     kernels.assert_not_called()
+
+
+@pytest.mark.parametrize("asked", ["", "0", "1"])
+def test_no_gpu_has_run_these_kernels_so_they_are_asked_for(asked, monkeypatch):
+    support = layer_parts.kernel_support
+    monkeypatch.setenv(support.VARIABLE, asked)
+    monkeypatch.setattr(support, "compute_capability", lambda device: (9, 0))
+    monkeypatch.setattr(support, "available", lambda: None)
+    assert chosen(torch.device("cuda")) is (asked == "1")

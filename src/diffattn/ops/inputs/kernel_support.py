@@ -21,7 +21,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 MAX_DECODE_QUERIES = 16
 VARIABLE = "DIFFATTN_UNVERIFIED_KERNELS"
 """In the environment, of GPUs on which the kernels were not tested: 0 keeps ``auto`` from choosing
-kernels there, 1 silences its warning."""
+kernels there, 1 silences its warning and takes the kernels of :mod:`diffattn.ops.layer_parts` too,
+which no GPU has run."""
 TESTED: dict[tuple[int, int], tuple[str, ...]] = {(9, 0): ("3.6",)}
 """Compute capability to the minor versions of triton whose kernels passed all tests there. The runs
 are in ``docs/reference/verified_devices.md``."""
@@ -104,6 +105,11 @@ def takes_kernels(capability: tuple[int, int] | None) -> bool:
     return True
 
 
+def untested_are_wanted() -> bool:
+    """Whether the user asks for kernels that no GPU has run."""
+    return _setting() in _TRUE
+
+
 def _setting() -> str:
     return os.environ.get(VARIABLE, "").lower()
 
@@ -114,7 +120,7 @@ def _warn_once(capability: tuple[int, int], reason: str) -> None:
     if torch.compiler.is_compiling() or capability in _WARNED:
         return
     _WARNED.add(capability)
-    if _setting() not in _TRUE:
+    if not untested_are_wanted():
         warnings.warn(
             f"diffattn: auto chooses the Triton kernels: {reason}. 'diffattn check' compares them "
             f"with the definition on this GPU. {VARIABLE}=1 silences this warning, 0 does without "
