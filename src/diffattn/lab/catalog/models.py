@@ -18,6 +18,7 @@ WITHOUT_NORM, ADDED, UNIFORM = "diff_no_norm", "diff_added", "diff_uniform"
 V2_WITH_NORM = "diff_v2_norm"
 RANK = "shared_diff_r8"
 """The rank of the comparison on text at study scale; other ranks are compared with it."""
+RANK_WITHOUT_NORM = f"{RANK}_no_norm"
 
 _type, _control, _ablation, _match, _rank = (
     partial(Variant, role) for role in ("type", "control", "ablation", "match", "rank")
@@ -277,7 +278,18 @@ def _rows_of_rank(rank: int) -> tuple[Variant, ...]:
     )
 
 
-_RANKED = tuple(row for rank in _RANKS for row in _rows_of_rank(rank))
+_RANKED = (
+    *(row for rank in _RANKS for row in _rows_of_rank(rank)),
+    _rank(
+        RANK_WITHOUT_NORM,
+        "Shared DIFF, r = 8, without head norm",
+        RANK,
+        "the same without head norm",
+        (WITHOUT_NORM,),
+        layer=_SHARED,
+        changes={"shared_rank": 8, "head_norm": False},
+    ),
+)
 VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
 """Name to variant."""
 NEVER_ATTEND = tuple(row.name for row in VARIANTS.values() if not row.attends)
@@ -299,7 +311,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
         *(_V2, "diff_v2_no_lambda", "diff_v2_raw_lambda", "diff_v2_across"),
         *(_SHARED, "shared_diff_map_norm", FLOOR),
     ),
-    "rank": (BASELINE, _V1, *(row.name for row in _RANKED), FLOOR),
+    "rank": (BASELINE, _V1, WITHOUT_NORM, *(row.name for row in _RANKED), FLOOR),
 }
 """Kind of study to the variants that it compares, in the order of its tables."""
 RANKS_ALONE = (

@@ -71,7 +71,8 @@ class ComparisonConfig(Study):
     learning_rates: tuple[float, ...] = ()
     """Peak rates of the sweep. Empty: one rate for all, the base's."""
     rate_factors: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Without a sweep: times the base's rate, of variants for which another study chose that."""
+    """Without a sweep: times the base's rate, of variants for which other runs chose that. A rate's
+    owner decides for all variants that are not named."""
     own_rates: bool = False
     """Whether a sweep chooses the rate of every variant, and none runs at the common rate too."""
     later: tuple[str, ...] = ()
@@ -172,9 +173,12 @@ class ComparisonConfig(Study):
         )
 
     def base_rates(self) -> dict[str, float]:
-        """The learning rates without a sweep: the base's, times the factor of the rate's owner."""
-        base = self.base.train.learning_rate
-        return {name: base * self.rate_factors.get(rate_owner(name), 1) for name in self.variants}
+        """The learning rates without a sweep: the base's, times the variant's or owner's factor."""
+        base, factors = self.base.train.learning_rate, self.rate_factors
+        return {
+            name: base * factors.get(name, factors.get(rate_owner(name), 1))
+            for name in self.variants
+        }
 
     def seeds_of(self, name: str) -> tuple[int, ...]:
         """The seeds of one variant."""
