@@ -29,7 +29,7 @@ GRID = tuple(
 )
 RATES = (1.5e-3, 3e-3, 6e-3)
 SETTINGS = (
-    "train.num_steps=300",
+    "train.num_steps=200",
     "train.log_every=1",
     "train.evaluate_every=100",
     "train.evaluation_tokens=32768",
@@ -37,7 +37,7 @@ SETTINGS = (
 
 
 def grid() -> ComparisonConfig:
-    """The settings of all runs, at the recipe's rate: ``laptop`` with 0.6 of its steps."""
+    """The settings of all runs, at the recipe's rate: ``laptop`` with 200 of its 500 steps."""
     study = comparison("laptop", kind="rank", settings=SETTINGS)
     variants = (BASELINE, "diff", WITHOUT_NORM, *GRID, RANK_WITHOUT_NORM, FLOOR)
     return replace(study, variants=variants, whole_rates=len(RATES))

@@ -1,5 +1,7 @@
 """Rows of an ablation against numbers by hand, and the sentence that they lead to."""
 
+from dataclasses import replace
+
 import pytest
 
 from diffattn.errors import ConfigError
@@ -61,7 +63,9 @@ def test_ranks_stand_against_rank_8_that_against_v1_and_lambda_init_against_the_
     assert ("shared_diff_r8", "diff") in ranks
     assert ("shared_diff_r8_lambda_05", "shared_diff_r8") in ranks
     assert ("shared_diff_r2", "shared_diff_r8") in ranks
-    assert len(ranks) == 12  # no type, which the study of types tests
+    assert ("shared_diff_r8_no_norm", "shared_diff_r8") in ranks
+    assert ("diff_no_norm", "diff") in ranks
+    assert len(ranks) == 14  # no type, which the study of types tests
 
 
 def test_one_map_with_a_types_norm_is_compared_at_one_rate():
@@ -159,7 +163,10 @@ def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():
     rates = config.base_rates()
     assert (rates["softmax"], rates["diff"], rates["diff_lambda_08"]) == (2e-3, 1e-3, 1e-3)
     assert (rates["diff_v2"], rates["shared_diff_map_norm"]) == (2e-3, 1e-3)
-    assert comparison("study", kind="rank").base_rates()["shared_diff_r8_lambda_05"] == 1e-3
+    ranks = comparison("study", kind="rank")
+    assert ranks.base_rates()["shared_diff_r8_lambda_05"] == 1e-3
+    named = replace(ranks, rate_factors={"diff": 0.5, "shared_diff_r2": 2}).base_rates()
+    assert (named["shared_diff_r2"], named["shared_diff_r4"]) == (4e-3, 1e-3)
     faster = comparison("study", kind="rank", settings=["train.learning_rate=0.004"])
     assert faster.base_rates()["diff"] == 2e-3
     runs = {member.config.name: member.config.train for member in config.trials(rates)}
