@@ -3,7 +3,7 @@
 import pytest
 
 from diffattn.files.io import write_json, write_jsonl
-from tools.shared_grid import GRID, grid, measure, tries, with_chosen_rates
+from tools.studies.shared_grid import GRID, grid, measure, tries, with_chosen_rates
 
 LOSSES = {
     "shared_diff_r8": {0.0015: 2.1, 0.003: 2.0, 0.006: None},

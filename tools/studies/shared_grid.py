@@ -1,9 +1,9 @@
-"""Shared DIFF over rank and λ_init together, and without its head norm, in minutes a run.
+"""Shared DIFF over rank and λ_init together, and without its head norm, in a minute a run.
 
-``PYTHONPATH=src python -m tools.shared_grid runs/shared-grid`` chooses two learning rates on one
-seed, trains three seeds of every model, and continues what was interrupted. It takes about 40 minutes
-of one core. ``--record FILE`` writes the numbers of ``docs/records/shared_grid.md``, which holds
-the question and the decision rule, written before the first result.
+``PYTHONPATH=src python -m tools.studies.shared_grid runs/shared-grid`` chooses two learning rates
+on one seed, trains three seeds of every model, and continues what was interrupted. It takes about
+40 minutes of one core. ``--record FILE`` writes the numbers of ``docs/records/shared_grid.md``,
+which holds the question and the decision rule, written before the first result.
 """
 
 import argparse

@@ -1,0 +1,1 @@
+"""Studies that are not verbs of the command line."""
