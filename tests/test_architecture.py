@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }  # fmt: skip
 LAB_PACKAGES = ("accelerate", "scipy", "jinja2", "plotly", "typer", "rich")
-OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "tiktoken", "pytest"}
+OPTIONAL = {"triton", "lm_eval", "rouge_score", "datasets", "pytest"}
 WINGS = {
     "lab.evaluation": {"perplexity", "lm_tasks", "long_context", "icl", "hallucination", "judge"},
     "lab.report": {

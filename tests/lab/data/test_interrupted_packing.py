@@ -1,7 +1,6 @@
-"""A packing goes on where it was interrupted, in any number of processes, to the same files."""
+"""A packing goes on where it was interrupted, to the same files."""
 
 import json
-import multiprocessing
 import random
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import time
 
 import pytest
 
-from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.errors import CheckpointError
 from diffattn.lab.data import encoding, packing
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.packing import pack
@@ -60,11 +59,9 @@ def test_what_is_packed_is_not_encoded_again(
     documents, packed, tokenizer, tmp_path, monkeypatch, stops
 ):
     encoded = []
-    real = encoding._encoded
+    real = encoding.EncodedBatch
     monkeypatch.setattr(
-        encoding,
-        "_encoded",
-        lambda encoder, texts, dtype: encoded.append(texts) or real(encoder, texts, dtype),
+        encoding, "EncodedBatch", lambda *parts: encoded.append(parts) or real(*parts)
     )
     for stop in stops:
         with pytest.raises(Stop):
@@ -92,13 +89,6 @@ def test_long_texts_are_interrupted_between_their_pieces(tokenizer, tmp_path):
     assert progress["splits"]["train"]["num_documents"] == 0 < progress["batches"]
     pack(document, tokenizer, tmp_path / "out")
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-def test_processes_give_the_same_files_and_go_on_with_each_others_work(
-    documents, packed, tokenizer, interrupted
-):
-    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION, workers=2)
-    assert contents(interrupted) == contents(packed)
 
 
 def test_a_changed_document_is_refused_and_the_right_one_goes_on(
@@ -138,27 +128,6 @@ def test_damaged_work_is_named(documents, tokenizer, interrupted, name, damage):
         pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
 
 
-@pytest.mark.scheduled
-def test_a_killed_encoder_is_one_error_and_the_next_call_goes_on(
-    documents, packed, tokenizer, interrupted
-):
-    def kill_children(tokens):
-        for child in multiprocessing.active_children():
-            child.kill()
-
-    with pytest.raises(DiffAttnError, match=r"got one that was killed .* goes on where it was"):
-        pack(
-            documents,
-            tokenizer,
-            interrupted,
-            validation_fraction=FRACTION,
-            workers=2,
-            on_progress=kill_children,
-        )
-    pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
-    assert contents(interrupted) == contents(packed)
-
-
 PROGRAM = """
 import json, sys, time
 from diffattn.lab.data import encoding, packing
@@ -170,52 +139,31 @@ if __name__ == "__main__":
     def tell(tokens):
         print(tokens, flush=True)
         time.sleep(0.01)
-    packing.pack(load_corpus(sys.argv[1]), tokenizer, sys.argv[3], workers=int(sys.argv[4]),
-                 on_progress=tell)
+    packing.pack(load_corpus(sys.argv[1]), tokenizer, sys.argv[3], on_progress=tell)
 """
 
 
 @pytest.mark.scheduled
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_any_time_it_ends_with_the_same_files_and_leaves_no_process(
-    documents, tokenizer, tmp_path, workers
-):
-    rng = random.Random(workers)
+def test_killed_at_any_time_it_ends_with_the_same_files(documents, tokenizer, tmp_path):
+    rng = random.Random(1)
     rows = "".join(json.dumps({"text": document.text}) + "\n" for document in documents * 2)
     (tmp_path / "rows.jsonl").write_text(rows)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     (tmp_path / "program.py").write_text(PROGRAM)
     arguments = [tmp_path / "rows.jsonl", tmp_path / "tokenizer"]
     command = [sys.executable, str(tmp_path / "program.py"), *map(str, arguments)]
-    subprocess.run([*command, tmp_path / "whole", "1"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, tmp_path / "whole"], check=True, stdout=subprocess.DEVNULL)
     kills = 0
     while not (tmp_path / "out" / "validation.json").exists():
-        process = subprocess.Popen(
-            [*command, tmp_path / "out", str(workers)],
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        with process:
+        with subprocess.Popen(
+            [*command, tmp_path / "out"], stdout=subprocess.PIPE, text=True
+        ) as process:
             for _ in range(rng.randint(3, 9)):
                 process.stdout.readline()
             time.sleep(rng.uniform(0, 0.02))
             kills += process.poll() is None
             process.kill()
-            process.stdout.read()  # ends when nobody holds it any more: the encoders do too
-        deadline = time.monotonic() + 10
-        while alive_in(process.pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
         assert kills < 60
     assert kills > 2
-    subprocess.run([*command, tmp_path / "out", "1"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, tmp_path / "out"], check=True, stdout=subprocess.DEVNULL)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-def alive_in(session):
-    """Processes of a session, but those that only wait for their end to be noticed."""
-    done = subprocess.run(
-        ["ps", "-s", str(session), "-o", "stat=,pid="], capture_output=True, text=True, check=False
-    )
-    return [line for line in done.stdout.splitlines() if not line.startswith("Z")]

@@ -108,7 +108,6 @@ def test_only_document_gives_its_tail_to_validation(tokenizer, tmp_path):
         ({"documents": [Document(name="a", text="a")]}, "at least 2 characters, got 1"),
         ({"validation_fraction": 0}, "must be between 0 and 1, got 0"),
         ({"validation_fraction": float("nan")}, "must be between 0 and 1, got nan"),
-        ({"workers": 0}, "workers must be 1 or more, got 0"),
         ({"tokenizer": None}, "must have an end token"),
     ],
     ids=str,

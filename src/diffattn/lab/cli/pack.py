@@ -1,6 +1,7 @@
 """``diffattn pack``."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +20,6 @@ _VocabSize = Annotated[
     int, typer.Option(help="entries of the tokenizer, at most; the model's vocabulary")
 ]
 _ValidationFraction = Annotated[float, typer.Option(help="share of documents held out")]
-_Workers = Annotated[
-    int, typer.Option(min=1, help="processes that encode; the files do not depend on it")
-]
 _TextField = Annotated[str, typer.Option(help="field of JSONL or hub rows")]
 _Json = Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")]
 
@@ -32,13 +30,12 @@ def pack(
     tokenizer: _Tokenizer = None,
     vocab_size: _VocabSize = 8_192,
     validation_fraction: _ValidationFraction = 0.05,
-    workers: _Workers = 1,
     text_field: _TextField = "text",
     json_: _Json = False,
 ) -> None:
     """Turn text into memory-mapped token files, split by document.
 
-    The same command again goes on where it was interrupted, with any number of workers.
+    The same command again goes on where it was interrupted.
     """
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen.progress import ByteProgress
@@ -54,11 +51,11 @@ def pack(
     )
     from diffattn.lab.training.prepare import prepare_data
 
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # on as many threads as RAYON_NUM_THREADS allows
     with ByteProgress("packing") as progress:
         data = prepare_data(
             config,
             out,
-            workers=workers,
             on_message=progress.on_message,
             on_progress=progress.on_progress,
         )

@@ -50,7 +50,6 @@ def pack(
     out: Path,
     *,
     validation_fraction: float = 0.05,
-    workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Encode a corpus into ``train.bin`` and ``validation.bin``, each with its description.
@@ -64,7 +63,6 @@ def pack(
         tokenizer: A fast ``transformers`` tokenizer with an end token.
         out: Folder of the files; made if missing.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
-        workers: Processes that encode; the files do not depend on it. With 1 this process does.
         on_progress: Called after each batch with the number of tokens written so far.
 
     Returns:
@@ -74,10 +72,9 @@ def pack(
         ConfigError: The corpus is empty, a number is out of range, or the tokenizer does not fit.
         CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or a packed
             document of an interrupted packing has changed.
-        DiffAttnError: A process that encodes was killed; the same call goes on.
         OSError: The disk is full or not writable; the same call goes on.
     """
-    identity, out = _identity(tokenizer, validation_fraction, workers), Path(out)
+    identity, out = _identity(tokenizer, validation_fraction), Path(out)
     digest = hashlib.sha256()
     corpus = _hashed(documents, digest)
     first = next(corpus, None)
@@ -97,7 +94,7 @@ def pack(
     assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
     waiting = encoding.batches(assigned, digest)
     try:
-        parts = _write(waiting, tokenizer, work, workers, identity, recorded, on_progress)
+        parts = _write(waiting, tokenizer, work, identity, recorded, on_progress)
         sidecars = _describe(work, {**identity, "corpus_hash": digest.hexdigest()}, parts)
     finally:
         if not (work / _PROGRESS).exists():
@@ -117,14 +114,12 @@ def _describe(
     return sidecars
 
 
-def _identity(tokenizer: Any, validation_fraction: float, workers: int) -> dict[str, Any]:
+def _identity(tokenizer: Any, validation_fraction: float) -> dict[str, Any]:
     """The arguments that decide the files, after a check of all of them."""
     if not 0 < validation_fraction < 1:
         raise ConfigError(
             f"pack: validation_fraction must be between 0 and 1, got {validation_fraction}."
         )
-    if workers < 1:
-        raise ConfigError(f"pack: workers must be 1 or more, got {workers}.")
     digest = tokenizer_hash(tokenizer)
     if tokenizer.eos_token_id is None:
         raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")
@@ -151,7 +146,6 @@ def _write(
     waiting: Iterator[encoding.Batch],
     tokenizer: Any,
     work: Path,
-    workers: int,
     identity: dict[str, Any],
     recorded: dict[str, Any] | None,
     on_progress: Callable[[int], None] | None,
@@ -169,8 +163,7 @@ def _write(
             stack.callback(writers[split].close)
         if recorded is not None:
             _skip(waiting, done, recorded["corpus_hash"], work)
-        encoded = encoding.encode(waiting, plain_encoder(tokenizer), dtype, workers)
-        stack.callback(encoded.close)  # type: ignore[attr-defined]
+        encoded = encoding.encode(waiting, plain_encoder(tokenizer), dtype)
         for number, item in enumerate(encoded, start=done + 1):
             _write_batch(item, writers, end, dtype.itemsize)
             if number % _CHECKPOINT_BATCHES == 0:

@@ -4,8 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
 from diffattn.errors import ConfigError
-from diffattn.lab.data.byte_pairs import BYTE_OF
 from diffattn.lab.evaluation.long_context.attention_segments import (
     SEGMENTS,
     AttentionSegments,
@@ -19,6 +20,8 @@ from diffattn.lab.report.viewer.values import Segment, ViewedText
 
 _EXAMPLE = "Return the first item of the list. Return the last item of the list. Return the"
 """A model that copies looks from its end at what followed before."""
+_BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
+"""The byte that a character of a byte-level vocabulary stands for."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "▁"
 """SentencePiece's sign for a space."""
@@ -142,8 +145,8 @@ def token_pieces(tokenizer: Any, ids: Sequence[int]) -> list[str | bytes]:
             pieces.append(f"<id {token}>")
         elif token in special or token in added:
             pieces.append(str(entry))
-        elif is_byte_level and all(c in BYTE_OF for c in entry):
-            pieces.append(_text_of(bytes(BYTE_OF[c] for c in entry)))
+        elif is_byte_level and all(c in _BYTE_OF for c in entry):
+            pieces.append(_text_of(bytes(_BYTE_OF[c] for c in entry)))
         elif match := _BYTE_TOKEN.fullmatch(entry):
             pieces.append(_text_of(bytes.fromhex(match[1])))
         else:

@@ -1,6 +1,5 @@
 """Run a study of any kind: claim its folder, train its waves, judge its runs, write its page."""
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -105,11 +104,7 @@ def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | 
         documents = load_corpus(config.source, text_field=config.text_field)
         require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
     require = partial(require_enough, study.base)
-    # The cores of a machine with a GPU would wait for the tokens.
-    workers = min(8, os.cpu_count() or 1) if torch.cuda.is_available() else 1
-    data = prepare_data(
-        config, folder / "data", workers=workers, require=require, on_message=on_message
-    )
+    data = prepare_data(config, folder / "data", require=require, on_message=on_message)
     if recorded is not None:
         require_same_data(folder, recorded, data.facts())
         return data

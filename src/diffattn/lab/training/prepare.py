@@ -65,7 +65,6 @@ def prepare_data(
     config: DataConfig,
     folder: Path,
     *,
-    workers: int = 1,
     require: Callable[[PreparedData], None] = lambda data: None,
     on_message: Callable[[str], None] = lambda line: None,
     on_progress: OnProgress = lambda bytes_read, total_bytes, num_tokens: None,
@@ -83,7 +82,6 @@ def prepare_data(
     Args:
         config: Source and tokenizer.
         folder: Where ``tokenizer/`` and the token files lie or will lie.
-        workers: Processes that encode; the files do not depend on it.
         require: Raises ``ConfigError`` for data that its reader cannot use. What this call has
             packed is removed then, so that it does not stand in the way of other data.
         on_message: Called with one line per long stage.
@@ -91,10 +89,9 @@ def prepare_data(
 
     Raises:
         ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than
-            ``vocab_size``, ``workers`` is below 1, or ``require`` says so.
+            ``vocab_size``, or ``require`` says so.
         CheckpointError: ``folder`` holds tokens of another corpus or tokenizer, foreign files, or
             another process is writing to it; or the source changed.
-        DiffAttnError: A process that encodes was killed; the same call goes on.
         OSError: The disk is full or not writable; the same call goes on.
     """
     folder = Path(folder)
@@ -108,7 +105,7 @@ def prepare_data(
         source = _pinned(folder, config, marker)
         try:
             if not is_packed:
-                _pack(config, folder, source, workers, on_message, on_progress)
+                _pack(config, folder, source, on_message, on_progress)
                 if stamp(config.source) != unchanged:
                     raise CheckpointError(
                         f"{folder}: the corpus must stay as it is while it is packed, got a file "
@@ -127,7 +124,6 @@ def _pack(
     config: DataConfig,
     folder: Path,
     source: Pin,
-    workers: int,
     on_message: Callable[[str], None],
     on_progress: OnProgress,
 ) -> None:
@@ -152,7 +148,6 @@ def _pack(
         tokenizer,
         folder,
         validation_fraction=config.validation_fraction,
-        workers=workers,
         on_progress=lambda tokens: on_progress(read, total, tokens),
     )
     counts = ("num_documents", "num_bytes", "num_tokens", "token_hash", "index_hash", "names_hash")
