@@ -29,7 +29,7 @@ def test_it_says_what_it_did_and_how_logits_compare(v2, softmax):
     out, called = v2
     assert called.code == 0, called
     done, verdict = called.out.splitlines()
-    assert done == f"DIFF Transformer of this package to diff_v2: 24 tensors in {out}"
+    assert done == f"DIFF Transformer of this package to diff_v2: 25 tensors in {out}"
     assert "random tokens differ by" in verdict
     assert verdict.endswith(".")
     assert "rounding to float32 alone gives" in verdict
@@ -116,7 +116,7 @@ def test_json_tells_the_same(softmax, cli, tmp_path):
         (("--to", "difflama"), 2, "Did you mean 'diffllama'?"),
         (("--to", "diffattn", "--from", "motiv"), 2, "Did you mean 'motif'?"),
         (("--to", "diffattn", "--set", "rope_teta=3"), 2, "Did you mean 'rope_theta'?"),
-        (("--to", "diffattn"), 2, "--to must be one of diff_v2, diff, shared_diff for"),
+        (("--to", "diffattn"), 2, "--to must be one of diff_v2, diff, shared_diff, gated_head"),
     ],
 )
 def test_misuse_is_one_line(options, code, message, softmax, fails, tmp_path):

@@ -30,11 +30,13 @@ PUSHED = ("v1-gqa", "v2-gqa")
 def test_logits_are_those_of_the_formula(
     case, original, converted, network, missing_settings, ids, assert_close, tmp_path
 ):
+    """transformers has no code for these layouts, so that ``convert`` compares no logits."""
     reference = original(**CASES[case])
     options = {} if case.startswith("v1") or "bare" in CASES[case] else {"layout": "original_v2"}
     folder = converted(
         reference.save(tmp_path / "given"), "diffattn", changes=missing_settings, **options
     )
+    assert json.loads((folder / "conversion.json").read_text())["verification"] is None
     result = network(folder).double()
     with torch.no_grad():
         assert_close(result(ids).logits, reference.logits(ids))

@@ -1,4 +1,4 @@
-"""The layouts as tables: names of tensors by role, order of heads and channels, index of λ_init.
+"""The layouts as tables: names of tensors by role, order of heads and channels.
 
 A role says what a tensor is for: ``q`` is the query projection of a layer wherever it lies. Names
 hold ``{}`` where the number of the layer stands. Loads without torch.
@@ -66,22 +66,15 @@ class Layout:
     split_values: bool = False
     """The two halves of a value lie like the two maps of a key, in ``pairs``."""
     rope: Rope = "halves"
-    lambda_shift: int = 0
-    """Added to the 0-based index of a layer before λ_init follows from it."""
     optional: tuple[str, ...] = ("head",)
     """Roles that a model may lack: a tied output matrix, a head norm without scale."""
-    whole_model: bool = True
-    """Whether the whole model can be converted; else its attention layers alone load."""
+    has_code: bool = False
+    """Whether transformers computes it."""
 
 
-def _attention(
-    before: str, roles: Collection[str], out: str = "o_proj", inside: str = ""
-) -> dict[str, str]:
-    """Names inside attention: those of this package, but for ``out`` and the names ``inside``."""
-    names = {role: before + OUR_ENDINGS[role] for role in roles}
-    names["o"] = f"{before}{out}.weight"
-    inner = {role: before + inside + OUR_ENDINGS[role] for role in ("subln", *LAMBDAS)}
-    return names | {role: name for role, name in inner.items() if role in roles}
+def _attention(before: str, roles: Collection[str], out: str = "o_proj") -> dict[str, str]:
+    """Names inside attention: those of this package, but for ``out``."""
+    return {role: before + OUR_ENDINGS[role] for role in roles} | {"o": f"{before}{out}.weight"}
 
 
 _SAVED_ENDINGS = tuple(f".{ending}" for ending in OUR_ENDINGS.values())
@@ -100,11 +93,11 @@ LAYOUTS = {
     for row in (
         Layout(
             name="diffattn", title="DIFF Transformer of this package", attention_type="diff",
-            model_types=("diff_transformer",), names=(),
+            model_types=("diff_transformer",), names=(), has_code=True,
         ),
         Layout(
             name="diffllama", title="Hugging Face DiffLlama", attention_type="diff",
-            model_types=("diffllama",), pairs="split", split_values=True,
+            model_types=("diffllama",), pairs="split", split_values=True, has_code=True,
             names=(_HUGGING_FACE | _attention(_SELF, [r for r in _V1 if r != "subln"]),),
         ),
         Layout(
@@ -119,28 +112,13 @@ LAYOUTS = {
         ),
         Layout(
             name="motif", title="Motif", attention_type="diff", model_types=("Motif", "motif"),
-            lambda_shift=-1, names=(_HUGGING_FACE | _attention(_SELF, _V1),),
-        ),
-        Layout(
-            name="phi4flash", title="Phi-4-mini-flash", attention_type="diff", rope="none",
-            model_types=("phi4flash",), whole_model=False,
-            names=(
-                {
-                    "qkv": "model.layers.{}.attn.Wqkv.weight",
-                    "qkv_bias": "model.layers.{}.attn.Wqkv.bias",
-                    "o_bias": "model.layers.{}.attn.out_proj.bias",
-                }
-                | _attention(
-                    "model.layers.{}.attn.", ("o", *LAMBDAS, "subln"), out="out_proj",
-                    inside="inner_cross_attn.",
-                ),
-            ),
+            names=(_HUGGING_FACE | _attention(_SELF, _V1),),
         ),
         Layout(
             name="llama", title="softmax model of the Llama family", attention_type="softmax",
             model_types=("llama", "mistral", "qwen2", "qwen3"),
             names=(_HUGGING_FACE | _attention(_SELF, (*_SOFTMAX, *_QWEN)),),
-            optional=("head", *_QWEN),
+            optional=("head", *_QWEN), has_code=True,
         ),
     )
 }  # fmt: skip

@@ -26,7 +26,6 @@ _UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 _WINDOW = "sliding_window"
 _STRETCHING = ("dynamic", "longrope")
 """Values of ``rope_type`` whose turning depends on the length of the text."""
-_ALONE = "Its attention layers alone load with diffattn.models.conversion.attention_layers."
 
 
 def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,12 +38,6 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: A field that must be given is not.
     """
     layout = source.layout
-    if not layout.whole_model:
-        raise CheckpointError(
-            f"{source.name}: must be a decoder of attention and SwiGLU layers with RMSNorm and "
-            f"RoPE, got {layout.title}: it also has state-space layers, gated memory units, "
-            f"LayerNorm and biases, and no positions. {_ALONE}"
-        )
     if source.settings is not None:
         settings = _READERS[layout.name](source)
     elif layout.name.startswith("original"):
@@ -179,11 +172,11 @@ def _motif(source: Source) -> dict[str, Any]:
     if config.get("hidden_act") != "silu":
         raise CheckpointError(
             f"{source.name}: hidden_act must be 'silu', got {config.get('hidden_act')!r}, which a "
-            f"DIFF Transformer lacks. {_ALONE}"
+            "DIFF Transformer lacks."
         )
     _require(source, "use_bias", config.get("use_bias", False), False)
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
-    num_heads, ratio = motif_heads(source)
+    num_heads, ratio = _motif_heads(source)
     rope = {"rope_type": "default", "rope_theta": float(config.get("rope_theta", 10_000))}
     return {name: config[name] for name in SHARED_FIELDS if name in config} | {
         "attention_type": "diff" if ratio is None else "grouped_diff",
@@ -194,13 +187,14 @@ def _motif(source: Source) -> dict[str, Any]:
         ),
         "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
         "head_norm_eps": config.get("attn_rms_norm_eps", 1e-5),
-        "lambda_init": shifted_lambda_init(layers, source.layout.lambda_shift),
+        # The index of a layer is one less than the paper's: the first has -0.01.
+        "lambda_init": [0.8 - 0.6 * math.exp(-0.3 * (layer - 1)) for layer in range(layers)],
         "rope_parameters": rope | (config.get("rope_scaling") or {}),
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
     }
 
 
-def motif_heads(source: Source) -> tuple[int, int | None]:
+def _motif_heads(source: Source) -> tuple[int, int | None]:
     """Added maps of a Motif's layer, and how many share a subtracted one; ``None`` for pairs.
 
     ``num_attention_heads`` counts all maps, ``num_noise_heads`` the subtracted ones.
@@ -267,16 +261,6 @@ def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
         settings["head_dim"] = shape("q")[0] // (2 * max(1, settings["num_heads"]))
         settings["num_kv_heads"] = shape("k")[0] // max(1, settings["head_dim"])
     return settings
-
-
-def shifted_lambda_init(num_layers: int, shift: int) -> list[float] | None:
-    """λ_init of every layer where its index is shifted; ``None`` for the schedule itself.
-
-    With a shift of -1 the first layer's is -0.01, as of a layer before the paper's first.
-    """
-    if shift == 0:
-        return None
-    return [0.8 - 0.6 * math.exp(-0.3 * (layer + shift)) for layer in range(num_layers)]
 
 
 def _halve_heads(source: Source, name: str, count: Any) -> int:

@@ -83,7 +83,7 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
             where = path if Path(path).is_file() else f"{path}/{name}"
             tensors |= _read_tensors(where, file, stack, tensors)
         kind, names = _choose_layout(path, settings, tensors, layout)
-        if settings is not None and kind.name in ("motif", "phi4flash"):  # of no library
+        if settings is not None and kind.name == "motif":  # of no library
             for field in sorted(_NEEDED - settings.keys()):
                 raise CheckpointError(f"{path}/config.json: must hold {field}, got none.")
         if kind.name == "diffattn":  # its names in memory become those in files

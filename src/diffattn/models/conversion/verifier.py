@@ -1,8 +1,8 @@
 """Check that the files that were written compute the same as the source.
 
-Both are evaluated on random tokens, one block in memory at a time: models that transformers knows
-by its own code, the others by their published formula. In float64 the two may differ by as much as
-the source differs from itself when it is computed in a narrower dtype, and no more.
+Both are evaluated on random tokens by their code in transformers, one block in memory at a time. In
+float64 the two may differ by as much as the source differs from itself when it is computed in a
+narrower dtype, and no more.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.conversion.formula import formula_logits
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.conversion.source import Source
 from diffattn.models.loading import quiet
 
 _ROWS, _TOKENS = 2, 16
 _OUTSIDE_BLOCKS = ("model.embed_tokens", "model.norm", "lm_head")
-_BY_FORMULA = ("original", "original_v2", "motif")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def verify_logits(
     Args:
         source: Files before the conversion.
         result: Files after it.
-        config: Our configuration of the source's function, for layouts without code.
+        config: Our configuration of the source's function.
         rounded: Whether the conversion rounded numbers to their dtype; else float32 is allowed.
         preserved: Whether equal logits are expected; else they only have to be finite.
         on_progress: Called with the next step, in words.
@@ -69,11 +67,11 @@ def verify_logits(
     tokens = min(_TOKENS, config.max_position_embeddings)
     ids = torch.randint(vocab, (_ROWS, tokens), generator=generator)
     on_progress("logits of the source")
-    exact = compute_logits(source, config, ids, torch.float64)
+    exact = compute_logits(source, ids, torch.float64)
     on_progress("logits of the source, rounded")
-    off = (compute_logits(source, config, ids, narrow).double() - exact).abs().max()
+    off = (compute_logits(source, ids, narrow).double() - exact).abs().max()
     on_progress("logits of the result")
-    given = compute_logits(result, config, ids, torch.float64)
+    given = compute_logits(result, ids, torch.float64)
     if not bool(given.isfinite().all() and exact.isfinite().all()):
         raise CheckpointError(f"{source.name}: logits must be finite, got NaN or infinity.")
     size = exact.abs().max()
@@ -94,20 +92,8 @@ def verify_logits(
 
 
 @torch.no_grad()
-def compute_logits(
-    source: Source, config: DiffTransformerConfig, ids: Tensor, dtype: torch.dtype
-) -> Tensor:
-    """Logits ``[B, T, vocab_size]`` of files for ``ids`` ``[B, T]``, computed in ``dtype``.
-
-    ``config`` is our configuration of the same function, for layouts without code.
-    """
-    if source.layout.name in _BY_FORMULA:
-
-        def read(role: str, layer: int | None) -> Tensor | None:
-            tensor = source.tensors.get(source.names[role].format(layer))
-            return None if tensor is None else tensor.load().to(dtype)
-
-        return formula_logits(read, source.layout, config, ids)
+def compute_logits(source: Source, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """Logits ``[B, T, vocab_size]`` of files for ``ids`` ``[B, T]``, computed in ``dtype``."""
     other: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     with quiet(), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(other, trust_remote_code=False)
