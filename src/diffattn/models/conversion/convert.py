@@ -104,12 +104,10 @@ def convert(
             for file in files_to_copy(given.folder):
                 shutil.copyfile(file, folder / file.name)
             with open_source(str(folder), written.layout.name) as result:
-                verification = None
-                if given.layout.has_code and result.layout.has_code:
-                    verification = verify_logits(
-                        given, result, model.config, rounded=written.rounded, preserved=preserved,
-                        on_progress=on_message,
-                    )  # fmt: skip
+                verification = verify_logits(
+                    given, result, model.config, rounded=written.rounded, preserved=preserved,
+                    on_progress=on_message,
+                )  # fmt: skip
             title, kind = given.layout.title, written.attention_type
             done = Conversion(title, kind, len(written.tensors), size, preserved, verification)
             head = {"kind": "conversion", "schema": 1, "target": target}
