@@ -4,23 +4,25 @@ For every seed a softmax model is trained, then trained on equally long in sever
 same data in the same order:
 
 ``softmax``        as it is: the twin that every other way is compared with
+``dex``            extended by DEX, with the same output at first
 ``diff_v2``        converted, with the same output at first
 ``diff_v2_gate``   the control: its heads get V2's gate 1 - λ but no second map
 ``diff``           converted to V1, whose head norm changes the output
 ``diff_plain``     converted to V1 without head norm, with the same output at first
 
 The record holds the loss at the start of every way (the jump is its difference to the twin's),
-the loss at the end, parameters, and the paired difference to the twin with its 95 % interval. All
-ways train with the recipe's settings, which were chosen for softmax. The same command again
-continues what was interrupted.
+the loss at the end, parameters, and the paired difference to the twin with its 95 % interval. Every
+way, the twin too, takes the best of four learning rates on a seed of its own. The same command
+again continues what was interrupted.
 
     PYTHONPATH=src python -m tools.softmax_start --out FOLDER --record FILE.json
 
-With the recipe ``laptop`` a run takes a few minutes on one CPU core; three seeds of five ways are
-18 runs.
+With the recipe ``laptop`` a run takes about a minute on one CPU core; three seeds of six ways are
+46 runs with those that choose rates.
 """
 
 import argparse
+import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,6 +44,7 @@ from diffattn.models.conversion.convert import convert
 
 WAYS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "softmax": (None, {}),
+    "dex": ("dex", {}),
     "diff_v2": ("diff_v2", {}),
     "diff_v2_gate": ("gated_head", {}),
     "diff": ("diff", {}),
@@ -50,13 +53,19 @@ WAYS: dict[str, tuple[str | None, dict[str, Any]]] = {
 """Attention type to convert to and its settings; ``None`` for the model as it is."""
 _OTHER_ORDER = 1_000
 """Added to a seed for the second half of training, so that it meets its data in another order."""
+RATES = (1 / 4, 1 / 2, 1, 2)
+"""Times the recipe's learning rate."""
+SWEEP_SEED = 100
 
 
 def continued(
-    way: str, seed: int, config: RunConfig, data: PreparedData, folder: Path
+    way: str, seed: int, rate: float, config: RunConfig, data: PreparedData, folder: Path
 ) -> dict[str, Any]:
-    """Losses of one way of training on."""
+    """Losses of one way of training on from the base model of a seed."""
     base = folder / f"seed{seed}-base" / "model"
+    if not base.exists():
+        first = replace(config, train=config.train.at(config.train.learning_rate, seed))
+        train(first, data, base.parent, on_progress=shown(f"seed {seed} base", config))
     target, changes = WAYS[way]
     start = base
     if target is not None:
@@ -68,11 +77,11 @@ def continued(
         config,
         name=way,
         model=model,
-        train=config.train.at(config.train.learning_rate, seed + _OTHER_ORDER),
+        train=config.train.at(rate, seed + _OTHER_ORDER),
         init=initial_weights(start, model),
     )
-    place = folder / f"seed{seed}-{way}"
-    results = train(run, data, place, on_progress=shown(f"seed {seed} {way}", config))
+    place = folder / f"seed{seed}-{way}-lr{rate:g}"
+    results = train(run, data, place, on_progress=shown(place.name, config))
     rows = [row for row in read_jsonl(place / "metrics.jsonl") if "validation_loss" in row]
     return {
         "seed": seed,
@@ -111,19 +120,22 @@ def main() -> None:
         parser.error(f"--recipe must be a softmax model's, got {args.recipe}")
     prepare_data(config.data, args.out / "data", on_message=print)
     data = open_data(args.out / "data", verify=False)
+    rates = {}
+    for way in ways:
+        rates[way] = {
+            rate: continued(way, SWEEP_SEED, rate, config, data, args.out)["loss"]
+            for rate in (config.train.learning_rate * factor for factor in RATES)
+        }
+    chosen = {way: min(losses, key=losses.__getitem__) for way, losses in rates.items()}
     rows: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
-    for seed in range(args.seeds):
-        base = replace(config, train=config.train.at(config.train.learning_rate, seed))
-        place = args.out / f"seed{seed}-base"
-        train(base, data, place, on_progress=shown(f"seed {seed} base", config))
-        for way in ways:
-            rows[way].append(continued(way, seed, config, data, args.out))
+    for seed, way in itertools.product(range(args.seeds), ways):
+        rows[way].append(continued(way, seed, chosen[way], config, data, args.out))
     commit, dirty = git_state()
     write_json(
         args.record,
         {
             "kind": "softmax_start",
-            "schema": 1,
+            "schema": 2,
             "date": datetime.now(UTC).date().isoformat(),
             "recipe": args.recipe,
             "settings": args.set,
@@ -132,6 +144,11 @@ def main() -> None:
             "dirty": dirty,
             "versions": package_versions(),
             "hardware": hardware(),
+            "rates": {
+                way: {f"{rate:g}": loss for rate, loss in losses.items()}
+                for way, losses in rates.items()
+            },
+            "chosen": chosen,
             "ways": rows,
             "jump": compared(rows, "start_loss"),
             "difference": compared(rows, "loss"),

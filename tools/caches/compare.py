@@ -1,10 +1,9 @@
 """What do dropped keys and caches of few bits cost, by attention type?
 
-Trains softmax, V1 and V2 on noisy recall almost as ``diffattn reproduce recall`` does. Every model
-then answers through ``generate``: with its whole cache, with a share of the prompt's keys by every
+Trains softmax, V1 and V2 on the tasks of :mod:`tools.caches.tasks`. Every model then reads on from
+a prompt through ``generate``: with its whole cache, with a share of the prompt's keys by every
 policy of :mod:`tools.caches.pruned`, and with transformers' quantised cache (hqq, groups as wide as
-a query, so that each map has its own scale). The measure is the accuracy of all questions. The same
-command again continues what was interrupted.
+a query, so that each map has its own scale). The same command again continues what was interrupted.
 
     PYTHONPATH=src python -m tools.caches.compare --out FOLDER --record FILE.json
 """
@@ -13,7 +12,6 @@ import argparse
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,42 +21,19 @@ from torch import Tensor
 from transformers import DynamicCache, QuantizedCache
 
 from diffattn.files.io import read_json, write_json
-from diffattn.lab.catalog.models import VARIANTS
-from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.records.run import git_state, hardware, package_versions
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
-from diffattn.lab.training.recall import TEST, held_out, train_recall
-from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.loading import load_model
 from tools.caches.pruned import POLICIES, dropping, logits_after, pruned_cache
+from tools.caches.tasks import TASKS, inputs, score, trained
 
-TASK = "recall"
-"""Its key in the record."""
 TYPES = ("softmax", "diff_v2", "diff")
 SHARES = (1 / 2, 1 / 4, 1 / 8)
-BITS = (8, 4)
+BITS = (8, 4, 2)
 SEEDS = range(3)
-_HELD_OUT = 128
-"""Sequences of recall, to validate and again to test on."""
 Values = dict[str, dict[str, list[float]]]
 """Type to cache to values, one per seed."""
-
-
-def recall_run(name: str, seed: int) -> RecallConfig:
-    """A run of the laptop's recall study with less noise, 16 tokens of 24, to learn sooner."""
-    settings = RECALL["laptop"]()
-    run = settings["tasks"][0]
-    task = replace(run.task, noise_ratio=2 / 3)
-    train = replace(
-        run.train,
-        seq_len=task.seq_len,
-        batch_tokens=run.train.batch_sequences * task.seq_len,
-        evaluation_tokens=_HELD_OUT * task.seq_len,
-    )
-    rate = settings["member_rates"].get(name, settings["learning_rates"][0])
-    model = VARIANTS[name].twin(run.model, "params").config
-    return replace(run, name=name, task=task, model=model, train=train.at(rate, seed))
 
 
 def caches(model: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -72,8 +47,8 @@ def caches(model: Any) -> Iterator[tuple[str, Any, Any]]:
         yield f"{bits} bits", QuantizedCache("hqq", model.config, nbits=bits, **options), None
 
 
-def measure(folder: Path, ids: Tensor, labels: Tensor, seed: int) -> dict[str, float]:
-    """Accuracy with every cache; kept beside the model."""
+def measure(task: str, folder: Path, ids: Tensor, labels: Tensor, seed: int) -> dict[str, float]:
+    """The score with every cache; kept beside the model."""
     if (folder / "caches.json").exists():
         return dict(read_json(folder / "caches.json"))
     model, _ = load_model(str(folder))
@@ -82,38 +57,32 @@ def measure(folder: Path, ids: Tensor, labels: Tensor, seed: int) -> dict[str, f
     for name, cache, drops in caches(model):
         with nullcontext() if drops is None else dropping(model, drops[0], drops[1], seed):
             logits = logits_after(model, ids, ids.shape[1] - labels.shape[1], cache)
-        values[name] = float((logits.argmax(-1) == labels).double().mean())
+        values[name] = score(task, logits, labels)
     write_json(folder / "caches.json", values)
     return values
 
 
-def recall_inputs() -> tuple[Tensor, Tensor]:
-    """Held-out sequences, and the answers to the questions, which end them."""
-    config = recall_run("softmax", 0)
-    test = held_out(config, TEST)
-    return test.input_ids, test.labels[:, -config.task.num_queries :]
-
-
-def measured(out: Path, types: Sequence[str]) -> Values:
+def measured(task: str, out: Path, types: Sequence[str]) -> Values:
     """Train what is missing and measure every model."""
     values: Values = {name: {} for name in types}
     for seed, name in itertools.product(SEEDS, types):
-        folder = out / f"{TASK}-{name}-seed{seed}"
-        train_recall(recall_run(name, seed), folder)
-        for cache, accuracy in measure(folder, *recall_inputs(), seed).items():
-            values[name].setdefault(cache, []).append(accuracy)
-        print(name, seed, flush=True)
+        folder = trained(task, name, seed, out)
+        for cache, value in measure(task, folder, *inputs(task, out), seed).items():
+            values[name].setdefault(cache, []).append(value)
+        print(task, name, seed, flush=True)
     return values
 
 
 def compared(values: Values) -> dict[str, dict[str, dict[str, Any]]]:
-    """Intervals by type and cache: ``change`` from the whole cache, ``random`` and ``window``, the
-    differences to these policies at the same share, and ``softmax``, of the change to softmax's."""
+    """Intervals by type and cache: ``change`` from the whole cache; ``random`` and ``window``, the
+    differences to these policies at the same share; ``softmax``, of the change to softmax's; and
+    ``softmax_random``, of the difference to ``random`` to softmax's."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for name, by_cache in values.items():
         rows = table.setdefault(name, {})
         for cache, numbers in by_cache.items():
             policy, _, share = cache.partition(" ")
+            chance = f"random {share}"
             change = _minus(numbers, by_cache["whole"])
             row = rows[cache] = {"change": mean_interval(change).recorded()}
             if policy in ("signed", "absolute"):
@@ -123,6 +92,10 @@ def compared(values: Values) -> dict[str, dict[str, dict[str, Any]]]:
             if name != "softmax":
                 twin = _minus(values["softmax"][cache], values["softmax"]["whole"])
                 row["softmax"] = paired_difference(change, twin).recorded()
+                if "random" in row:
+                    gain = _minus(numbers, by_cache[chance])
+                    twin = _minus(values["softmax"][cache], values["softmax"][chance])
+                    row["softmax_random"] = paired_difference(gain, twin).recorded()
     return table
 
 
@@ -135,23 +108,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = {"softmax", *args.types}
-    values = measured(args.out, [name for name in TYPES if name in chosen])
+    types = [name for name in TYPES if name in {"softmax", *args.types}]
+    values = {task: measured(task, args.out, types) for task in args.tasks}
     commit, dirty = git_state()
     facts = {
         "kind": "caches",
-        "schema": 1,
+        "schema": 2,
         "date": datetime.now(UTC).date().isoformat(),
         "seeds": list(SEEDS),
         "commit": commit,
         "dirty": dirty,
         "versions": package_versions(),
         "hardware": hardware(),
-        "values": {TASK: values},
-        "compared": {TASK: compared(values)},
+        "values": values,
+        "compared": {task: compared(values[task]) for task in values},
     }
     write_json(args.record, facts)
 
