@@ -11,7 +11,9 @@ class DexAttention(AfterAttention, DiffAttention):
 
     .. math:: O' = O - \lambda\,O W_D, \quad O = \mathrm{softmax}(s Q K^\top) V
 
-    All heads of a layer share :math:`W_D` (``dex_proj``), ``[D, D]``, and λ. While
+    All heads of a layer share :math:`W_D` (``dex_proj``), ``[D, D]``, and λ. Without head norm
+    :math:`I - \lambda W_D` folds into the output projection: training may gain from the other
+    parametrization, but the function is one that softmax attention has. While
     :math:`W_D = 0`, as after a conversion, the output is softmax's, and the gradient of
     :math:`W_D` is not 0, for λ is not.
 
