@@ -4,8 +4,8 @@
     Noisy recall, almost as ``diffattn reproduce recall`` trains it. The score is the accuracy of
     all questions.
 ``text``
-    Bytes of Python's library, recipe ``laptop`` at half of its steps. The score is nats per byte of
-    the 32 bytes that follow a prompt of 224.
+    Bytes of Python's library, recipe ``laptop`` with a model of recall's depth and width. The score
+    is nats per byte of the 32 bytes that follow a prompt of 224.
 """
 
 from dataclasses import replace
@@ -24,12 +24,20 @@ from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
 from diffattn.lab.training.recall import TEST, held_out, train_recall
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import train
+from diffattn.lab.training.settings import apply_settings
 
 TASKS = ("recall", "text")
 _HELD_OUT = 128
 """Sequences of recall, to validate and again to test on."""
-_STEPS, _WINDOWS = 250, 64
-"""Of training on text, and of held-out text."""
+_WINDOWS = 64
+"""Of held-out text."""
+_TEXT = (
+    "model.hidden_size=64",
+    "model.num_hidden_layers=2",
+    "model.num_heads=4",
+    "train.num_steps=600",
+)
+"""Changes to the recipe ``laptop``."""
 _PROMPT, _LENGTH = 224, 256
 """Bytes of a window before those that are scored, and with them."""
 
@@ -51,11 +59,11 @@ def recall_run(name: str, seed: int) -> RecallConfig:
 
 
 def text_run(name: str, seed: int) -> RunConfig:
-    """A short run of the recipe ``laptop`` at its rate, by a model of as many parameters."""
-    run = plan("laptop").config()
+    """A run of the smaller recipe ``laptop`` at its rate, by a twin of equal parameters."""
+    run = apply_settings(plan("laptop").config(), _TEXT)
     model = VARIANTS[name].twin(run.model, "params").config
     training = run.train.at(run.train.learning_rate, seed)
-    return replace(run, name=name, model=model, train=replace(training, num_steps=_STEPS))
+    return replace(run, name=name, model=model, train=training)
 
 
 @cache
