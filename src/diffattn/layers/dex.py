@@ -11,15 +11,13 @@ class DexAttention(AfterAttention, DiffAttention):
 
     .. math:: O' = O - \lambda\,O W_D, \quad O = \mathrm{softmax}(s Q K^\top) V
 
-    All heads of a layer share :math:`W_D` (``dex_proj``), ``[D, D]``, and λ. Without head norm
-    :math:`I - \lambda W_D` folds into the output projection: training may gain from the other
-    parametrization, but the function is one that softmax attention has. While
-    :math:`W_D = 0`, as after a conversion, the output is softmax's, and the gradient of
-    :math:`W_D` is not 0, for λ is not.
+    All heads of a layer share :math:`W_D` (``dex_proj``), ``[D, D]``, and λ. While
+    :math:`W_D = 0`, as after a conversion, the output is softmax's, and :math:`W_D` has a gradient.
+    Without head norm :math:`I - \lambda W_D` folds into the output projection: what training gains
+    is another parametrization, not another function.
 
     Two things differ from the paper. λ is V1's learned number, near λ_init from the first step on;
-    the paper anneals it from 0 over the first steps of training. Every head is adapted; the paper
-    chooses heads by statistics of the pretrained model.
+    the paper anneals it from 0 over the first steps. Every head is adapted; the paper chooses some.
 
     Source: arXiv:2505.16333, section 3 (DEX).
 
