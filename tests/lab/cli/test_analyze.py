@@ -69,12 +69,3 @@ def test_a_folder_of_other_files_is_refused(fails, tmp_path):
         "study.json": "study.json",
         "report.html": "report.html",
     }
-
-
-def test_misuse_leaves_nothing(fails, tmp_path):
-    out, run = tmp_path / "out", tmp_path / "v2"
-    missing = fails("analyze", tmp_path / "none", "--text", "a", "--out", out, code=1)
-    assert missing.endswith("got nothing.")
-    twice = fails("analyze", run, run, "--text", "a", "--out", out, code=2)
-    assert "MODEL: labels must differ, got 'v2' twice" in twice
-    assert not out.exists()

@@ -57,28 +57,6 @@ def test_a_wrong_contender_ends_in_one(cli, tmp_path, monkeypatch):
     assert "composed failed: output: error" in called.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (("bench", "tune"), "suite must be in {ops, models"),
-        (("bench", "op"), "Did you mean 'ops'?"),
-        (("bench", "ops", "--scale", "quik"), "Did you mean 'quick'?"),
-        (("bench", "ops", "--dtype", "float23"), "Did you mean 'float32'?"),
-        (("bench", "ops", "--only", "compsed"), "Did you mean 'composed'?"),
-        (("bench", "models", "--only", "difllama"), "Did you mean 'diffllama'?"),
-        (("bench", "ops", "--device", "gpu"), "device must be in {cpu, cuda}"),
-        (("bench", "ops", "--length", "1k"), "--length: must be whole numbers"),
-        (("bench", "ops", "--rounds", "0"), "rounds must be 1 or more"),
-        (("bench", "ops", "--device", "cpu", "--table", "t.json"), "--table needs device 'cuda'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert hint in fails(*arguments, code=2)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_paged_decoding_beside_dense(cli, tmp_path):
     called = cli("bench", "paged", "--device", "cpu", "--scale", "quick", "--length", "64",
                  "--seconds", "0", "--rounds", "1", "--json", "--out", tmp_path)  # fmt: skip

@@ -144,13 +144,6 @@ def test_too_little_text_leaves_no_data_in_the_way(cli, fails, small, tmp_path):
     assert sorted(path.name for path in (tmp_path / "run" / "data").iterdir()) == kept
 
 
-def test_resume_refuses_a_folder_without_a_run(fails, small, tmp_path):
-    """A disk that is not mounted is an empty folder."""
-    for out in (tmp_path / "none", tmp_path):
-        line = fails("train", "smoke", "--out", out, *small, "--resume", code=2)
-        assert f"--resume needs a run in {out}, got none" in line
-
-
 def test_an_interrupted_training_goes_on(cli, small, trained, tmp_path):
     out = tmp_path / "run"
     command = ("train", "smoke", "--attention", "diff", "--out", out, *small)

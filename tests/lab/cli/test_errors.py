@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -11,59 +10,15 @@ import pytest
 from transformers.utils import logging
 
 from diffattn.files import io as records
+from lab.cli.misuse import BEFORE_TORCH, LATER
 from trials.made_up_folders import evaluation, text_study
 from trials.wrong_calls import calls_besides_evaluate
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (("reproduce", "text", "--scale", "smok"), "Did you mean 'smoke'?"),
-        (("reproduce", "text", "--match", "param"), "Did you mean 'params'?"),
-        (("reproduce", "recal"), "Did you mean 'recall'?"),
-        (("reproduce", "recall", "--scale", "smok"), "Did you mean 'smoke'?"),
-        (("reproduce", "recall", "--match", "param"), "Did you mean 'params'?"),
-        (("reproduce", "recall", "--seeds", "1,1"), "seeds must be distinct"),
-        (("reproduce", "recall", "--seeds=-1"), "seed must be at least 0"),
-        (("reproduce", "recall", "--seeds", "100"), "must not be those of the sweep"),
-        (("reproduce", "recall", "--set", "train.seed=1"), "--set must be left out"),
-        (("reproduce", "recall", "--reuse", "runs/a"), "--reuse must be left out"),
-        (("reproduce", "--set", "train.seed=1"), "--set must name one of data, got 'train.seed=1'"),
-        (("reproduce", "recall", "--scale", "workstation"), "scale must be in {smoke, laptop, st"),
-        (("reproduce", "lease", "--scale", "smoke"), "reproduce lease: --scale must be left out."),
-        (("reproduce", "text", "--seeds", "1,x"), "--seeds: must be whole numbers"),
-        (("reproduce", "text", "--seeds", ""), "--seeds: must be whole numbers"),
-        (("reproduce", "text", "--seeds", "1,1"), "seeds must be distinct"),
-        (("reproduce", "text", "--seeds=-1"), "seed must be at least 0"),
-        (("reproduce", "text", "--seeds", "99999999999"), "seed must be at most 4294967295"),
-        (("reproduce", "text", "--set", "train.num_step=5"), "Did you mean 'train.num_steps'?"),
-        (("reproduce", "text", "--set", "train.num_steps=x"), "num_steps must be a whole number"),
-        (("reproduce", "text", "--set", "train.learning_rate=NaN"), "must be finite, got NaN"),
-        (("reproduce", "text", "--set", "data.vocab_size=100"), "vocab_size must be at least 257"),
-        (("reproduce", "text", "--set", "model.vocab_size=90"), "at least data.vocab_size=257"),
-        (("reproduce", "text", "--set", "data.source=/no/such/text"), "got '/no/such/text'"),
-        (
-            ("reproduce", "text", "--set", "model.attention_type=diff"),
-            "base must be a softmax model",
-        ),
-        (("train", "smok", "--out", "OUT"), "Did you mean 'smoke'?"),
-        (("train", "smoke", "--out", "OUT", "--attention", "dif"), "Did you mean 'diff'?"),
-        (("train", "smoke", "--out", "OUT", "--resume"), "--resume needs a run in"),
-        (("list", "recipe"), "Did you mean 'recipes'?"),
-        (
-            ("plan", "3bb", "--gpu", "cpu"),
-            "Did you mean '3b'? See 'diffattn list recipes' and 'dif",
-        ),
-        (("pack", "/no/such/text", "--out", "OUT"), "data source: must be a file or folder"),
-        (("pack", "stdlib", "--out", "OUT", "--vocab-size", "12"), "must be at least 257"),
-        (("pack", "stdlib", "--out", "OUT", "--validation-fraction", "2"), "between 0 and 1"),
-        (("report", "OUT", "--markdown", "--out", "x.html"), "got both"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_misuse_is_two_and_leaves_no_trace(arguments, hint, fails, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("arguments", "message"), BEFORE_TORCH + LATER)
+def test_misuse_is_two_and_leaves_no_trace(arguments, message, fails, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert hint in fails(*arguments, code=2)
+    assert message in fails(*arguments.format(out=tmp_path / "out").split(), code=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,6 +124,16 @@ def test_report_replaces_its_own_pages_alone(cli, fails, tmp_path, monkeypatch):
     assert Path("page.html").read_bytes() == page
 
 
+def test_one_text_is_analysed(fails, trained, tmp_path):
+    out = tmp_path / "out"
+    for options, message in (
+        ((), "one of --text, --file and --data must be given, got none"),
+        (("--text", "a", "--data", "b"), "got --text and --data"),
+        (("--file", out), "must be a file of text, got none"),
+    ):
+        assert message in fails("analyze", trained, *options, "--out", out, code=2)
+
+
 @pytest.fixture
 def spoiled(trained, tmp_path):
     """The trained run in a folder that a test may spoil."""
@@ -178,38 +143,6 @@ def spoiled(trained, tmp_path):
 def edit_config(model, **changes):
     path = model / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-SPOIL = {
-    "half the weights": lambda m: truncate(m / "model.safetensors", 3_000),
-    "no weights": lambda m: (m / "model.safetensors").unlink(),
-    "empty weights": lambda m: truncate(m / "model.safetensors", 0),
-    "garbage for a config": lambda m: (m / "config.json").write_text("garbage"),
-    "a list for a config": lambda m: (m / "config.json").write_text("[]"),
-    "binary config": lambda m: (m / "config.json").write_bytes(b"\xff\xfe\x00"),
-    "another model type": lambda m: edit_config(m, model_type="diff_transfomer"),
-    "an impossible config": lambda m: edit_config(m, num_heads="two"),
-    "one layer more": lambda m: edit_config(m, num_hidden_layers=3),
-    "one layer less": lambda m: edit_config(m, num_hidden_layers=1),
-    "another width": lambda m: edit_config(m, intermediate_size=100),
-    "no tokenizer": lambda m: [path.unlink() for path in m.glob("tokenizer*")],
-    "half a tokenizer": lambda m: truncate(m / "tokenizer.json", 100),
-    "an empty tokenizer": lambda m: (m / "tokenizer.json").write_text("{}"),
-}
-
-
-def truncate(path, size):
-    path.write_bytes(path.read_bytes()[:size])
-
-
-@pytest.mark.parametrize("damage", SPOIL)
-def test_a_damaged_checkpoint_is_named(damage, fails, spoiled):
-    """Without the manifest that would name the file: it may come from elsewhere."""
-    (spoiled / "model" / "manifest.json").unlink()
-    SPOIL[damage](spoiled / "model")
-    line = fails("generate", spoiled, "--prompt", "the cat", "--max-new-tokens", 2, code=1)
-    named = re.escape(str(spoiled))
-    assert re.match(rf"diffattn: {named}(/[a-z_]+\.[a-z]+)?: .*must .*, got", line), line
 
 
 def test_the_names_of_wrong_weights_are_given(fails, spoiled):
@@ -230,30 +163,6 @@ def test_loading_leaves_the_settings_of_transformers(cli, trained):
         assert logging.is_progress_bar_enabled()
     finally:
         logging.set_verbosity(verbosity)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--prompt", "the cat " * 40), "must fit the model's 32 tokens, got "),
-        (("--prompt", "the", "--max-new-tokens", "32"), "tokens, got 1 + 32"),
-        (("--prompt", ""), "--prompt must hold one token or more"),
-        (("--prompt", "\udcff"), "must be valid UTF-8"),
-        (("--prompt", "the", "--temperature", "inf"), "--temperature must be finite"),
-    ],
-    ids=["long", "long answer", "empty", "bytes", "hot"],
-)
-def test_prompts_that_cannot_be(options, message, fails, trained):
-    assert message in fails("generate", trained, *options, code=2)
-
-
-def test_settings_of_packed_data_are_fixed(fails, trained, tmp_path):
-    line = fails(
-        "train", "smoke", "--out", tmp_path / "x", "--data", trained / "data",
-        "--set", "data.source=stdlib", code=2,
-    )  # fmt: skip
-    assert "--data fixes the data settings" in line
-    assert not (tmp_path / "x").exists()
 
 
 def test_a_disk_that_is_full_from_the_start(fails, small, tmp_path, monkeypatch):

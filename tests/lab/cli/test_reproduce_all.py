@@ -32,24 +32,6 @@ def test_what_runs_at_which_scale():
         stages_of("laptop", ["recal"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--set", "train.seed=1"), "--set must name one of data"),
-        (("--only", "rank"), "must be in {recall, text}"),
-        (("--scale", "study", "--only", "analysis"), "--only must hold text"),
-        (("text", "--only", "text"), "--only must be left out, it is of all"),
-        (("--extrapolate",), "it is of scaling"),
-    ],
-    ids=str,
-)
-def test_misuse_is_one_line(arguments, message, cli):
-    called = cli("reproduce", *arguments)
-    assert called.code == 2
-    assert message in called.err
-    assert called.err.count("\n") == 1
-
-
 def test_a_dry_run_shows_every_study(cli):
     called = cli("reproduce", "--scale", "smoke", "--dry-run")
     assert called.code == 0, called

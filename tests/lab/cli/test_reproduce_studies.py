@@ -11,42 +11,6 @@ from diffattn.lab.records.study_results import RESULTS
 from diffattn.lab.training import practical_measures
 
 
-@pytest.mark.parametrize(
-    ("kind", "setting"),
-    [
-        ("gradient-flow", "train.learning_rate=0.003"),
-        ("scaling", "train.num_steps=12"),
-        ("stability", "train.num_steps=50"),
-    ],
-)
-def test_a_dry_run_prints_the_settings(kind, setting, cli):
-    options = ("--scale", "smoke", "--seeds", "4,5", "--set", setting)
-    done = cli("reproduce", kind, *options, "--dry-run")
-    assert (done.code, done.err) == (0, "")
-    resolved = json.loads(done.out)
-    name, value = setting.removeprefix("train.").split("=")
-    assert resolved["seeds"] == [4, 5]
-    assert resolved["config"]["train"][name] == float(value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("scaling", "--scale", "study"), "scale"),
-        (("stability", "--extrapolate"), "--extrapolate must be left out"),
-        (
-            ("gradient-flow", "--scale", "smoke", "--set", "train.num_steps=5"),
-            "the steps of phases must be at most train.num_steps=5",
-        ),
-    ],
-)
-def test_misuse_is_one_line(cli, arguments, message):
-    done = cli("reproduce", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-    assert len(done.err.splitlines()) == 1
-
-
 @pytest.fixture
 def one_task(monkeypatch):
     """The smoke scale with its first task only."""

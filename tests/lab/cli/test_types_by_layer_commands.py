@@ -48,9 +48,3 @@ def test_a_plan_counts_the_type_that_needs_most(cli):
     }
     of_mix, *others = (plan["memory"]["activations"] for plan in plans.values())
     assert of_mix == max(others)
-
-
-@pytest.mark.parametrize("given", ["softmax,dif", "softmax,diff,diff"])
-def test_misuse_is_one_line(given, fails, small, tmp_path):
-    line = fails("train", "smoke", "--attention", given, *small, "--out", tmp_path / "x", code=2)
-    assert line.startswith("diffattn: twin: attention_type must ")

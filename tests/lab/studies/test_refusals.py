@@ -65,29 +65,6 @@ def test_other_tokens_of_the_same_text_are_misuse(copied, settings):
         reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
 
 
-def test_folders_of_somebody_else_are_left_alone(settings, tmp_path):
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "thesis.txt").write_text("dear reader")
-    (tmp_path / "file").write_text("dear reader")
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "study.json").write_text("{")
-    (tmp_path / "list").mkdir()
-    (tmp_path / "list" / "study.json").write_text("[]")
-    (tmp_path / "data" / "data").mkdir(parents=True)
-    (tmp_path / "data" / "data" / "mine.csv").write_text("1,2")
-    before = snapshot(tmp_path)
-    for name, kind, message in (
-        ("foreign", CheckpointError, "must be empty or hold a study"),
-        ("file", ConfigError, "file: must be a folder, got a file"),
-        ("damaged", CheckpointError, "must be JSON"),
-        ("list", CheckpointError, "must be a JSON object, got a list"),
-        ("data", CheckpointError, "must be empty or hold packed data"),
-    ):
-        with pytest.raises(kind, match=message):
-            reproduce("smoke", out=tmp_path / name, settings=settings, on_message=lambda line: None)
-    assert snapshot(tmp_path) == before
-
-
 def test_impossible_wishes_leave_no_trace(settings, tmp_path):
     out = tmp_path / "out"
     for options, message in (

@@ -91,8 +91,3 @@ def test_seeds_and_budgets_are_checked(kind, options, message):
 def test_settings_that_a_study_cannot_measure_are_refused(kind, setting, message):
     with pytest.raises(ConfigError, match=message):
         make_study(kind, "smoke", settings=[setting])
-
-
-def test_extrapolation_is_of_scaling():
-    with pytest.raises(ConfigError, match="extrapolate must be left out"):
-        make_study("stability", "smoke", extrapolate=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.data.pinning import pin
 from diffattn.lab.records.lock import sole_writer
@@ -163,20 +163,6 @@ def test_progress_counts_the_bytes_of_the_source(config, corpus, tmp_path, monke
     assert all(total == size >= read for read, total, _ in seen)
     assert seen[0][0] < size == seen[-1][0]
     assert seen[-1][2] == prepared.train.num_tokens + prepared.validation.num_tokens
-
-
-def test_folders_of_somebody_else_are_left_alone(config, tmp_path):
-    (tmp_path / "mine" / "tokenizer").mkdir(parents=True)
-    (tmp_path / "mine" / "tokenizer" / "tokenizer.json").write_text("{}")
-    (tmp_path / "file").write_text("text")
-    for name, must in (
-        ("mine", "be empty or hold packed data"),
-        ("file", "be a folder, got a file"),
-    ):
-        before = contents(tmp_path)
-        with pytest.raises(DiffAttnError, match=f"{name}: must {must}"):
-            prepare_data(config, tmp_path / name)
-        assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("survives", ["marker", "tokenizer", "half a tokenizer", "half a packing"])

@@ -14,7 +14,6 @@ from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.data.recall_tasks import (
     MqarConfig,
     NoisyRecallConfig,
-    guessing_ceilings,
 )
 from diffattn.lab.data.synthetic import generate
 from diffattn.lab.records.run import RunRecord
@@ -251,29 +250,6 @@ def test_other_refusals():
     settings["task"]["name"] = "noisy_recal"
     with pytest.raises(ConfigError, match="Did you mean 'noisy_recall'"):
         RecallConfig.from_resolved("run", settings)
-
-
-@pytest.mark.scheduled
-def test_attention_learns_mqar(tmp_path):
-    """64 tokens, 4 pairs. DIFF V2, which is the first of the types to learn it."""
-    task = MqarConfig(vocab_size=66, seq_len=64, num_pairs=4)
-    config = make_config(
-        task,
-        "diff_v2",
-        hidden_size=64,
-        num_heads=8,
-        num_steps=3_000,
-        warmup_steps=100,
-        log_every=100,
-        evaluate_every=100,
-        learning_rate=3e-3,
-        final_learning_rate=3e-4,
-        batch_tokens=64 * 64,
-        evaluation_tokens=256 * 64,
-    )
-    assert guessing_ceilings(task)["elimination"] < 0.53
-    results = train_recall(config, tmp_path / "run")
-    assert results["test_accuracy"] >= 0.99
 
 
 def test_attention_falls_on_groups_of_keys():

@@ -36,14 +36,6 @@ def test_the_catalog_is_whole():
             assert claim.commands == (None, None, None)
 
 
-def test_a_folder_without_records_gives_no_effects(tmp_path):
-    assert read_claim_records(tmp_path) == ClaimRecords()
-    rows = measured_claims(ClaimRecords())
-    assert [row.claim for row in rows] == list(CLAIMS)
-    assert {row.measured for row in rows} == {None}
-    assert claims_table(tmp_path).rows == ()
-
-
 # What records would hold; every number is made up.
 
 

@@ -61,11 +61,3 @@ def test_the_harness_reads_its_own_format():
     assert results["results"]["table1"]["average_stderr,none"] == "N/A"
     assert (results["versions"]["piqa"], results["n-shot"]["piqa"]) == (2, 5)
     assert results["n-samples"]["piqa"] == {"original": 8, "effective": 8}
-
-
-@pytest.mark.scheduled
-def test_the_harness_prints_it_as_a_table():
-    lm_eval = pytest.importorskip("lm_eval.utils", reason="lm-eval is not installed")
-    table = lm_eval.make_table(harness_results([result()]))
-    assert "acc_norm" in table
-    assert "0.1890" in table

@@ -284,11 +284,3 @@ def test_runs_of_another_study_are_set_aside(make_study):
     study = read_study(folder)
     assert "Run diff-seed1 is in the folder but not part of this study." in study.gaps
     assert [run.name for run in study.runs_of("diff")] == ["diff-seed0"]
-
-
-def test_run_without_finite_loss_is_named(make_study):
-    folder = make_study(seeds=(0,), num_steps=10)
-    path = folder / "runs" / "diff-seed0" / "results.json"
-    value = read_record(path)
-    write_record(path, value | {"validation_loss": None})
-    assert "Run diff-seed0 finished without a finite validation loss." in read_study(folder).gaps

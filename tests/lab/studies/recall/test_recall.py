@@ -188,11 +188,6 @@ def test_what_is_counted(two_rates):
     assert task["ceilings"] == {"values": 1 / 7, "pairs": 0.5, "elimination": 0.75}
 
 
-def test_seeds_of_the_sweep_are_no_trials():
-    with pytest.raises(ConfigError, match=r"seeds must not be those of the sweep, got \[100\]"):
-        recall_study("smoke", seeds=(0, 100))
-
-
 def test_tasks_must_start_from_softmax():
     config = recall_study("smoke")
     twin = config.trials(rates_of(config, {}))[1].config

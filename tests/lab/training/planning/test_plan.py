@@ -339,10 +339,3 @@ def test_wrong_numbers_are_refused(options, message):
     with pytest.raises(ConfigError) as error:
         make_plan(run(), device("h100"), **options)
     assert message in str(error.value)
-
-
-def test_a_micro_batch_that_does_not_divide_is_refused():
-    with pytest.raises(ConfigError, match="must divide 2, the sequences of a device, got 4"):
-        make_plan(run(micro_batch_sequences=4), device("h100"), devices=4)
-    with pytest.raises(ConfigError, match="Did you mean 'h200'"):
-        device("h20")

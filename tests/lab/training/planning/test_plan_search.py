@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 import diffattn.lab.training.planning.plan as plan_module
-from diffattn.errors import ConfigError
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.planning.devices import device
@@ -101,8 +100,3 @@ def test_the_twin_has_the_other_attention():
     twin = twin_of(RECIPE)
     assert (twin.model.attention_type, twin.model.num_heads) == ("softmax", 16)
     assert twin_of(twin).model.settings() == RECIPE.model.settings()
-
-
-def test_a_batch_that_cannot_be_shared_out_is_refused():
-    with pytest.raises(ConfigError, match="must be shared out evenly, got 3 devices"):
-        best_plan(RECIPE, device("h100"), devices=3)
