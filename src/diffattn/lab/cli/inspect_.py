@@ -62,8 +62,6 @@ def inspect_(
     from diffattn.lab.inspection.request import Request, chosen_text
     from diffattn.lab.report.viewer.page import require_page_destination
 
-    paths = labelled(models, option="MODEL", on_message=say)
-    out = out or default_out("attention", paths, ".html")
     request = Request(
         layers=_layer_numbers(layers),
         text=chosen_text(text, file, needle, set_ or []),
@@ -71,6 +69,8 @@ def inspect_(
         cut=cut or text is file is None,  # the example
         add_bos=bos,
     )
+    paths = labelled(models, option="MODEL", on_message=say)
+    out = out or default_out("attention", paths, ".html")
     require_page_destination(out, force=force)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "verify": verify, "force": force}
     from diffattn.lab.cli.screen.progress import StderrBars  # after everything that needs no model
