@@ -1,7 +1,8 @@
 """The model of instruction issue: what bounds a loop decides its clocks."""
 
 import pytest
-from issue_model import Form, clocks_per_tile, read_loops
+
+from tools.measures.issue_model import Form, clocks_per_tile, read_loops
 
 WAIT = "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR4+{}], R9 ;\n"
 ARRIVE = "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+{}], RZ ;\n"

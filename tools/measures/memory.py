@@ -1,9 +1,8 @@
 """What a training run really allocates on a CPU, against what ``diffattn plan`` counts.
 
-``python tests/lab/training/planning/measured_memory.py docs/records/memory.json`` trains every
-case of
-``CASES`` for two steps, each in fresh processes, and writes the record; what it holds already is
-kept and only estimated again. Runs with shards are of two processes. Two measurements:
+``python tools/measures/memory.py docs/records/memory.json`` trains every case of ``CASES`` for two
+steps, each in fresh processes, and writes the record; what it holds already is kept and only
+estimated again. Runs with shards are of two processes. Two measurements:
 
 - allocated: the most that PyTorch's allocator had given out at once, by its profiler. It sees what
   operators take for themselves; this is what the estimate has to meet.
@@ -20,16 +19,22 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diffattn.lab.training.config import RunConfig
+    from diffattn.lab.training.prepare import PreparedData
 
 TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
-SIZES = {
+SIZES: dict[str, dict[str, int]] = {
     "0.9M": {"hidden_size": 128, "layers": 4, "vocab_size": 1024, "sequences": 8, "passes": 1},
     "6M": {"hidden_size": 256, "layers": 6, "vocab_size": 4096, "sequences": 8, "passes": 1},
     "29M": {"hidden_size": 512, "layers": 8, "vocab_size": 8192, "sequences": 4, "passes": 2},
 }
-CASES = [
+CASES: list[dict[str, Any]] = [
     {
         "type": kind,
         "size": size,
@@ -49,7 +54,7 @@ CASES = [
 ]
 
 
-def run_config(case, *, steps=2, tiny=False):
+def run_config(case: dict[str, Any], *, steps: int = 2, tiny: bool = False) -> "RunConfig":
     """The run of a case; ``tiny`` loads the same code and takes no memory."""
     from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
     from diffattn.lab.training.engine import EngineConfig
@@ -88,7 +93,7 @@ def run_config(case, *, steps=2, tiny=False):
     )
 
 
-def estimated(case):
+def estimated(case: dict[str, Any]) -> tuple[str, int]:
     """Backend, and bytes of a device at the peak of a step, as ``diffattn plan`` counts them."""
     from diffattn.lab.training.planning.plan import device_phases
     from diffattn.lab.training.planning.step_memory import largest, step_memory
@@ -97,7 +102,7 @@ def estimated(case):
     step = step_memory(
         run.model,
         run.train,
-        sequences=run.train.micro_batch_sequences,
+        sequences=SIZES[case["size"]]["sequences"],
         accumulates=SIZES[case["size"]]["passes"] > 1,
         device="cpu",
         checkpointing=run.engine.activation_checkpointing,
@@ -108,7 +113,7 @@ def estimated(case):
     return step.backend, sum(largest(shared).values())
 
 
-def child(case, how, folder):
+def child(case: dict[str, Any], how: str, folder: Path) -> int:
     """Train a case in this process and return the bytes measured."""
     from diffattn.lab.training.config import DataConfig
     from diffattn.lab.training.distributed import from_first, joined
@@ -116,7 +121,7 @@ def child(case, how, folder):
 
     texts = folder / "texts"
 
-    def pack():
+    def pack() -> None:
         texts.mkdir()
         rng = random.Random(0)
         for number in range(8):
@@ -131,7 +136,7 @@ def child(case, how, folder):
         return _trained(case, how, folder, open_data(folder / "data"))
 
 
-def _trained(case, how, folder, data):
+def _trained(case: dict[str, Any], how: str, folder: Path, data: "PreparedData") -> int:
     import resource
 
     from torch.profiler import ProfilerActivity, profile
@@ -148,7 +153,7 @@ def _trained(case, how, folder, data):
     return most_given_out(_allocations(profiler.profiler.kineto_results.experimental_event_tree()))
 
 
-def _allocations(events):
+def _allocations(events: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
     """When, where and how many bytes were taken (above 0) or given back (below 0)."""
     from torch._C._profiler import _EventType
 
@@ -159,14 +164,14 @@ def _allocations(events):
         yield from _allocations(event.children)
 
 
-def most_given_out(allocations):
+def most_given_out(allocations: Iterable[tuple[int, int, int]]) -> int:
     """The most bytes held at once.
 
     The profiler does not see what gloo's own threads give back. Of such a block only that its
     address is taken again tells, so blocks are told apart by address: a sum over all events would
     count it for ever.
     """
-    held = {}
+    held: dict[int, int] = {}
     now = most = 0
     for _, address, size in sorted(allocations):
         now -= held.pop(address, 0)
@@ -177,12 +182,12 @@ def most_given_out(allocations):
     return most
 
 
-def _name(case):
+def _name(case: dict[str, Any]) -> str:
     keys = ("type", "size", "checkpointing", "precision", "processes")
     return json.dumps([case[key] for key in keys])
 
 
-def measured(case, how):
+def measured(case: dict[str, Any], how: str) -> int:
     """Bytes measured in fresh processes: of the one that needs most."""
     command = [sys.executable, __file__, "--child", json.dumps(case), how]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
@@ -202,14 +207,14 @@ def measured(case, how):
     return max(int(text.splitlines()[-1]) for text in message)
 
 
-def _launch(processes, rank):
+def _launch(processes: int, rank: int) -> dict[str, str]:
     if processes == 1:
         return {}
     ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
     return ranks | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
 
 
-def main():
+def main() -> None:
     """Write the record."""
     import torch
 

@@ -5,7 +5,7 @@ operands, its pipe, the slot of issue and its barriers. A third party copies til
 Pipes and latencies are those of the vendor's tables and of public measurements; the model knows no
 bank conflicts, no other programs and no change of the clock. It compares forms; it times none.
 
-``python -m tests.tools.issue_model`` compiles both forms of the Hopper forward and prints their
+``python -m tools.measures.issue_model`` compiles both forms of the Hopper forward and prints their
 shares of the tensor cores' peak, as docs/records/hopper_forward.md has them.
 """
 

@@ -1,0 +1,1 @@
+"""Measurements and models whose numbers stand in docs/records."""
