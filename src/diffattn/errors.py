@@ -52,6 +52,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     from difflib import get_close_matches  # slow to import, and needed for errors only
 
-    known = list(known)
-    near = get_close_matches(name, known, n=1) or [k for k in known if name and name in k]
+    known, field = list(known), name.rpartition(".")[2]
+    near = [k for k in known if field == "".join(w[:1] for w in k.rpartition(".")[2].split("_"))]
+    near = near or get_close_matches(name, known, n=1) or [k for k in known if name and name in k]
     return f" Did you mean {near[0]!r}?" if near else ""

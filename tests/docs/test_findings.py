@@ -9,6 +9,7 @@ import pytest
 from diffattn.files.io import read_json
 from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.records.stored_runs import results_folder, runs_folder
+from diffattn.lab.report.page.run_tables import median_cost
 from diffattn.lab.report.page.wording import number, p_value, type_name
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.report.study.summary import at_equal_time, train_losses
@@ -104,6 +105,22 @@ def test_the_endpoints(page, name, study):
     if page.endswith("results.md"):
         row = next(line for line in PAGE.splitlines() if line.startswith(f"| {type_name(name)} | "))
         assert [cell.strip() for cell in row.split("|")][3:6:2] == adjusted
+
+
+def test_processor_time(study):
+    """Medians over seeds, as the loss at equal time and the page's table take them."""
+    best = {name: results_of("text")["variants"][name]["at"]["best"]["runs"] for name in TYPES}
+    best["softmax"] = results_of("text")["variants"]["softmax"]["at"]["best"]["runs"]
+    seconds = {
+        name: median_cost([run for run in study.runs if run.name in runs], "cpu_seconds")
+        for name, runs in best.items()
+    }
+    more = {name: f"{100 * (seconds[name] / seconds['softmax'] - 1):.0f} %" for name in TYPES}
+    v2, shared, v1 = more["diff_v2"], more["shared_diff"], more["diff"]
+    assert f"V2 takes {v2} more, Shared DIFF {shared}, V1 {v1}." in PROSE
+    for page in ("README.md", "docs/findings/claims.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert f"{v2} more processor time" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("page", ["docs/findings/claims.md", "docs/findings/results.md"])

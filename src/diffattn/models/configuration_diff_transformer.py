@@ -184,8 +184,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         for name, value in given.items():
             if value != getattr(self, name):
                 raise self._error(
-                    f"{name} must be {getattr(self, name)}, as follows from num_heads = "
-                    f"{self.num_heads} and num_kv_heads = {self.num_kv_heads}, which set the heads",
+                    f"{name} must be left out or {getattr(self, name)}, as num_heads = "
+                    f"{self.num_heads} and num_kv_heads = {self.num_kv_heads} set the heads",
                     value,
                 )
 

@@ -53,7 +53,7 @@ def test_a_sample_of_the_trial_of_wrong_calls(fails, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
 
-NO_RECORDS = "must hold study.json, evaluation.json or analysis.json, got none"
+NO_RECORDS = "must hold study.json, evaluation.json or analysis.json, got"
 
 
 def test_the_page_of_a_run_is_made_by_analyze(fails, trained):
@@ -67,9 +67,9 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
     (tmp_path / "mine" / "thesis.txt").write_text("dear reader")
     (tmp_path / "file").write_text("dear reader")
     for arguments, code, message in (
-        (("report", "nothing"), 1, f"nothing: {NO_RECORDS}"),
-        (("report", "mine"), 1, f"mine: {NO_RECORDS}"),
-        (("report", "file"), 1, f"file: {NO_RECORDS}"),
+        (("report", "nothing"), 1, f"nothing: {NO_RECORDS} no such folder"),
+        (("report", "mine"), 1, f"mine: {NO_RECORDS} none"),
+        (("report", "file"), 1, f"file: {NO_RECORDS} none"),
         (("reproduce", "text", "--out", "mine"), 1, "mine: must be empty or hold a study"),
         (("reproduce", "text", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "mine"), 1, "mine: must be empty or hold a run"),

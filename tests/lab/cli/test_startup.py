@@ -83,10 +83,13 @@ def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
             "compare {out}",
             "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing.",
         ),
-        ("report {out}", "must hold study.json, evaluation.json or analysis.json, got none."),
+        (
+            "report {out}",
+            "must hold study.json, evaluation.json or analysis.json, got no such folder.",
+        ),
         (
             "report {out} --markdown",
-            "must hold study.json, evaluation.json or analysis.json, got none.",
+            "must hold study.json, evaluation.json or analysis.json, got no such folder.",
         ),
     ],
 )

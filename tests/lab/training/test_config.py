@@ -176,6 +176,8 @@ def test_what_follows_is_changed_before_the_twin(kind):
     [
         ("train.num_steps", "--set: must be KEY=VALUE, got 'train.num_steps'"),
         ("train.num_step=5", "unknown key 'train.num_step'. Did you mean 'train.num_steps'?"),
+        ("train.lr=5", "Did you mean 'train.learning_rate'?"),
+        ("lr=5", "Did you mean 'train.learning_rate'?"),
         ("learning_rate=5", "Did you mean 'train.learning_rate'?"),
         ("zebra=1", "unknown key 'zebra'. Keys: model.attention_type, "),
         ("=1", "unknown key ''"),

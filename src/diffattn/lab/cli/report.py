@@ -76,8 +76,9 @@ def _kind(folder: Path) -> str:
         return "an evaluation"
     if (folder / "study.json").exists():
         return "study"
-    is_run = (folder / "run.json").exists()
-    got = "a training run, of which 'diffattn analyze' makes a page" if is_run else "none"
+    got = "none" if folder.exists() else "no such folder"
+    if (folder / "run.json").exists():
+        got = "a training run, of which 'diffattn analyze' makes a page"
     raise CheckpointError(
         f"{folder}: must hold study.json, evaluation.json or analysis.json, got {got}."
     )

@@ -84,6 +84,7 @@ def test_section_shows_everything_and_escapes(bench_result, make_study, tmp_path
         page.index('<section id="benchmarks">') : page.index('<section id="provenance">')
     ]
     assert "Made-up &lt;processor&gt;" in section
+    assert "ops, decode, models (cpu-00c0ffee)</summary>" in section
     assert section.count("<figure>") == 1  # two lengths of one shape; one length has no curve
     assert "arXiv:2410.05258v2, Table 7" in section
     assert "Runs: cpu-00c0ffee." in section

@@ -35,14 +35,14 @@ def bench_section(results: Sequence[BenchResult]) -> list[Section]:
     content: list[Element] = [Text(_READING)]
     for index, result in enumerate(results):
         operators = [case for case in result.cases if case.suite in ("ops", "decode", "paged")]
-        runs = [run_text(result, name) for name in result.runs]
         shown: list[Element] = [
-            Bullets(runs),
+            Bullets([run_text(result, name) for name in result.runs]),
             *case_tables(result.cases),
             Pair(_charts(operators, f"bench-{index}")),
             Bullets(targets_in_words(result.cases)),
         ]
-        content.append(Fold(" · ".join(result.runs), shown))
+        suites = ", ".join(dict.fromkeys(case.suite for case in result.cases))
+        content.append(Fold(f"{suites} ({' · '.join(result.runs)})", shown))
     return [Section("benchmarks", "Benchmarks", content)]
 
 

@@ -206,10 +206,8 @@ def difference_bars(
     return Chart(
         element_id=element_id,
         traces=traces,
-        look=layout(
-            "nats per token; below 0 is better", "", yaxis=ticks, showlegend=False, shapes=shapes
-        ),
-        caption=f"Validation loss minus that of {baseline}.{key}",
+        look=layout("nats per token", "", yaxis=ticks, showlegend=False, shapes=shapes),
+        caption=f"Validation loss minus that of {baseline}. Below 0 is better.{key}",
         runs=names_of((_pair_names(entry["runs"]) for entry in shown if entry["runs"]), "Pairs"),
         height=100 + 34 * len(shown),
         label="Paired differences in validation loss with intervals; the table gives the numbers",
