@@ -2,7 +2,7 @@
 
 ``PYTHONPATH=src python -m tools.studies.shared_grid runs/shared-grid`` chooses two learning rates
 on one seed, trains three seeds of every model, and continues what was interrupted. It takes about
-40 minutes of one core. ``--record FILE`` writes the numbers of ``docs/records/shared_grid.md``,
+20 minutes of one core. ``--record FILE`` writes the numbers of ``docs/records/shared_grid.md``,
 which holds the question and the decision rule, written before the first result.
 """
 
@@ -27,9 +27,12 @@ from diffattn.lab.training.prepare import prepare_data
 GRID = tuple(
     f"shared_diff_r{r}{end}" for r in (2, 8, 16) for end in ("", "_lambda_08", "_lambda_05")
 )
-RATES = (1.5e-3, 3e-3, 6e-3)
+RATES = (2e-3, 4e-3, 8e-3)
 SETTINGS = (
-    "train.num_steps=250",
+    "model.hidden_size=64",
+    "model.num_heads=4",
+    "train.learning_rate=0.004",
+    "train.num_steps=300",
     "train.batch_tokens=1024",
     "train.log_every=1",
     "train.evaluate_every=100",
@@ -38,7 +41,7 @@ SETTINGS = (
 
 
 def grid() -> ComparisonConfig:
-    """The settings of all runs, at the recipe's rate: ``laptop`` with a quarter of its tokens."""
+    """The settings of all runs: ``laptop`` at half its width, with 0.3 of its tokens."""
     study = comparison("laptop", kind="rank", settings=SETTINGS)
     variants = (BASELINE, "diff", WITHOUT_NORM, *GRID, RANK_WITHOUT_NORM, FLOOR)
     return replace(study, variants=variants, whole_rates=len(RATES))
