@@ -32,16 +32,16 @@ SETTINGS = (
     "model.hidden_size=64",
     "model.num_heads=4",
     "train.learning_rate=0.004",
-    "train.num_steps=300",
+    "train.num_steps=200",
     "train.batch_tokens=1024",
     "train.log_every=1",
-    "train.evaluate_every=100",
+    "train.evaluate_every=200",
     "train.evaluation_tokens=32768",
 )
 
 
 def grid() -> ComparisonConfig:
-    """The settings of all runs: ``laptop`` at half its width, with 0.3 of its tokens."""
+    """The settings of all runs: ``laptop`` at half its width, with a fifth of its tokens."""
     study = comparison("laptop", kind="rank", settings=SETTINGS)
     variants = (BASELINE, "diff", WITHOUT_NORM, *GRID, RANK_WITHOUT_NORM, FLOOR)
     return replace(study, variants=variants, whole_rates=len(RATES))
