@@ -2,7 +2,7 @@
 
 ``PYTHONPATH=src python -m tools.studies.shared_grid runs/shared-grid`` chooses two learning rates
 on one seed, trains three seeds of every model, and continues what was interrupted. It takes about
-20 minutes of one core. ``--record FILE`` writes the numbers of ``docs/records/shared_grid.md``,
+15 minutes of one core. ``--record FILE`` writes the numbers of ``docs/records/shared_grid.md``,
 which holds the question and the decision rule, written before the first result.
 """
 
@@ -31,6 +31,7 @@ RATES = (2e-3, 4e-3, 8e-3)
 SETTINGS = (
     "model.hidden_size=64",
     "model.num_heads=4",
+    "model.num_hidden_layers=2",
     "train.learning_rate=0.004",
     "train.num_steps=200",
     "train.batch_tokens=1024",
@@ -41,7 +42,7 @@ SETTINGS = (
 
 
 def grid() -> ComparisonConfig:
-    """The settings of all runs: ``laptop`` at half its width, with a fifth of its tokens."""
+    """The settings of all runs: ``laptop`` at half its width and depth, with a fifth of its tokens."""
     study = comparison("laptop", kind="rank", settings=SETTINGS)
     variants = (BASELINE, "diff", WITHOUT_NORM, *GRID, RANK_WITHOUT_NORM, FLOOR)
     return replace(study, variants=variants, whole_rates=len(RATES))
