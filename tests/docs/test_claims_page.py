@@ -65,6 +65,26 @@ def test_intervals_of_other_studies_are_those_of_the_results(title, in_results):
         assert in_results.format(*numbers) in " ".join(text_of("results.md").split())
 
 
+def test_absent_keys_and_shots():
+    tasks, row = results_of("practical")["tasks"], row_of("Hallucination")
+    absent, right = (
+        {name: f"{member['measures'][measure]['mean']:.3f}" for name, member in members.items()}
+        for members, measure in (
+            (tasks["lookup"]["members"], "unsupported_6_x1"),
+            (tasks["many_shot"]["members"], "shots_23"),
+        )
+    )
+    assert (
+        f"absent keys answered {absent['softmax']}, by V1 {absent['diff']}, "
+        f"V2 {absent['diff_v2']}, Shared DIFF {absent['shared_diff']};"
+    ) in row
+    assert right["diff_v2"] == right["shared_diff"]
+    assert (
+        f"right after 23 shots {right['softmax']}, V1 {right['diff']}, V2 and Shared DIFF "
+        f"{right['shared_diff']};"
+    ) in row
+
+
 def test_training_speed_on_a_gpu():
     table = text_of("benchmarks.md")
     row = re.search(

@@ -193,6 +193,7 @@ def test_auto_takes_kernels_on_every_new_gpu_and_warns_once_of_an_untested_one(
         ({"value_dim": 64}, "hopper"),
         ({"head_dim": 128, "value_dim": 128}, "triton"),  # never run
         ({"at_most_causal": False}, "triton"),
+        ({"in_groups": True}, "triton"),  # in two calls, the subtracted maps once
         ({"num_queries": 511}, "triton"),
         ({"dtype": torch.float32}, "composed"),
         ({"capability": (8, 0)}, "triton"),
@@ -246,6 +247,8 @@ def test_facts_are_read_off_the_tensors():
         head_dim=6, value_dim=10, needs_gradient=True,
     )  # fmt: skip
     assert backends.describe(inputs.q, inputs.k, inputs.v) == wanted
+    groups = inputs.q.new_zeros(2, 3, 2, 3, 6)
+    assert backends.describe(groups, inputs.k, inputs.v) == replace(wanted, in_groups=True)
     with torch.no_grad():
         assert not backends.describe(inputs.q, inputs.k, inputs.v).needs_gradient
 

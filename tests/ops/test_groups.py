@@ -12,6 +12,7 @@ from backend_skips import require_backend
 from diffattn.errors import ShapeError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.lab.testing.rounding import rounding_steps
+from diffattn.ops import attention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.backends import composed
 from diffattn.ops.inputs.masking import paired
@@ -95,7 +96,9 @@ def test_maps_show_the_shared_map_beside_each_added_one():
     assert torch.equal(groups, groups[:, :, :1].expand_as(groups))
 
 
-@pytest.mark.parametrize("form", [composed.one_call, composed.flash_diff_attn_1])
+@pytest.mark.parametrize(
+    "form", [composed.one_call, composed.flash_diff_attn_1, *attention._ONE_MAP]
+)
 def test_subtracted_map_is_computed_once(form, monkeypatch):
     """R + 1 softmax heads per group, and keys and values as they came."""
     shapes = []
@@ -105,7 +108,11 @@ def test_subtracted_map_is_computed_once(form, monkeypatch):
         return q.new_zeros(*q.shape[:3], v.shape[-1])
 
     monkeypatch.setattr(composed, "attend", attend)
-    inputs = grouped_inputs(CASES[0])
+    inputs = grouped_inputs(CASES[0], torch.float32)
+    if isinstance(form, str):
+        require_backend("diff_attention", form, device="cpu", dtype=torch.float32)
+        monkeypatch.setitem(attention._ONE_MAP, form, attend)
+        form = partial(diff_attention, backend=form)
     form(*inputs.tensors().values(), scale=1.0)
     assert sum(heads for heads, _, _ in shapes) == (R + 1) * inputs.q.shape[2]
     assert {kv for _, *kv_heads in shapes for kv in kv_heads} == {inputs.k.shape[2]}

@@ -42,7 +42,7 @@ SETTINGS = (
 
 
 def grid() -> ComparisonConfig:
-    """The settings of all runs: ``laptop`` at half its width and depth, with a fifth of its tokens."""
+    """The settings of all runs: ``laptop`` at half its size, with a fifth of its tokens."""
     study = comparison("laptop", kind="rank", settings=SETTINGS)
     variants = (BASELINE, "diff", WITHOUT_NORM, *GRID, RANK_WITHOUT_NORM, FLOOR)
     return replace(study, variants=variants, whole_rates=len(RATES))

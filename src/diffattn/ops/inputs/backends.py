@@ -327,6 +327,7 @@ def _auto_diff_attention(inputs: Inputs) -> str:
         hopper = (
             inputs.capability == kernel_support.HOPPER_CAPABILITY
             and inputs.at_most_causal
+            and not inputs.in_groups  # it would take the subtracted map R times
             and inputs.num_queries >= _HOPPER_QUERIES
             and kernel_support.takes_hopper(inputs.head_dim, inputs.value_dim)
         )

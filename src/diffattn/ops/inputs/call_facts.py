@@ -32,6 +32,8 @@ class Inputs:
     """Whether ``torch.func`` transforms the call, or an input carries a forward-mode derivative."""
     at_most_causal: bool = True
     """Whether no key is hidden but by ``causal``, and the scale is above 0."""
+    in_groups: bool = False
+    """Whether added maps share a subtracted one."""
     any_length: bool = False
     """Whether sizes are those of an example: the call is exported for others, too."""
     elsewhere: bool = False
@@ -64,6 +66,7 @@ def describe(
         capability=kernel_support.compute_capability(q.device),
         needs_gradient=differentiated and torch.is_grad_enabled(),
         at_most_causal=at_most_causal,
+        in_groups=len(shape) == 5 and shape[3] > 2,
         transformed=transformed(q, k, v, lam),
         # Dynamo, which strict export uses, shows a dynamic size as an integer like any other.
         any_length=torch.SymInt in map(type, (*shape[:3], num_keys))
