@@ -108,7 +108,7 @@ def test_subtracted_map_is_computed_once(form, monkeypatch):
         return q.new_zeros(*q.shape[:3], v.shape[-1])
 
     monkeypatch.setattr(composed, "attend", attend)
-    inputs = grouped_inputs(CASES[0], torch.float32)
+    inputs = grouped_inputs(replace(CASES[0], head_dim=32, value_dim=64), torch.float32)
     if isinstance(form, str):
         require_backend("diff_attention", form, device="cpu", dtype=torch.float32)
         monkeypatch.setitem(attention._ONE_MAP, form, attend)
