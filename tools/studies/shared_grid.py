@@ -1,9 +1,9 @@
-"""Shared DIFF over rank and λ_init together, and without its head norm, in a minute a run.
+"""Shared DIFF over rank and λ_init together, and without its head norm, in half a minute a run.
 
-``PYTHONPATH=src python -m tools.studies.shared_grid runs/shared-grid`` chooses two learning rates
-on one seed, trains three seeds of every model, and continues what was interrupted. It takes about
-15 minutes of one core. ``--record FILE`` writes the numbers of ``docs/records/shared_grid.md``,
-which holds the question and the decision rule, written before the first result.
+``PYTHONPATH=src python -m tools.studies.shared_grid runs/shared-grid --record FILE`` chooses two
+learning rates on one seed, trains three seeds of every model, continues what was interrupted, and
+writes the numbers of ``docs/records/shared_grid.md``, which holds the question and the decision
+rule, written before the first result. It takes about 15 minutes of one core.
 """
 
 import argparse
@@ -16,8 +16,6 @@ from typing import Any
 from diffattn.files.io import read_json, read_jsonl, write_json
 from diffattn.lab.catalog.models import BASELINE, FLOOR, RANK, RANK_WITHOUT_NORM, WITHOUT_NORM
 from diffattn.lab.stats.spikes import stability
-from diffattn.lab.studies.reproduce import judge
-from diffattn.lab.studies.run import run_study
 from diffattn.lab.studies.study import Member
 from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, whole_name
 from diffattn.lab.studies.text.scales import comparison
@@ -101,10 +99,10 @@ def measure(members: Iterable[Member], runs: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train what is left, then write the page of the study and the record."""
+    """Train what is left, then write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path, help="study folder, continued if it exists")
-    parser.add_argument("--record", type=Path, help="write the numbers of the record's page")
+    parser.add_argument("out", type=Path, help="folder of data and runs, continued if it exists")
+    parser.add_argument("--record", type=Path, required=True, help="the numbers of the page")
     given = parser.parse_args()
     out, study = given.out.resolve(), grid()
     runs = out / "runs"
@@ -118,9 +116,7 @@ def main() -> None:
     study = with_chosen_rates(study, runs)
     members = sorted(study.trials(study.base_rates()), key=_order)
     run_here(unfinished(members, runs), data, runs, on_progress=show)
-    run_study(study, out, judge, on_message=print, on_progress=show)
-    if given.record:
-        write_json(given.record, {"schema": 1, "runs": measure([*first, *members], runs)})
+    write_json(given.record, {"schema": 1, "runs": measure([*first, *members], runs)})
 
 
 if __name__ == "__main__":
