@@ -300,7 +300,7 @@ def _hopper_cases() -> list[AotCase]:
     cases = [case(*shape) for case in (_hopper_case, _by_map_case) for shape in shapes]
     backward = [
         _hopper_backward_case(launch, *shape)
-        for shape in shapes
+        for shape in [*shapes, (128, 256, True, True)]  # the form that splits dK and dV
         for launch in backward_launches.launches(shape[0], shape[1], shape[3])
     ]
     ones = dict.fromkeys(("num_queries", "num_keys", "num_heads", "stride_lt", "stride_lh"), 1)

@@ -7,6 +7,7 @@ What this cannot show: layouts, swizzles, registers, and anything the compiler d
 
 import random
 import threading
+from typing import ClassVar
 
 import torch
 
@@ -18,6 +19,9 @@ class Stuck(AssertionError):
 class Tile:
     """Shared memory, or a view of it."""
 
+    unfenced: ClassVar = {}
+    """Where a partition has stored what products cannot see before its fence."""
+
     def __init__(self, data):
         self.data, self.dtype, self.shape = data, data.dtype, list(data.shape)
 
@@ -27,11 +31,15 @@ class Tile:
     def reshape(self, shape):
         return Tile(self.data.view(shape))
 
+    def slice(self, start, length, dim):
+        return Tile(self.data.narrow(dim, start, length))
+
     def permute(self, order):
         return Tile(self.data.permute(order))
 
     def store(self, value):
         self.data.copy_(value)
+        self.unfenced[self.data.data_ptr()] = threading.current_thread()
 
     def load(self, layout):
         return self.data.clone()
@@ -100,6 +108,8 @@ class Product:
         self.at_issue = self.read()
 
     def read(self):
+        tiles = [x.data for x in self.operands if isinstance(x, Tile)]
+        assert not Tile.unfenced.keys() & {x.data_ptr() for x in tiles}, "a store without a fence"
         a, b = (x.data if isinstance(x, Tile) else x for x in self.operands)
         acc = self.acc.read() if isinstance(self.acc, Product) else self.acc
         return acc + a.float() @ b.float()
@@ -154,6 +164,7 @@ class Chip:
             for y in range(grid[1]):
                 for z in range(grid[2]):
                     self.barriers.clear()
+                    Tile.unfenced.clear()
                     self.program = (x, y, z)
                     kernel(*arguments, **constexprs)
 
@@ -217,7 +228,12 @@ class Chip:
     cdiv = staticmethod(lambda x, y: (x + y - 1) // y)
     expand_dims = staticmethod(lambda x, axis: x.unsqueeze(axis))
     convert_layout = staticmethod(lambda x, layout: x)
-    fence_async_shared = staticmethod(lambda: None)
+
+    @staticmethod
+    def fence_async_shared():
+        for address, partition in list(Tile.unfenced.items()):
+            if partition is threading.current_thread():
+                del Tile.unfenced[address]
 
     def load(self, pointer, mask, other):
         offsets = torch.where(mask, pointer.offset, 0)
@@ -286,13 +302,18 @@ def emulate(monkeypatch, module, kernel_name, function_names, seed, chip=None):
 
             return launch
 
-    for name in ("gl", "mbarrier"):
-        monkeypatch.setattr(module, name, chip)
-    monkeypatch.setattr(module, "_load_tile", chip.load_tile)
-    monkeypatch.setattr(module, "_sync_warpgroup", lambda: None, raising=False)
-    for name in ("warpgroup_mma", "warpgroup_mma_wait", "fence_async_shared"):
-        monkeypatch.setattr(module, name, getattr(chip, name), raising=False)
-    for name in function_names:
-        monkeypatch.setattr(module, name, getattr(module, name).fn)
+    put_into(monkeypatch, module, chip, function_names)
     monkeypatch.setattr(module, kernel_name, Launcher())
     return chip
+
+
+def put_into(monkeypatch, module, chip, function_names):
+    """Let the functions of ``module`` call a :class:`Chip`."""
+    for name in ("gl", "mbarrier"):
+        monkeypatch.setattr(module, name, chip)
+    for name in ("warpgroup_mma", "warpgroup_mma_wait", "fence_async_shared"):
+        monkeypatch.setattr(module, name, getattr(chip, name), raising=False)
+    monkeypatch.setattr(module, "_load_tile", chip.load_tile, raising=False)
+    monkeypatch.setattr(module, "_sync_warpgroup", lambda: None, raising=False)
+    for name in function_names:
+        monkeypatch.setattr(module, name, getattr(module, name).fn)

@@ -1,23 +1,25 @@
 r"""Warp-specialised backward for Hopper (compute capability 9.0). Compiled, never run.
 
-One kernel makes all gradients. A program owns 128 rows, 64 for each of two warpgroups, and goes
-over tiles of the other side, which one warp copies. Rows are keys for dK and dV, and queries for
-dQ. No two programs add to one number: results do not depend on the order in which programs run.
+One kernel makes all gradients. A program owns 128 rows, 64 for each of two warpgroups, or 64 whose
+sums both share, and goes over tiles of the other side, which one warp copies. Rows are keys for dK
+and dV, and queries for dQ. No two programs add to one number: results do not depend on the order in
+which programs run.
 
 With X the rows' side and Y the tiles', one turn of a warpgroup is
 
 .. math:: S_m = X_m Y_m^\top,\quad dP = V\,dO^\top,\quad dX_m \mathrel{+}= dS_m Y_m,\quad
           dV \mathrel{+}= (A_1 - \lambda A_2)^\top dO
 
-Weights and dS stay in the registers that the next products read: nothing is exchanged between
-warpgroups. ``tests/ops/triton/test_hopper_backward.py`` runs the source in Python, as for the
-forward, and judges the kernel where there is a Hopper GPU.
+``tests/ops/triton/test_hopper_backward.py`` runs the source in Python, as for the forward, and
+judges the kernel where there is a Hopper GPU.
 
 Barriers, all of them single-use per phase; phase p of ring slot ``i % STAGES`` is ``i // STAGES``:
 
-- ``own_ready``: one per warpgroup, when its rows lie in shared memory.
+- ``own_ready``: one per 64 rows, when they lie in shared memory.
 - ``ready``: one per slot, when its tile and the tile's numbers lie in shared memory.
 - ``empty``: one per slot, with an arrival of each warpgroup after the products that read it.
+- ``given``: two per warpgroup that exchanges, complete in each turn when its A1 - λ A2, or the dS
+  of the other's map, lies in shared memory.
 """
 
 import torch
@@ -27,19 +29,16 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from diffattn.ops.hopper.backward_launches import (
     MAX_REGISTERS,
-    NUM_GROUPS,
-    ROWS,
     block_shapes,
     kernel_constants,
     launches,
 )
+from diffattn.ops.hopper.backward_turns import _fold, _fold_exchanging, _number
 from diffattn.ops.hopper.forward import (
     _allocate,
     _allocate_barriers,
@@ -124,24 +123,6 @@ def _load_numbers(
 
 
 @gluon.jit
-def _number(
-    numbers_bufs, slot, N: gl.constexpr, BY_KEYS: gl.constexpr, I_GROUP: gl.constexpr,
-    NUM_NUMBERS: gl.constexpr, LENGTH: gl.constexpr, LAYOUT: gl.constexpr,
-):  # fmt: skip
-    """Number ``N`` of the queries, which are the columns of a tile where rows are keys."""
-    axis: gl.constexpr = 0 if BY_KEYS else 1
-    first = slot if BY_KEYS else I_GROUP
-    b_number = numbers_bufs.index(first * NUM_NUMBERS + N).reshape([LENGTH])
-    return gl.expand_dims(b_number.load(gl.SliceLayout(axis, LAYOUT)), axis)
-
-
-@gluon.jit
-def _weights(b_s, b_lse, m_seen, scale_log2):
-    """A of a tile; a row without keys has +inf and weight 0."""
-    return gl.exp2(gl.where(m_seen, b_s * scale_log2 - b_lse, float("-inf")))
-
-
-@gluon.jit
 def _limits(
     rows, ahead, num_keys, BY_KEYS: gl.constexpr, CAUSAL: gl.constexpr
 ):  # fmt: skip
@@ -160,146 +141,75 @@ def _limits(
 
 
 @gluon.jit
-def _seen(b_own, columns, ahead, BY_KEYS: gl.constexpr):
-    """Which queries see which keys."""
-    if BY_KEYS:
-        m_seen = b_own <= columns + ahead
-    else:
-        m_seen = columns < b_own
-    return m_seen
-
-
-@gluon.jit
-def _fold(
-    b_x1, b_x2, b_v, own_tiles, b_own, ring_bufs, ready, empty,
-    begin, end, offset, ahead, scale_log2,
-    I_GROUP: gl.constexpr, BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr,
-    ONE_SUM: gl.constexpr, TILE_MAPS: gl.constexpr, BLOCK: gl.constexpr,
-    STAGES: gl.constexpr, HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
-    NUM_NUMBERS: gl.constexpr, LAYOUT: gl.constexpr, X_SUM: gl.constexpr, V_SUM: gl.constexpr,
-):  # fmt: skip
-    """Add what the tiles [begin, end) of one head give; tile j comes in turn ``j + offset``."""
-    X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, X_SUM, k_width=2)
-    V_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, V_SUM, k_width=2)
-    x_bufs, v_bufs, numbers_bufs = ring_bufs
-    own_1, own_2, own_v = own_tiles
-    dtype: gl.constexpr = x_bufs.dtype
-    num_rows: gl.constexpr = b_x1.shape[0]
-    length: gl.constexpr = BLOCK if BY_KEYS else num_rows
-    for j in range(begin, end):
-        i = j + offset
-        slot = i % STAGES
-        mbarrier.wait(ready.index(slot), i // STAGES & 1)
-        b_y1 = x_bufs.index(slot * TILE_MAPS).reshape([BLOCK, HEAD_DIM])
-        b_y2 = x_bufs.index(slot * TILE_MAPS + TILE_MAPS - 1).reshape([BLOCK, HEAD_DIM])
-        b_u = v_bufs.index(slot).reshape([BLOCK, VALUE_DIM])
-        b_zeros = gl.zeros([num_rows, BLOCK], gl.float32, layout=LAYOUT)
-        b_s1 = warpgroup_mma(own_1, b_y1.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-        b_s2 = warpgroup_mma(own_2, b_y2.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-        if WITH_X:
-            b_dp = warpgroup_mma(own_v, b_u.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-        columns = j * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, LAYOUT))
-        m_seen = _seen(b_own[:, None], columns[None, :], ahead, BY_KEYS)
-        # Products finish in the order of their issue.
-        b_s1 = warpgroup_mma_wait(num_outstanding=WITH_X + 1, deps=(b_s1,))
-        b_lse1 = _number(numbers_bufs, slot, 0, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
-        b_p1 = _weights(b_s1, b_lse1, m_seen, scale_log2)
-        b_s2 = warpgroup_mma_wait(num_outstanding=WITH_X + 0, deps=(b_s2,))
-        b_lse2 = _number(numbers_bufs, slot, 1, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
-        b_p2 = _weights(b_s2, b_lse2, m_seen, scale_log2)
-        if BY_KEYS:  # else it is a factor of the row
-            b_p2 = b_p2 * _number(numbers_bufs, slot, 4, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
-        if WITH_V:
-            b_p = gl.convert_layout((b_p1 - b_p2).to(dtype), V_LAYOUT)
-            b_v = warpgroup_mma(b_p, b_u, b_v, is_async=True)
-        if WITH_X:
-            b_dp = warpgroup_mma_wait(num_outstanding=WITH_V + 0, deps=(b_dp,))
-            b_delta1 = _number(numbers_bufs, slot, 2, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
-            b_ds1 = gl.convert_layout((b_p1 * (b_dp - b_delta1)).to(dtype), X_LAYOUT)
-            b_x1 = warpgroup_mma(b_ds1, b_y1, b_x1, is_async=True)
-            b_delta2 = _number(numbers_bufs, slot, 3, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
-            b_ds2 = gl.convert_layout((b_p2 * (b_delta2 - b_dp)).to(dtype), X_LAYOUT)
-            if ONE_SUM:
-                b_x1 = warpgroup_mma(b_ds2, b_y2, b_x1, is_async=True)
-            else:
-                b_x2 = warpgroup_mma(b_ds2, b_y2, b_x2, is_async=True)
-                b_x2 = warpgroup_mma_wait(num_outstanding=0, deps=(b_x2,))
-            # What lies in registers is read until here as well.
-            b_x1, b_ds1, b_ds2 = warpgroup_mma_wait(num_outstanding=0, deps=(b_x1, b_ds1, b_ds2))
-        if WITH_V:
-            b_v, b_p = warpgroup_mma_wait(num_outstanding=0, deps=(b_v, b_p))
-        mbarrier.arrive(empty.index(slot), count=1)
-    return b_x1, b_x2, b_v
-
-
-@gluon.jit
 def _consume(
-    own_bufs, ring_bufs, own_ready, ready, empty, p_x, p_v, stride_x, stride_v,
-    first_row, begin, end, num_queries, num_keys, scale_log2,
+    shared, pointers, strides, first_row, begin, end, num_queries, num_keys, scale_log2,
     I_GROUP: gl.constexpr, BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr,
-    CAUSAL: gl.constexpr, GROUP: gl.constexpr, OWN_MAPS: gl.constexpr, TILE_MAPS: gl.constexpr,
-    ROWS: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr, HEAD_DIM: gl.constexpr,
-    VALUE_DIM: gl.constexpr, NUM_NUMBERS: gl.constexpr,
+    EXCHANGE: gl.constexpr, CAUSAL: gl.constexpr, GROUP: gl.constexpr, OWN_MAPS: gl.constexpr,
+    TILE_MAPS: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, NUM_NUMBERS: gl.constexpr,
 ):  # fmt: skip
-    """One warpgroup: the sums of its rows over all tiles, then its part of the output.
+    """One warpgroup: its sums over all tiles, then its part of the output.
 
     Pointers stand at this batch row and head.
     """
-    own_x_bufs, own_v_bufs = own_bufs
+    own_bufs, ring_bufs, given_bufs, own_ready, ready, empty, given = shared
+    p_x, p_v = pointers
+    v_width: gl.constexpr = VALUE_DIM // 2 if EXCHANGE else VALUE_DIM
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     x_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
-    v_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, VALUE_DIM, 16])
-    one_sum: gl.constexpr = OWN_MAPS == 1
-    dtype: gl.constexpr = own_x_bufs.dtype
+    v_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, v_width, 16])
+    dtype: gl.constexpr = own_bufs[0].dtype
 
-    first_row = first_row + I_GROUP * ROWS
-    ahead = num_keys - num_queries
+    if EXCHANGE:
+        p_x += I_GROUP * HEAD_DIM
+        p_v += I_GROUP * v_width
+    else:
+        first_row = first_row + I_GROUP * ROWS
     rows = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    b_own = _limits(rows, ahead, num_keys, BY_KEYS, CAUSAL)
+    b_own = _limits(rows, num_keys - num_queries, num_keys, BY_KEYS, CAUSAL)
     if not BY_KEYS:
         begin = begin * 0  # as it is anyway: the compiler does not see it from here
 
-    mbarrier.wait(own_ready.index(I_GROUP), 0)
-    own_1 = own_x_bufs.index(I_GROUP * OWN_MAPS).reshape([ROWS, HEAD_DIM])
-    own_2 = own_x_bufs.index(I_GROUP * OWN_MAPS + OWN_MAPS - 1).reshape([ROWS, HEAD_DIM])
-    own_v = own_1
-    if WITH_X:
-        own_v = own_v_bufs.index(I_GROUP).reshape([ROWS, VALUE_DIM])
+    mbarrier.wait(own_ready.index(0 if EXCHANGE else I_GROUP), 0)
     b_x1 = gl.zeros([ROWS, HEAD_DIM], gl.float32, layout=x_layout)
     b_x2 = gl.zeros([ROWS, HEAD_DIM], gl.float32, layout=x_layout)
-    b_v = gl.zeros([ROWS, VALUE_DIM], gl.float32, layout=v_layout)
+    b_v = gl.zeros([ROWS, v_width], gl.float32, layout=v_layout)
     for member in range(GROUP if BY_KEYS else 1):
         offset = member * (end - begin) - begin
-        b_x1, b_x2, b_v = _fold(
-            b_x1, b_x2, b_v, (own_1, own_2, own_v), b_own, ring_bufs, ready, empty, begin, end,
-            offset, ahead, scale_log2, I_GROUP, BY_KEYS, WITH_X, WITH_V, one_sum,
-            TILE_MAPS, BLOCK, STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS, layout, x_layout,
-            v_layout,
-        )  # fmt: skip
+        if EXCHANGE:
+            b_x1, b_v = _fold_exchanging(
+                b_x1, b_v, own_bufs, b_own, ring_bufs, given_bufs, ready, empty, given, begin, end,
+                offset, num_queries, num_keys, scale_log2, I_GROUP, BLOCK, STAGES, VALUE_DIM,
+                NUM_NUMBERS, layout, x_layout, v_layout,
+            )  # fmt: skip
+        else:
+            b_x1, b_x2, b_v = _fold(
+                b_x1, b_x2, b_v, own_bufs, b_own, ring_bufs, ready, empty, begin, end, offset,
+                num_keys - num_queries, scale_log2, I_GROUP, BY_KEYS, WITH_X, WITH_V, OWN_MAPS,
+                TILE_MAPS, BLOCK, STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS, layout, x_layout,
+                v_layout,
+            )  # fmt: skip
     num_rows = num_keys if BY_KEYS else num_queries
     if WITH_X:
         scale = scale_log2 * 0.6931471805599453
-        _store(p_x, b_x1 * scale, first_row, num_rows, stride_x, ROWS, HEAD_DIM, dtype, x_layout)
-        if not one_sum:
+        _store(p_x, b_x1 * scale, first_row, num_rows, strides[0], dtype, x_layout)
+        if OWN_MAPS == 2 and not EXCHANGE:
             if not BY_KEYS:
-                numbers = ring_bufs[2]
-                b_x2 = b_x2 * _number(numbers, 0, 4, False, I_GROUP, NUM_NUMBERS, ROWS, x_layout)
-            _store(
-                p_x + HEAD_DIM, b_x2 * scale, first_row, num_rows, stride_x, ROWS, HEAD_DIM, dtype,
-                x_layout,
-            )  # fmt: skip
+                b_lam = _number(ring_bufs[2], 0, 4, False, I_GROUP, NUM_NUMBERS, ROWS, x_layout)
+                b_x2 = b_x2 * b_lam
+            p_x += HEAD_DIM
+            _store(p_x, b_x2 * scale, first_row, num_rows, strides[0], dtype, x_layout)
     if WITH_V:
-        _store(p_v, b_v, first_row, num_rows, stride_v, ROWS, VALUE_DIM, dtype, v_layout)
+        _store(p_v, b_v, first_row, num_rows, strides[1], dtype, v_layout)
 
 
 @gluon.jit
 def _store(
-    p_rows, b_sum, first_row, num_rows, stride,
-    ROWS: gl.constexpr, WIDTH: gl.constexpr, DTYPE: gl.constexpr, LAYOUT: gl.constexpr,
+    p_rows, b_sum, first_row, num_rows, stride, DTYPE: gl.constexpr, LAYOUT: gl.constexpr
 ):  # fmt: skip
     """Write the rows that exist."""
-    rows = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
-    columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT))
+    rows = first_row + gl.arange(0, b_sum.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, b_sum.shape[1], layout=gl.SliceLayout(0, LAYOUT))
     offsets = rows.to(gl.int64)[:, None] * stride + columns[None, :]
     m_rows = (rows < num_rows)[:, None]
     gl.store(p_rows + offsets, b_sum.to(DTYPE), mask=m_rows)
@@ -346,8 +256,8 @@ def _allocate_tiles(
 def _diff_attention_bwd_hopper_kernel(
     own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc, p_x, p_v,
     num_queries, num_keys, num_heads, scale_log2,
-    BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr, CAUSAL: gl.constexpr,
-    SHARED_KEYS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr,
+    BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr, EXCHANGE: gl.constexpr,
+    CAUSAL: gl.constexpr, SHARED_KEYS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr,
     VALUE_DIM: gl.constexpr, ROWS: gl.constexpr, NUM_GROUPS: gl.constexpr, BLOCK: gl.constexpr,
     STAGES: gl.constexpr, NUM_NUMBERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
@@ -358,51 +268,46 @@ def _diff_attention_bwd_hopper_kernel(
     """
     own_maps: gl.constexpr = 1 if SHARED_KEYS and BY_KEYS else 2
     tile_maps: gl.constexpr = 1 if SHARED_KEYS and not BY_KEYS else 2
+    row_groups: gl.constexpr = 1 if EXCHANGE else NUM_GROUPS
+    turn: gl.constexpr = 2 if EXCHANGE else 1  # tiles
     # The first keys and the last queries have the most to do under a causal mask.
     i_block = gl.program_id(0) if BY_KEYS else gl.num_programs(0) - 1 - gl.program_id(0)
-    first_row = i_block * (ROWS * NUM_GROUPS)
+    first_row = i_block * (ROWS * row_groups)
     i_own, i_b = gl.program_id(1), gl.program_id(2)
     own_heads = num_heads // GROUP if BY_KEYS else num_heads
     head_row = i_b.to(gl.int64) * (num_keys if BY_KEYS else num_queries) * own_heads + i_own
-    p_x += head_row * (own_maps * HEAD_DIM)
-    p_v += head_row * VALUE_DIM
-    begin, end = _tiles(first_row, num_queries, num_keys, BY_KEYS, CAUSAL, ROWS * NUM_GROUPS, BLOCK)
-
+    pointers = (p_x + head_row * (own_maps * HEAD_DIM), p_v + head_row * VALUE_DIM)
+    strides = (own_heads * own_maps * HEAD_DIM, own_heads * VALUE_DIM)
+    begin, end = _tiles(
+        first_row, num_queries, num_keys, BY_KEYS, CAUSAL, ROWS * row_groups, turn * BLOCK
+    )
+    begin, end = turn * begin, turn * end
     own_bufs, ring_bufs = _allocate_tiles(
-        own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc, NUM_GROUPS, own_maps, tile_maps,
+        own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc, row_groups, own_maps, tile_maps,
         STAGES, NUM_NUMBERS, BY_KEYS, WITH_X,
     )  # fmt: skip
-    own_ready = _allocate_barriers(NUM_GROUPS, 1)
+    own_ready = _allocate_barriers(row_groups, 1)
     ready = _allocate_barriers(STAGES, 1)
     empty = _allocate_barriers(STAGES, NUM_GROUPS)
+    given_bufs, given = ring_bufs[0], ready
+    if EXCHANGE:
+        layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], x_desc.dtype)
+        given_bufs = gl.allocate_shared_memory(x_desc.dtype, [4, ROWS, BLOCK], layout)
+        given = _allocate_barriers(4, 1)
     # The copy engine, which arrives at the barriers, must see them initialised.
     fence_async_shared()
-    gl.warp_specialize(
-        [
-            (_consume, (
-                own_bufs, ring_bufs, own_ready, ready, empty, p_x, p_v,
-                own_heads * own_maps * HEAD_DIM, own_heads * VALUE_DIM, first_row, begin, end,
-                num_queries, num_keys, scale_log2,
-                0, BY_KEYS, WITH_X, WITH_V, CAUSAL, GROUP, own_maps, tile_maps, ROWS, BLOCK,
-                STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS,
-            )),
-            (_consume, (
-                own_bufs, ring_bufs, own_ready, ready, empty, p_x, p_v,
-                own_heads * own_maps * HEAD_DIM, own_heads * VALUE_DIM, first_row, begin, end,
-                num_queries, num_keys, scale_log2,
-                1, BY_KEYS, WITH_X, WITH_V, CAUSAL, GROUP, own_maps, tile_maps, ROWS, BLOCK,
-                STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS,
-            )),
-            (_produce, (
-                (own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc), own_bufs, ring_bufs,
-                own_ready, ready, empty, i_b, i_own, first_row, begin, end,
-                BY_KEYS, WITH_X, GROUP, own_maps, tile_maps, ROWS, BLOCK, STAGES, NUM_GROUPS,
-                NUM_NUMBERS,
-            )),
-        ],
-        [4, 1],
-        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )  # fmt: skip
+    shared = (own_bufs, ring_bufs, given_bufs, own_ready, ready, empty, given)
+    gl.warp_specialize([
+        (_consume, (shared, pointers, strides, first_row, begin, end, num_queries, num_keys,
+                    scale_log2, 0, BY_KEYS, WITH_X, WITH_V, EXCHANGE, CAUSAL, GROUP, own_maps,
+                    tile_maps, ROWS, BLOCK, STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS)),
+        (_consume, (shared, pointers, strides, first_row, begin, end, num_queries, num_keys,
+                    scale_log2, 1, BY_KEYS, WITH_X, WITH_V, EXCHANGE, CAUSAL, GROUP, own_maps,
+                    tile_maps, ROWS, BLOCK, STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS)),
+        (_produce, ((own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc), own_bufs, ring_bufs,
+                    own_ready, ready, empty, i_b, i_own, first_row, begin, end, BY_KEYS, WITH_X,
+                    GROUP, own_maps, tile_maps, ROWS, BLOCK, STAGES, row_groups, NUM_NUMBERS)),
+    ], [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
 
 
 def backward(
@@ -433,7 +338,7 @@ def backward(
         sides = (keys, v, q, grad) if launch.by_keys else (q, grad, keys, v)
         descriptors = [_descriptor(x, shape) for x, shape in zip(sides, shapes, strict=False)]
         rows, heads = (num_keys, num_kv_heads) if launch.by_keys else (num_queries, num_heads)
-        _diff_attention_bwd_hopper_kernel[num_blocks(rows, ROWS * NUM_GROUPS), heads, batch](
+        _diff_attention_bwd_hopper_kernel[num_blocks(rows, launch.num_rows), heads, batch](
             *descriptors, _numbers_descriptor(numbers, shapes[-1]),
             dk if launch.by_keys else dq, dv, num_queries, num_keys, num_heads,
             scale * LOG2_E,

@@ -24,6 +24,13 @@ class Launch:
     with_x: bool
     """dK, or dQ where rows are queries."""
     with_v: bool
+    exchange: bool = False
+    """Both warpgroups have the same rows and exchange what the other's sums need."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a program."""
+        return ROWS if self.exchange else NUM_GROUPS * ROWS
 
     def width(self, head_dim: int, value_dim: int) -> int:
         """Multiply-adds per query and key: of the scores, then of what they are for."""
@@ -33,6 +40,7 @@ class Launch:
 
 _LAUNCHES = {
     "dkv": Launch("dkv", True, True, True),
+    "exchange": Launch("exchange", True, True, True, exchange=True),
     "dk": Launch("dk", True, True, False),
     "dv": Launch("dv", True, False, True),
     "dq": Launch("dq", False, True, False),
@@ -41,8 +49,11 @@ _LAUNCHES = {
 
 def launches(head_dim: int, value_dim: int, shared_keys: bool) -> tuple[Launch, ...]:
     """The launches of a backward pass: as few as registers hold the sums of."""
-    fit = _columns(_LAUNCHES["dkv"], head_dim, value_dim, shared_keys) <= _MOST_COLUMNS
-    return tuple(_LAUNCHES[name] for name in (("dkv", "dq") if fit else ("dk", "dv", "dq")))
+    if _columns(_LAUNCHES["dkv"], head_dim, value_dim, shared_keys) <= _MOST_COLUMNS:
+        names = ("dkv", "dq")
+    else:
+        names = ("dk", "dv", "dq") if shared_keys else ("exchange", "dq")
+    return tuple(_LAUNCHES[name] for name in names)
 
 
 def _columns(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -> int:
@@ -53,6 +64,8 @@ def _columns(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -
 
 def tile(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -> tuple[int, int]:
     """Rows of a tile and slots of the ring: what the registers beside the sums hold."""
+    if launch.exchange:  # two tiles a turn
+        return 32, 4
     narrow = _columns(launch, head_dim, value_dim, shared_keys) <= _MOST_COLUMNS // 2
     return (64, 2) if narrow or not launch.with_x else (32, 3)
 
@@ -64,10 +77,10 @@ def kernel_constants(
     block, stages = tile(launch, head_dim, value_dim, shared_keys)
     return {
         "BY_KEYS": launch.by_keys, "WITH_X": launch.with_x, "WITH_V": launch.with_v,
-        "CAUSAL": causal, "SHARED_KEYS": shared_keys, "GROUP": group, "HEAD_DIM": head_dim,
-        "VALUE_DIM": value_dim, "ROWS": ROWS, "NUM_GROUPS": NUM_GROUPS, "BLOCK": block,
-        "STAGES": stages, "NUM_NUMBERS": NUM_NUMBERS, "CONSUMER_REGISTERS": _CONSUMER_REGISTERS,
-        "PRODUCER_REGISTERS": _PRODUCER_REGISTERS,
+        "EXCHANGE": launch.exchange, "CAUSAL": causal, "SHARED_KEYS": shared_keys, "GROUP": group,
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "ROWS": ROWS, "NUM_GROUPS": NUM_GROUPS,
+        "BLOCK": block, "STAGES": stages, "NUM_NUMBERS": NUM_NUMBERS,
+        "CONSUMER_REGISTERS": _CONSUMER_REGISTERS, "PRODUCER_REGISTERS": _PRODUCER_REGISTERS,
     }  # fmt: skip
 
 

@@ -1,0 +1,211 @@
+r"""Turns of the Hopper backward: what one warpgroup adds to its sums for a tile of the other side.
+
+Where a warpgroup holds all sums of its rows (:func:`_fold`), weights and dS stay in the registers
+that the next products read: nothing is exchanged.
+
+At d 128 V1's dK1, dK2 and dV are twice what a warpgroup can hold. There both have the same 64 keys
+(:func:`_fold_exchanging`). They share scores by queries: of two tiles each makes S, dP,
+A1 - λ A2 and dS of one. They share sums by map and channel: warpgroup m adds to dK_m and to half m
+of dV. Each hands A1 - λ A2 and the other's dS over in the inputs' dtype, for products that read
+shared memory. No product is made twice.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from diffattn.ops.hopper.forward import _sync_warpgroup
+
+
+@gluon.jit
+def _number(
+    numbers_bufs, slot, N: gl.constexpr, BY_KEYS: gl.constexpr, I_GROUP: gl.constexpr,
+    NUM_NUMBERS: gl.constexpr, LENGTH: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Number ``N`` of the queries, which are the columns of a tile where rows are keys."""
+    axis: gl.constexpr = 0 if BY_KEYS else 1
+    first = slot if BY_KEYS else I_GROUP
+    b_number = numbers_bufs.index(first * NUM_NUMBERS + N).reshape([LENGTH])
+    return gl.expand_dims(b_number.load(gl.SliceLayout(axis, LAYOUT)), axis)
+
+
+@gluon.jit
+def _weights(b_s, b_lse, m_seen, scale_log2):
+    """A of a tile; a row without keys has +inf and weight 0."""
+    return gl.exp2(gl.where(m_seen, b_s * scale_log2 - b_lse, float("-inf")))
+
+
+@gluon.jit
+def _seen(b_own, columns, ahead, BY_KEYS: gl.constexpr):
+    """Which queries see which keys."""
+    if BY_KEYS:
+        m_seen = b_own <= columns + ahead
+    else:
+        m_seen = columns < b_own
+    return m_seen
+
+
+@gluon.jit
+def _own_tiles(own_bufs, i_rows, WITH_X: gl.constexpr, OWN_MAPS: gl.constexpr):
+    """Both maps' keys or queries of 64 rows, and V or dO."""
+    x_bufs, v_bufs = own_bufs
+    rows: gl.constexpr = x_bufs.shape[2]
+    own_1 = x_bufs.index(i_rows * OWN_MAPS).reshape([rows, x_bufs.shape[5]])
+    own_2 = x_bufs.index(i_rows * OWN_MAPS + OWN_MAPS - 1).reshape([rows, x_bufs.shape[5]])
+    own_v = own_1
+    if WITH_X:
+        own_v = v_bufs.index(i_rows).reshape([rows, v_bufs.shape[4]])
+    return own_1, own_2, own_v
+
+
+@gluon.jit
+def _fold(
+    b_x1, b_x2, b_v, own_bufs, b_own, ring_bufs, ready, empty,
+    begin, end, offset, ahead, scale_log2,
+    I_GROUP: gl.constexpr, BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr,
+    OWN_MAPS: gl.constexpr, TILE_MAPS: gl.constexpr, BLOCK: gl.constexpr,
+    STAGES: gl.constexpr, HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
+    NUM_NUMBERS: gl.constexpr, LAYOUT: gl.constexpr, X_SUM: gl.constexpr, V_SUM: gl.constexpr,
+):  # fmt: skip
+    """Add what the tiles [begin, end) of one head give; tile j comes in turn ``j + offset``."""
+    X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, X_SUM, k_width=2)
+    V_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, V_SUM, k_width=2)
+    x_bufs, v_bufs, numbers_bufs = ring_bufs
+    num_rows: gl.constexpr = b_x1.shape[0]
+    own_1, own_2, own_v = _own_tiles(own_bufs, I_GROUP, WITH_X, OWN_MAPS)
+    dtype: gl.constexpr = x_bufs.dtype
+    length: gl.constexpr = BLOCK if BY_KEYS else num_rows
+    for j in range(begin, end):
+        i = j + offset
+        slot = i % STAGES
+        mbarrier.wait(ready.index(slot), i // STAGES & 1)
+        b_y1 = x_bufs.index(slot * TILE_MAPS).reshape([BLOCK, HEAD_DIM])
+        b_y2 = x_bufs.index(slot * TILE_MAPS + TILE_MAPS - 1).reshape([BLOCK, HEAD_DIM])
+        b_u = v_bufs.index(slot).reshape([BLOCK, VALUE_DIM])
+        b_zeros = gl.zeros([num_rows, BLOCK], gl.float32, layout=LAYOUT)
+        b_s1 = warpgroup_mma(own_1, b_y1.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
+        b_s2 = warpgroup_mma(own_2, b_y2.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
+        if WITH_X:
+            b_dp = warpgroup_mma(own_v, b_u.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
+        columns = j * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, LAYOUT))
+        m_seen = _seen(b_own[:, None], columns[None, :], ahead, BY_KEYS)
+        # Products finish in the order of their issue.
+        b_s1 = warpgroup_mma_wait(num_outstanding=WITH_X + 1, deps=(b_s1,))
+        b_lse1 = _number(numbers_bufs, slot, 0, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
+        b_p1 = _weights(b_s1, b_lse1, m_seen, scale_log2)
+        b_s2 = warpgroup_mma_wait(num_outstanding=WITH_X + 0, deps=(b_s2,))
+        b_lse2 = _number(numbers_bufs, slot, 1, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
+        b_p2 = _weights(b_s2, b_lse2, m_seen, scale_log2)
+        if BY_KEYS:  # else it is a factor of the row
+            b_p2 = b_p2 * _number(numbers_bufs, slot, 4, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
+        if WITH_V:
+            b_p = gl.convert_layout((b_p1 - b_p2).to(dtype), V_LAYOUT)
+            b_v = warpgroup_mma(b_p, b_u, b_v, is_async=True)
+        if WITH_X:
+            b_dp = warpgroup_mma_wait(num_outstanding=WITH_V + 0, deps=(b_dp,))
+            b_delta1 = _number(numbers_bufs, slot, 2, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
+            b_ds1 = gl.convert_layout((b_p1 * (b_dp - b_delta1)).to(dtype), X_LAYOUT)
+            b_x1 = warpgroup_mma(b_ds1, b_y1, b_x1, is_async=True)
+            b_delta2 = _number(numbers_bufs, slot, 3, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
+            b_ds2 = gl.convert_layout((b_p2 * (b_delta2 - b_dp)).to(dtype), X_LAYOUT)
+            if OWN_MAPS == 1:
+                b_x1 = warpgroup_mma(b_ds2, b_y2, b_x1, is_async=True)
+            else:
+                b_x2 = warpgroup_mma(b_ds2, b_y2, b_x2, is_async=True)
+                b_x2 = warpgroup_mma_wait(num_outstanding=0, deps=(b_x2,))
+            # What lies in registers is read until here as well.
+            b_x1, b_ds1, b_ds2 = warpgroup_mma_wait(num_outstanding=0, deps=(b_x1, b_ds1, b_ds2))
+        if WITH_V:
+            b_v, b_p = warpgroup_mma_wait(num_outstanding=0, deps=(b_v, b_p))
+        mbarrier.arrive(empty.index(slot), count=1)
+    return b_x1, b_x2, b_v
+
+
+@gluon.jit
+def _give(buf, barrier, b_tile):
+    """Hand a tile to the other warpgroup, whose products read it."""
+    buf.store(b_tile)
+    fence_async_shared()
+    # Every thread has stored before one of them says so.
+    _sync_warpgroup()
+    mbarrier.arrive(barrier, count=1)
+
+
+@gluon.jit
+def _scores(own_tiles, b_q1, b_q2, b_do, LAYOUT: gl.constexpr):
+    """S of both maps and dP of a tile, in flight."""
+    rows: gl.constexpr = own_tiles[0].shape[0]
+    columns: gl.constexpr = b_do.shape[0]
+    b_zeros = gl.zeros([rows, columns], gl.float32, layout=LAYOUT)
+    b_s1 = warpgroup_mma(own_tiles[0], b_q1.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
+    b_s2 = warpgroup_mma(own_tiles[1], b_q2.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
+    b_dp = warpgroup_mma(own_tiles[2], b_do.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
+    return b_s1, b_s2, b_dp
+
+
+@gluon.jit
+def _fold_exchanging(
+    b_x, b_v, own_bufs, b_own, ring_bufs, given_bufs, ready, empty, given,
+    begin, end, offset, num_queries, num_keys, scale_log2,
+    I_GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr, VALUE_DIM: gl.constexpr,
+    NUM_NUMBERS: gl.constexpr, LAYOUT: gl.constexpr, X_SUM: gl.constexpr, V_SUM: gl.constexpr,
+):  # fmt: skip
+    """As :func:`_fold`, a warpgroup's part of the sums, for two tiles per turn."""
+    x_bufs, v_bufs, numbers_bufs = ring_bufs
+    dtype: gl.constexpr = x_bufs.dtype
+    head_dim: gl.constexpr = b_x.shape[1]
+    width: gl.constexpr = b_v.shape[1]
+    for j in range(begin, end, 2):
+        i = j + offset
+        near = i % STAGES + I_GROUP  # the slots of both tiles
+        far = i % STAGES + 1 - I_GROUP
+        mbarrier.wait(ready.index(near), i // STAGES & 1)
+        # It is 0. Addresses cannot be formed before the loop, for which there are no registers.
+        zero = i + num_queries >> 31
+        own_tiles = _own_tiles(own_bufs, zero, True, 2)
+        b_q1 = x_bufs.index(2 * near).reshape([BLOCK, head_dim])
+        b_q2 = x_bufs.index(2 * near + 1).reshape([BLOCK, head_dim])
+        b_do = v_bufs.index(near).reshape([BLOCK, VALUE_DIM])
+        b_s1, b_s2, b_dp = _scores(own_tiles, b_q1, b_q2, b_do, LAYOUT)
+        columns = (j + I_GROUP) * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, LAYOUT))
+        m_seen = _seen(b_own[:, None], columns[None, :], num_keys - num_queries, True)
+        b_s1 = warpgroup_mma_wait(num_outstanding=2, deps=(b_s1,))
+        b_lse1 = _number(numbers_bufs, near, 0, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
+        b_p1 = _weights(b_s1, b_lse1, m_seen, scale_log2)
+        b_s2 = warpgroup_mma_wait(num_outstanding=1, deps=(b_s2,))
+        b_lse2 = _number(numbers_bufs, near, 1, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
+        b_p2 = _weights(b_s2, b_lse2, m_seen, scale_log2)
+        b_p2 = b_p2 * _number(numbers_bufs, near, 4, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
+        b_p = (b_p1 - b_p2).to(dtype)
+        before = i + STAGES - 2  # Both have left that turn: what was given in it has been read.
+        mbarrier.wait(empty.index(before % STAGES), (before // STAGES & 1) ^ 1)
+        _give(given_bufs.index(I_GROUP), given.index(I_GROUP), b_p)
+        b_p = gl.convert_layout(b_p, gl.DotOperandLayout(0, V_SUM, k_width=2))
+        b_do = b_do.slice(I_GROUP * width, width, 1)
+        b_v = warpgroup_mma(b_p, b_do, b_v, is_async=True)
+        b_dp = warpgroup_mma_wait(num_outstanding=1, deps=(b_dp,))
+        b_delta1 = _number(numbers_bufs, near, 2, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
+        b_ds1 = (b_p1 * (b_dp - b_delta1)).to(dtype)
+        b_delta2 = _number(numbers_bufs, near, 3, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
+        b_ds2 = (b_p2 * (b_delta2 - b_dp)).to(dtype)
+        b_kept, b_given = (b_ds2, b_ds1) if I_GROUP else (b_ds1, b_ds2)
+        _give(given_bufs.index(2 + I_GROUP), given.index(2 + I_GROUP), b_given)
+        b_kept = gl.convert_layout(b_kept, gl.DotOperandLayout(0, X_SUM, k_width=2))
+        b_x = warpgroup_mma(b_kept, b_q2 if I_GROUP else b_q1, b_x, is_async=True)
+        # It is over when the other gives; who reads a copy has to see its barrier all the same.
+        mbarrier.wait(ready.index(far), i // STAGES & 1)
+        mbarrier.wait(given.index(1 - I_GROUP), i // 2 & 1)
+        b_do = v_bufs.index(far).reshape([BLOCK, VALUE_DIM]).slice(I_GROUP * width, width, 1)
+        b_v = warpgroup_mma(given_bufs.index(1 - I_GROUP), b_do, b_v, is_async=True)
+        mbarrier.wait(given.index(3 - I_GROUP), i // 2 & 1)
+        b_q = x_bufs.index(2 * far + I_GROUP).reshape([BLOCK, head_dim])
+        b_x = warpgroup_mma(given_bufs.index(3 - I_GROUP), b_q, b_x, is_async=True)
+        b_x, b_v, b_p, b_kept = warpgroup_mma_wait(0, deps=(b_x, b_v, b_p, b_kept))
+        mbarrier.arrive(empty.index(near), count=1)
+        mbarrier.arrive(empty.index(far), count=1)
+    return b_x, b_v
