@@ -50,9 +50,9 @@ _LAUNCHES = {
 def launches(head_dim: int, value_dim: int, shared_keys: bool) -> tuple[Launch, ...]:
     """The launches of a backward pass: as few as registers hold the sums of."""
     if _columns(_LAUNCHES["dkv"], head_dim, value_dim, shared_keys) <= _MOST_COLUMNS:
-        names = ("dkv", "dq")
+        names = ["dkv", "dq"]
     else:
-        names = ("dk", "dv", "dq") if shared_keys else ("exchange", "dq")
+        names = ["dk", "dv", "dq"] if shared_keys else ["exchange", "dq"]
     return tuple(_LAUNCHES[name] for name in names)
 
 
