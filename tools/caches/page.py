@@ -11,8 +11,8 @@ from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import type_name
 
 
-def tables(record: dict[str, Any], task: str = "recall") -> str:
-    """Changes from the whole cache, then what the signed policy gains on its controls."""
+def tables(record: dict[str, Any], task: str) -> str:
+    """Changes from the whole cache; policies against their controls; all types against softmax."""
     rows = record["compared"][task]
     whole = {
         name: sum(by_cache["whole"]) / len(by_cache["whole"])
@@ -26,12 +26,15 @@ def tables(record: dict[str, Any], task: str = "recall") -> str:
         for cache in first
         if cache != "whole"
     ]
-    heads = ("type", "policy", "minus random", "minus window", "change minus softmax's")
-    lines += ["", _row(*heads), _row("---", "---", *["---:"] * 3)]
+    keys = ("random", "window", "softmax", "softmax_random")
+    heads = ("minus random", "minus window", "change minus softmax's", "gain minus softmax's")
+    lines += ["", _row("type", "cache", *heads), _row("---", "---", *["---:"] * 4)]
     for name, by_cache in rows.items():
         for cache, row in by_cache.items():
-            if "random" in row and not (name == "softmax" and cache.startswith("absolute")):
-                cells = (_shown(row.get(key)) for key in ("random", "window", "softmax"))
+            if name == "softmax" and not cache.startswith("signed"):
+                continue  # for it, absolute is signed
+            if cache.startswith(("signed", "absolute", "random", "2 bits")):
+                cells = (_shown(row.get(key)) for key in keys)
                 lines.append(_row(type_name(name), cache, *cells))
     return "\n".join(lines)
 
@@ -51,4 +54,5 @@ def _row(*cells: str) -> str:
 
 
 if __name__ == "__main__":
-    print(tables(read_json(Path(sys.argv[1]))))
+    facts = read_json(Path(sys.argv[1]))
+    print("\n\n".join(tables(facts, name) for name in facts["compared"]))
