@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from diffattn.errors import CheckpointError
+from diffattn.models.conversion.attention_layers import load_attention_layer
 from diffattn.models.conversion.convert import convert
 from diffattn.models.conversion.settings_of import settings_of
 from diffattn.models.conversion.source import open_source
+from diffattn.ops.inputs.rotary import rotary_embedding
 
 pytestmark = pytest.mark.scheduled
 
@@ -89,7 +91,7 @@ def read(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "poly_norm"}, "hidden_act must be 'silu', got 'poly_norm'"),
+        ({"hidden_act": "poly_norm"}, "hidden_act must be 'silu', got 'poly_norm'.*alone load"),
         ({"num_noise_heads": 5}, r"num_noise_heads must divide num_attention_heads = \d and be"),
         ({"num_noise_heads": True}, "and be fewer, got True"),
         ({"num_noise_heads": 2, "k_ratio": 3}, "k_ratio must be 1, as in a DIFF Transformer, got"),
@@ -105,3 +107,27 @@ def test_unsupported_parts_of_motif_are_named(changes, message, motif, tmp_path)
     folder = save(motif, tmp_path / "motif", **changes)
     with pytest.raises(CheckpointError, match=message):
         convert(str(folder), "diffattn", tmp_path / "out")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_attention_layer_loads_whatever_the_activation(index, motif, assert_close, tmp_path):
+    changes = {"hidden_act": "poly_norm"}
+    if motif.ratio == 1:  # Motif-2.6B says no width
+        changes["head_dim"] = None
+    folder = str(save(motif, tmp_path / "motif", **changes))
+    layer = load_attention_layer(folder, index).double()
+    x = torch.randn(2, 9, HIDDEN, generator=torch.Generator().manual_seed(5)).double()
+    weights = {name: tensor.double() for name, tensor in motif.state.items()}
+    exact = motif.attention(x, weights, f"model.layers.{index}.self_attn.", index - 1)
+    cos, sin = rotary_embedding(torch.arange(9), 6, theta=motif.theta)
+    with torch.no_grad():
+        assert_close(layer(x, (cos.double(), sin.double())), exact)
+
+
+def test_a_layer_that_the_folder_lacks_is_named(motif, tmp_path):
+    with pytest.raises(CheckpointError, match="layer must be below 2, got 2"):
+        load_attention_layer(str(save(motif, tmp_path / "whole")), 2)
+    del motif.state["model.layers.1.self_attn.q_proj.weight"]
+    folder = save(motif, tmp_path / "without")
+    with pytest.raises(CheckpointError, match=r"must hold .*layers\.1.*q_proj.weight as .* none"):
+        load_attention_layer(str(folder), 1)

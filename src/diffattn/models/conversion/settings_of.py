@@ -168,12 +168,19 @@ def _llama(source: Source) -> dict[str, Any]:
 
 
 def _motif(source: Source) -> dict[str, Any]:
-    config = dict(source.settings or {})
-    if config.get("hidden_act") != "silu":
+    activation = (source.settings or {}).get("hidden_act")
+    if activation != "silu":
         raise CheckpointError(
-            f"{source.name}: hidden_act must be 'silu', got {config.get('hidden_act')!r}, which a "
-            "DIFF Transformer lacks."
+            f"{source.name}: hidden_act must be 'silu', got {activation!r}, which a DIFF "
+            "Transformer lacks. Its attention layers alone load with "
+            "diffattn.models.conversion.attention_layers."
         )
+    return motif_settings(source)
+
+
+def motif_settings(source: Source) -> dict[str, Any]:
+    """Fields of the configuration, whatever the feed-forward layers are."""
+    config = dict(source.settings or {})
     _require(source, "use_bias", config.get("use_bias", False), False)
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
     num_heads, ratio = _motif_heads(source)
