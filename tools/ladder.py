@@ -18,9 +18,11 @@ from diffattn.files.new_folder import new_folder
 from diffattn.lab.catalog.models import BASELINE, MORE_HEADS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
+from diffattn.lab.records.run import package_versions
 from diffattn.lab.records.stored_runs import RUNS, TABLE, pack_runs, unpack_runs
 from diffattn.lab.studies.reproduce import judge
 from diffattn.lab.studies.run import run_study
+from diffattn.lab.studies.study_folder import begin_study
 from diffattn.lab.studies.text.comparison import ComparisonConfig
 from diffattn.lab.studies.workers import is_done, run_here, unfinished
 from diffattn.lab.training.prepare import prepare_data
@@ -83,6 +85,10 @@ def main() -> None:
         print(name, event, flush=True)
 
     data = prepare_data(study.base.data, out / "data", on_message=print)
+    if not (out / "study.json").exists():
+        facts = {"source": study.base.data.source, "vocab_size": study.base.data.vocab_size}
+        facts |= {"python": package_versions()["python"]} | data.facts()
+        begin_study(out, study.resolved(), {"kind": study.kind, "data": facts})
     members = sorted(study.trials(study.base_rates()), key=lambda m: m.config.train.seed)
     run_here(unfinished(members, out / RUNS), data, out / RUNS, on_progress=show)
     run_study(study, out, judge, on_message=print, on_progress=show)

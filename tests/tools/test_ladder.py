@@ -1,9 +1,13 @@
 """The ladder's finished runs in one table, from which another machine goes on."""
 
 import shutil
+import sys
 from pathlib import Path
 
+from diffattn.files.io import read_json
 from diffattn.lab.records.stored_runs import TABLE, runs_folder, unpack_runs
+from diffattn.lab.studies.text.scales import comparison
+from tools import ladder
 from tools.ladder import pack_finished
 
 SCALING = Path(__file__).parents[2] / "published" / "scaling"
@@ -19,3 +23,23 @@ def test_only_finished_runs_are_packed(tmp_path):
     unpack_runs(table, tmp_path / "again")
     unpacked = {path.name for path in (tmp_path / "again").iterdir()}
     assert unpacked == {path.name for path in runs.iterdir()} - {first, second}
+
+
+def test_it_trains_sums_up_and_takes_packed_runs(tmp_path, monkeypatch):
+    """The whole command, with models of the smoke study in place of its own."""
+    settings = ["train.num_steps=4", "train.warmup_steps=1", "train.evaluate_every=2"]
+    study = comparison("smoke", seeds=(0,), settings=settings)
+    monkeypatch.setattr(ladder, "ladder", lambda text: study)
+    monkeypatch.setattr(ladder, "copy_text", lambda folder: folder.mkdir(parents=True, exist_ok=True))
+    monkeypatch.setattr(ladder, "FINISHED", tmp_path / TABLE)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ladder", *map(str, arguments)])
+        ladder.main()
+
+    run(tmp_path / "first")
+    run(tmp_path / "first", "--pack")
+    run(tmp_path / "second")
+    first, second = (read_json(tmp_path / name / "results.json") for name in ("first", "second"))
+    assert first == second
+    assert len(list((tmp_path / "second" / "runs").iterdir())) == len(study.variants)
