@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from diffattn.files.io import read_json
+from diffattn.lab.stats.paired import paired_difference
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "converting.md").read_text(encoding="utf-8")
 RECORD = read_json(ROOT / "docs" / "records" / "softmax_start.json")
 ROWS = {
+    "dex": "| `dex` |",
     "diff_v2": "| `diff_v2` |",
     "diff_v2_gate": "| control: gated softmax (`gated_head`) |",
     "diff": "| `diff` |",
@@ -37,7 +39,19 @@ def test_the_table_is_the_records(way):
 
 def test_the_words_are_the_records():
     assert not RECORD["dirty"]
-    for way, is_shown in {"diff_v2": False, "diff_v2_gate": False, "diff_plain": True}.items():
+    for way, is_shown in {
+        "dex": False,
+        "diff_v2": True,
+        "diff_v2_gate": False,
+        "diff_plain": True,
+    }.items():
         interval = RECORD["difference"][way]
         assert (interval["low"] > 0 or interval["high"] < 0) == is_shown
     assert {len(runs) for runs in RECORD["ways"].values()} == {3}
+    assert {max(map(float, rates)) for rates in RECORD["rates"].values()} == set(
+        RECORD["chosen"].values()
+    )
+    ends = {way: [run["loss"] for run in runs] for way, runs in RECORD["ways"].items()}
+    second_map = paired_difference(ends["diff_v2"], ends["diff_v2_gate"])
+    words = f"V2 minus its gate alone is {shown(second_map.recorded())}: no"
+    assert words in " ".join(PAGE.split())

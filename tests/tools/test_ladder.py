@@ -30,7 +30,7 @@ def test_it_trains_sums_up_and_takes_packed_runs(tmp_path, monkeypatch):
     settings = ["train.num_steps=4", "train.warmup_steps=1", "train.evaluate_every=2"]
     study = comparison("smoke", seeds=(0,), settings=settings)
     monkeypatch.setattr(ladder, "ladder", lambda text: study)
-    monkeypatch.setattr(ladder, "copy_text", lambda folder: folder.mkdir(parents=True, exist_ok=True))
+    monkeypatch.setattr(ladder, "copy_text", lambda text: text.mkdir(parents=True, exist_ok=True))
     monkeypatch.setattr(ladder, "FINISHED", tmp_path / TABLE)
 
     def run(*arguments):
