@@ -8,14 +8,10 @@ import torch
 from torch import Tensor
 
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.pass_limits import batches
-from diffattn.lab.inference.shared_prefixes import share_prefixes
-from diffattn.lab.inference.token_tree import Branches, can_branch
+from diffattn.lab.inference.shared_prefixes import shared_prefixes
 
 Rows = Generator[Tensor, Mapping[int, int], None]
 """Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
-_BRANCH_TOKENS = 2_048
-"""Tokens of rows that grow together, at most: their mask has this many times all keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +58,18 @@ def generate(
     for prompt in prompts:
         require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)
     generations: dict[int, Generation] = {}
-    limits = None if share and not model.rows_alone else [0] * len(prompts)
-    for group in share_prefixes(prompts, limits):
-        prefix = model.read(prompts[group.members[0]][: group.length], before)
-        rows = [list(prompts[i][group.length :]) for i in group.members]
+    share = share and not model.rows_alone
+    limits = [len(prompt) - 1 if share else 0 for prompt in prompts]
+    for prefix, group in shared_prefixes(model, prompts, limits, before):
+        rows = [list(prompts[i][prefix.length - known :]) for i in group]
         room = [len(row) + max_new_tokens for row in rows]
-        copied = len(rows) * prefix.length
-        branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
-        most = min(prefix.length, _BRANCH_TOKENS)
-        if branched:
-            grouped = _by_tokens(room, most)
-        else:
-            grouped = model.row_batches(room, prefix, all_logits=False)
-            if not prefix.keeps_all:
-                grouped = _of_one_length(grouped, room)
+        grouped = model.row_batches(room, prefix, all_logits=False)
+        if not prefix.keeps_all:
+            grouped = _of_one_length(grouped, room)
         for batch in grouped:
-            some = [rows[j] for j in batch]
-            grow = _branches if branched and len(batch) > 1 else _padded_rows
-            done = _decode(model, grow(model, prefix, some), len(batch), max_new_tokens, stop)
-            generations.update(zip((group.members[j] for j in batch), done, strict=True))
+            grown = _padded_rows(model, prefix, [rows[j] for j in batch])
+            done = _decode(model, grown, len(batch), max_new_tokens, stop)
+            generations.update(zip((group[j] for j in batch), done, strict=True))
     return [generations[i] for i in range(len(prompts))]
 
 
@@ -150,25 +139,11 @@ def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str])
     return model.decode(ids[:whole]) + rest
 
 
-def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Rows that grow together, of ``most`` tokens: each meets all the others as masked keys."""
-    order = sorted(range(len(room)), key=room.__getitem__)
-    return batches(order, lambda batch: sum(room[i] for i in batch) <= most)
-
-
 def _of_one_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
     """Sorted batches cut where the length changes: padding would take places in a window."""
     for batch in grouped:
         for _, group in itertools.groupby(batch, key=room.__getitem__):
             yield list(group)
-
-
-def _branches(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
-    """Rows as branches of the prefix, which is held once."""
-    branches = Branches(model, prefix, rows)
-    tokens = yield branches.read()
-    while True:
-        tokens = yield branches.grow(tokens)
 
 
 def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:

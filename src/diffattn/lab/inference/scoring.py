@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.shared_prefixes import share_prefixes
+from diffattn.lab.inference.shared_prefixes import shared_prefixes
 from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
@@ -54,22 +54,22 @@ def score(
     Raises:
         ItemError: A continuation is longer than the model, or has no context or no target.
     """
+    given = before.length if before else 0
     for asked in continuations:
         if not asked.context or not asked.target:
             raise ItemError("score: context and target must hold a token or more, got none.")
         model.require_ids(asked.target)
-        size = (before.length if before else 0) + len(asked.context) + len(asked.target) - 1
+        size = given + len(asked.context) + len(asked.target) - 1
         model.require_length(size, "score: context and target")
     inputs = [(*asked.context, *asked.target[:-1]) for asked in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
     share = share and not model.rows_alone
     limits = [len(asked.context) - 1 if share else 0 for asked in continuations]
     scores: dict[int, Score] = {}
-    for group in share_prefixes(inputs, limits):
-        prefix = model.read(inputs[group.members[0]][: group.length], before)
-        known = group.length  # of the context: ``before`` is not part of it
-        members = [i for i in group.members if len(inputs[i]) - known <= _whole_rows(model)]
-        for i in set(group.members) - set(members):
+    for prefix, group in shared_prefixes(model, inputs, limits, before):
+        known = prefix.length - given  # of the context: ``before`` is not part of it
+        members = [i for i in group if len(inputs[i]) - known <= _whole_rows(model)]
+        for i in set(group) - set(members):
             scores[i] = _score_long(model, prefix, continuations[i], known)
         rows = [inputs[i][known:] for i in members]
         targets = [continuations[i].target for i in members]
