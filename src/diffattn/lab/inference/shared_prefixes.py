@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
 
-WORTH_SHARING = 128
+_WORTH_SHARING = 128
 """Tokens: a shorter prefix is computed again rather than read in a pass of its own."""
 
 
@@ -36,19 +36,19 @@ def shared_prefixes(
     while waiting:
         members, prefix = waiting.pop()
         known = prefix.length - start.length
-        shared = common_length(sequences[members[0]], sequences[members[-1]])
+        shared = _common_length(sequences[members[0]], sequences[members[-1]])
         shared = min(shared, *(limits[i] for i in members))
-        if len(members) > 1 and shared - known >= WORTH_SHARING:
+        if len(members) > 1 and shared - known >= _WORTH_SHARING:
             prefix = model.read(sequences[members[0]][known:shared], prefix)
             known = shared
         groups: dict[tuple[int, ...], list[int]] = {}
         for i in members:
-            following = sequences[i][known : min(known + WORTH_SHARING, limits[i])]
+            following = sequences[i][known : min(known + _WORTH_SHARING, limits[i])]
             groups.setdefault(tuple(following), []).append(i)
         parting = [
             group
             for following, group in groups.items()
-            if len(group) > 1 and len(following) == WORTH_SHARING
+            if len(group) > 1 and len(following) == _WORTH_SHARING
         ]
         if alone := set(members).difference(*parting):
             yield prefix, sorted(alone)
@@ -76,7 +76,7 @@ def read_prompts(
             yield i, model.read(prompts[i][prefix.length : -1], prefix)
 
 
-def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+def _common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the common prefix."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
