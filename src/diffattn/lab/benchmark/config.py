@@ -93,8 +93,6 @@ class BenchConfig:
     """Rounds of every case, at least."""
     seconds: float = 10.0
     """Time after which a case starts no further round."""
-    table: str | None = None
-    """Digest of the tuner's record by whose lines kernels are launched. Default: the package's."""
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in _LIMITS}
@@ -114,8 +112,7 @@ class BenchConfig:
 
     def settings(self) -> dict[str, Any]:
         """The settings that change a measurement; the choice of shapes does not."""
-        settings = {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
-        return settings if self.table is None else settings | {"table": self.table}
+        return {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
