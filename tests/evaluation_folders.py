@@ -4,7 +4,7 @@ from diffattn.files.io import log_facts, read_jsonl
 from diffattn.lab.evaluation.compare import Answers
 from diffattn.lab.evaluation.protocol import Part
 from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.records.evaluations import EvalResult, register
+from diffattn.lab.records.evaluations import EvalResult, PairedDifference, register
 from record_files import change_record, write_rows
 
 
@@ -24,12 +24,29 @@ def write(folder, label, right, *, variant="key_values", weights=None, **more):
 def made_up(label, rows, *, vocabulary="v", weights="", **more):
     """A result of so many rows."""
     model = {"label": label, "weights": weights, "vocabulary": vocabulary, "dtype": "float32"}
+    model |= {"bos": 1, "max_length": 8}
+    values = {"variant": "key_values", "model": model, "num_items": len(rows)} | more
+    return eval_result(values.pop("protocol", "key_values"), **values)
+
+
+def eval_result(protocol, **more):
+    """A result without numbers, but for what is given."""
     values = {
-        "protocol": "key_values", "version": 1, "source": "", "variant": "key_values",
-        "model": model | {"bos": 1, "max_length": 8}, "parameters": {}, "choices": {},
-        "metrics": [], "tables": {}, "num_items": len(rows), "num_failed": 0, "items": {},
+        "protocol": protocol, "version": 1, "source": "", "variant": protocol, "model": {},
+        "parameters": {}, "choices": {}, "metrics": [], "tables": {}, "num_items": 1,
+        "num_failed": 0, "items": {},
     } | more  # fmt: skip
     return EvalResult(**values)
+
+
+def paired(**more):
+    """A difference of ``b`` and ``a`` that nothing tells from 0, but for what is given."""
+    values = {
+        "variant": "needle", "score": "recall", "model": "b", "baseline": "a", "difference": 0.0,
+        "low": None, "high": None, "level": 0.95, "method": "", "p_value": None, "test": "",
+        "n": 10, "num_items": 10, "num_unpaired": 0,
+    } | more  # fmt: skip
+    return PairedDifference(**values)
 
 
 def answers(label, rows, **more):

@@ -26,6 +26,8 @@ LONGEST_SESSION, LONGEST_STAGE = 25 * 60, 540
 _TINY_LIMIT = 300
 """Seconds of each stage that measures nothing: processes start slowly on a machine with others."""
 _DIFFATTN = (sys.executable, "-m", "diffattn")
+_TUNED = (sys.executable, "-m", "tools.timing.tuned_table")
+"""The same by the tiles of ``--table``."""
 _QUICK = ",".join(x for x in contender_names("ops") if x != HOPPER and "flex" not in x)
 """Contenders that compile fast."""
 _KERNELS = ("triton", "hopper")
@@ -104,9 +106,15 @@ class _Plan:
         rounds, seconds = ("3", "1") if self.full else ("1", "0")
         return ("--rounds", rounds, "--seconds", seconds, "--device", self.device)
 
-    def bench(self, suite: str, *more: str, file: str = "bench.json") -> tuple[str, ...]:
+    def bench(
+        self,
+        suite: str,
+        *more: str,
+        file: str = "bench.json",
+        program: tuple[str, ...] = _DIFFATTN,
+    ) -> tuple[str, ...]:
         out = str(self.out / "bench" / file)
-        return (*_DIFFATTN, "bench", suite, "--out", out, *self.effort, *more)
+        return (*program, "bench", suite, "--out", out, *self.effort, *more)
 
     def by_attention(self, suite: str, *more: str) -> list[tuple[str, ...]]:
         """The same for V1 and V2; at tiny scale for V1 alone."""
@@ -127,9 +135,10 @@ class _Plan:
         ops = self.by_attention("ops", *at_goal)
         if self.full:
             ops += self.by_attention("ops", *self.sized("16384,2048,8192,1024", "", _QUICK))
-            ops.insert(0, self.bench("host", file="host.json"))
+            record = str(self.out / "bench" / "host.json")
+            ops.insert(0, (sys.executable, "-m", "tools.timing.host", "--out", record))
         search = (sys.executable, "-m", "tools.tune", "--out", str(self.table), *self.effort)
-        again = self.bench("ops", *at_goal, file="ops_tuned.json")
+        again = self.bench("ops", *at_goal, file="ops_tuned.json", program=_TUNED)
         tests = _tests(self.full, self.root)
         return [
             _testing(JUDGE, "the kernels against float64", 240, self.out, tests, "kernels"),
@@ -143,7 +152,7 @@ class _Plan:
     def models(self) -> list[Stage]:
         """Whole models, decoding, and a matched pair that is trained."""
         sized = (*self.sized("2048,4096", "diff"), "--scale", "cut", "--only", "softmax,diff")
-        models = self.bench("models", *sized, file="models.json")
+        models = self.bench("models", *sized, file="models.json", program=_TUNED)
         decode = self.by_attention("decode", *self.sized("4096,16384", "decode", _QUICK))
         paged = self.bench("paged", *self.sized("4096,16384", "gathered"))
         pair = _pair("full" if self.full else "tiny", self.root, self.out)

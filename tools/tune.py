@@ -33,10 +33,10 @@ from diffattn.lab.benchmark.config import ATTENTIONS, DEVICES, Case, require_cud
 from diffattn.lab.benchmark.contenders import Contender, operator_contenders
 from diffattn.lab.benchmark.session import describe_run
 from diffattn.lab.benchmark.timing import Timed, Timer, interleave, timer_of
-from diffattn.lab.benchmark.tuned_table import lines_path, lines_text
 from diffattn.ops.triton import configs
 from diffattn.ops.triton.configs import LaunchConfig
 from tools.search import Checkers, OnFailure, OptionResult, best, search
+from tools.timing.tuned_table import lines_path, lines_text
 
 SCHEMA = 1
 Rows = Mapping[str, LaunchConfig | None]

@@ -15,11 +15,7 @@ from install.resolution import CONSTRAINTS, ROOT, why_no_index
 
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")
 # Kernels need triton.
-NEED_TRITON = (
-    "diffattn.ops.triton",
-    "diffattn.ops.hopper",
-    "diffattn.lab.benchmark.tuned_table",
-)
+NEED_TRITON = ("diffattn.ops.triton", "diffattn.ops.hopper")
 WITH_THE_LAB = f"""
 import importlib, pkgutil
 import diffattn

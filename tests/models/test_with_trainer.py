@@ -132,5 +132,9 @@ def test_auto_classes_take_the_package_and_ask_nothing(imports, tmp_path):
 def test_a_run_directory_stands_for_its_model(kind, tmp_path):
     language_model().save_pretrained(tmp_path / "run" / "model")
     assert type(kind.from_pretrained(tmp_path / "run")) is kind
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "run.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="got a run that has not ended"):
+        kind.from_pretrained(tmp_path / "begun")
     with pytest.raises(CheckpointError, match=r"must hold a model .*, got several: .*run\. Name"):
         kind.from_pretrained(tmp_path)

@@ -14,9 +14,9 @@ from triton.runtime.errors import OutOfResources
 from chips import launched_as_on
 from diffattn.errors import BackendError, CheckpointError, ConfigError
 from diffattn.files.io import write_json
-from diffattn.lab.benchmark.tuned_table import lines_path, lines_text, read_table
 from diffattn.ops.triton import configs
 from tools import tune as module
+from tools.timing.tuned_table import lines_path, lines_text, read_table
 from tools.tune import TuneConfig, tune
 
 TINY = TuneConfig(
@@ -236,8 +236,6 @@ def test_a_table_is_launched_by_while_it_is_in_force(tmp_path):
             assert configs.seed("fwd", 64, 128, 90) == configs.LaunchConfig(16, 16, 4, 1)
             assert configs.seed("dq", 64, 128, 90) == configs.LaunchConfig(*shipped["dq"][column])
         assert configs.table_row(90) == shipped
-        again = read_table(a_record(tmp_path / "again.json"), "cpu")
-    assert again.digest != results.digest
 
 
 @pytest.mark.parametrize(

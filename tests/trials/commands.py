@@ -161,24 +161,11 @@ def settings(text: Path, steps: int) -> list[str]:
 
 def model_folder(folder: Path, kind: str) -> Path:
     """A tiny model with a tokenizer."""
-    import torch
-
-    from diffattn.lab.data.corpora import Document
-    from diffattn.lab.data.tokenizer import train_tokenizer
-    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-    from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+    from model_folders import tiny_folder
 
     rng = random.Random(0)
     text = " ".join(rng.choice([*WORDS, str(rng.randrange(10**6))]) for _ in range(500))
-    tokenizer = train_tokenizer([Document(name="a", text=text)], vocab_size=300)
-    torch.manual_seed(0)
-    config = DiffTransformerConfig(
-        attention_type=kind, vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1,
-        num_heads=2, head_dim=4, max_position_embeddings=1024, initializer_range=0.5,
-    )  # fmt: skip
-    DiffTransformerForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return tiny_folder(folder, kind, text, hidden_size=8, head_dim=4, initializer_range=0.5)
 
 
 def train_command(home: Path) -> Command:

@@ -6,19 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.records.evaluations import (
-    EVAL_SCHEMA_VERSION,
-    Comparison,
-    EvalResult,
-    Metric,
-    PairedDifference,
-)
 from diffattn.lab.records.results import read_benchmarks
-from diffattn.lab.records.run import RunRecord
 from diffattn.lab.report.analysis.page import build_analysis_report
 from diffattn.lab.report.benchmarks.tables import markdown
 from diffattn.lab.report.build import build_evaluation_report, build_report, markdown_results
 from lab.report.made_up_analysis import write_analysis
+from lab.report.made_up_evaluation import write_evaluation
 from lab.report.made_up_gradient_flow import write_gradient_flow
 from lab.report.made_up_scaling import write_scaling
 from lab.report.made_up_stability import write_stability
@@ -95,47 +88,10 @@ def _of_study(folder: Path, run: str) -> Folder:
 
 def evaluation(folder: Path) -> Folder:
     """Two models and a line chart and heat maps of each."""
-    models = {"one": "softmax", "two": "diff"}
-    marker = {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder"}
-    marker |= {"models": [*models, "three"], "variants": ["needle"]}
-    write_record(folder / "evaluation.json", marker)
-    for label, kind in models.items():
-        part = folder / label / "needle"
-        eval_result(label, kind).write(part)
-        config = {"protocol": "needle", "parameters": {"samples": 3}}
-        RunRecord(name=f"{label}/needle", config=config, seed=0).write(part)
-    paired = PairedDifference(
-        variant="needle", score="recall", model="two", baseline="one", difference=0.1, low=-0.1,
-        high=0.3, level=0.95, method="bootstrap", p_value=0.4, test="McNemar, exact", n=10,
-        num_items=10, num_unpaired=0,
-    )  # fmt: skip
-    skipped = ["needle: three was not compared: three has no result of needle."]
-    Comparison(baseline="one", differences=[paired], skipped=skipped, notes=["a"]).write(folder)
+    write_evaluation(folder, low=0.1, high=2.0, higher_is_better=False)
     names = ("evaluation.json", "comparison.json", "one/needle/result.json", "one/needle/run.json")
     records = tuple(folder / name for name in names)
     return Folder(records, lambda: _page(build_evaluation_report(folder)))
-
-
-def eval_result(label: str, kind: str) -> EvalResult:
-    """A headline, a heat map, and a line."""
-    metrics = [Metric(name="recall", value=0.5, n=50, low=0.4, high=0.9, headline=True)]
-    metrics += [
-        Metric(name="recall", value=0.1 * i, n=10, where={"length": 2**i, "depth": depth})
-        for i in (1, 2)
-        for depth in (0, 50)
-    ]
-    metrics += [
-        Metric(name="loss", value=1.0 / i, n=10, low=0.1, high=2.0, unit="nats",
-               higher_is_better=False, where={"task": "a", "length": 4**i})
-        for i in (1, 2, 3)
-    ]  # fmt: skip
-    model = {"label": label, "attention_type": kind, "parameters": 1000, "path": "x"}
-    model |= {"weights": "0123", "vocabulary": "4567", "dtype": "float32", "device": "cpu"}
-    return EvalResult(
-        protocol="needle", version=1, source="a paper", variant="needle", model=model,
-        parameters={"samples": 3}, choices={"prompt": "completion"}, metrics=metrics,
-        tables={"by_depth": [0.5]}, num_items=12, num_failed=2, items={"rows": 12, "sha256": "0"},
-    )  # fmt: skip
 
 
 def analysis(folder: Path) -> Folder:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from diffattn.files.io import log_facts, write_json, write_jsonl
-from diffattn.lab.records.evaluations import EVAL_SCHEMA_VERSION, EvalResult
+from diffattn.lab.records.evaluations import EVAL_SCHEMA_VERSION
+from evaluation_folders import eval_result
 
 
 def write_outputs(folder: Path) -> Path:
@@ -15,11 +16,8 @@ def write_outputs(folder: Path) -> Path:
         for i in range(2)
     ]  # fmt: skip
     write_jsonl(part / "items.jsonl", rows)
-    EvalResult(
-        protocol="hallucination", version=1, source="none", variant="hallucination",
-        model={"label": "model"}, parameters={}, choices={}, metrics=[], tables={}, num_items=2,
-        num_failed=0, items=log_facts(part / "items.jsonl"),
-    ).write(part)  # fmt: skip
+    facts = log_facts(part / "items.jsonl")
+    eval_result("hallucination", model={"label": "model"}, num_items=2, items=facts).write(part)
     write_json(
         folder / "evaluation.json",
         {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder", "models": ["model"],

@@ -61,7 +61,6 @@ def flops_per_token(
     seq_len: int | None = None,
     *,
     training: bool = False,
-    composed: bool = False,
 ) -> int:
     """Floating-point operations per token: matrix products only, two per multiply-add.
 
@@ -73,17 +72,14 @@ def flops_per_token(
         config: The model.
         seq_len: Tokens per sequence. Default: ``max_position_embeddings``.
         training: Count forward and backward, three times forward.
-        composed: Count the work of the composed backend, not of the definition.
     """
     seq_len = config.max_position_embeddings if seq_len is None else seq_len
     feed_forward = 3 * config.hidden_size * config.intermediate_size
     products: float = config.vocab_size * config.hidden_size
     for kind, layers in config.by_type():
         facts = kind.attention
-        units = facts.composed_units if composed else facts.attention_units
-        # A group's subtracted map is scored once, and composed meets V once.
-        of_map = facts.composed_units // facts.query_maps if composed else 1
-        units = units * kind.num_heads - of_map * (kind.num_heads - kind.num_groups)
+        # A group's subtracted map is scored once.
+        units = facts.attention_units * kind.num_heads - (kind.num_heads - kind.num_groups)
         per_key = units * kind.head_dim
         of_heads = kind.num_heads * kind.head_dim**2 if facts.head_matrix else 0
         matrices = _matrix_parameters(kind) + of_heads + feed_forward

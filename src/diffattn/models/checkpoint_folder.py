@@ -34,9 +34,12 @@ def checkpoint_folder(name_or_path: str) -> Path:
     if (folder / "config.json").exists():
         return folder
     if folder.exists():
+        models = models_inside(folder)
+        got = f"several: {listed(models)}. Name one of them" if models else "none"
+        if (folder / "run.json").exists():
+            got = "a run that has not ended: 'diffattn train' continues it"
         raise CheckpointError(
-            f"{name_or_path}: must hold a model (config.json, or model/config.json), got "
-            f"{_held(models_inside(folder))}."
+            f"{name_or_path}: must hold a model (config.json, or model/config.json), got {got}."
         )
     if is_hub_name(name_or_path):
         return folder
@@ -58,7 +61,3 @@ def listed(names: Sequence[object]) -> str:
     """The first names, for a message."""
     first = ", ".join(map(str, names[:_MOST_NAMES]))
     return f"{first}, ..." if len(names) > _MOST_NAMES else first
-
-
-def _held(models: list[Path]) -> str:
-    return f"several: {listed(models)}. Name one of them" if models else "none"

@@ -5,14 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from diffattn.lab.cli.app import app
-from diffattn.lab.data.corpora import Document
-from diffattn.lab.data.tokenizer import train_tokenizer
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from model_folders import tiny_folder
 
 
 @pytest.fixture(scope="module")
@@ -20,19 +16,9 @@ def folders(tmp_path_factory):
     """Two model folders."""
     generator = random.Random(0)
     text = " ".join(str(generator.randrange(10**6)) for _ in range(500))
-    tokenizer = train_tokenizer([Document(name="a", text=text)], vocab_size=300)
-    folders = []
-    for kind in ("softmax", "diff"):
-        torch.manual_seed(0)
-        config = DiffTransformerConfig(
-            attention_type=kind, vocab_size=300, hidden_size=16, num_hidden_layers=1, num_heads=2,
-            head_dim=8, max_position_embeddings=2048,
-        )  # fmt: skip
-        folder = tmp_path_factory.mktemp("models") / kind
-        DiffTransformerForCausalLM(config).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        folders.append(str(folder))
-    return folders
+    home = tmp_path_factory.mktemp("models")
+    sizes = {"max_position_embeddings": 2048}
+    return [str(tiny_folder(home / kind, kind, text, **sizes)) for kind in ("softmax", "diff")]
 
 
 def run(*arguments):

@@ -6,8 +6,8 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from model_folders import tiny_folder
 
 
 @pytest.fixture(scope="module")
@@ -17,19 +17,7 @@ def folder(tmp_path_factory):
 
 
 def saved(path, kind):
-    torch.manual_seed(0)
-    network = DiffTransformerForCausalLM(
-        DiffTransformerConfig(
-            attention_type=kind,
-            vocab_size=260,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_heads=2,
-            head_dim=8,
-            max_position_embeddings=64,
-        )
-    )
-    return saved_with_tokenizer(path, network)
+    return tiny_folder(path, kind, "abc", num_hidden_layers=2, max_position_embeddings=64)
 
 
 def saved_with_tokenizer(path, network):

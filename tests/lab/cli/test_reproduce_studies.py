@@ -72,23 +72,3 @@ def test_reproduce_practical_trains_measures_and_reports(cli, tmp_path, monkeypa
     page = (out / "report.html").read_text(encoding="utf-8")
     assert all(title in page for title in ("Does it find more keys?", "Does the order of examples"))
     assert not list((out / "runs").glob("*/model"))
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize(
-    ("kind", "head", "num_rows"),
-    [
-        ("scaling", "| Over | Model | a | b | c |", 2 * 4),
-        ("stability", "| Model | Learning rate | Diverged |", 8 * 2),
-    ],
-)
-def test_reproduce_trains_and_reports(kind, head, num_rows, cli, corpus, tmp_path):
-    out = tmp_path / "study"
-    settings = (f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2")
-    options = [part for setting in settings for part in ("--set", setting)]
-    command = ("reproduce", kind, "--scale", "smoke", "--workers", "1", "--out", out, *options)
-    _, results = assert_study_and_report(cli, out, command, head, num_rows)
-    assert results["kind"] == kind
-    if kind == "scaling":
-        again = cli(*command, "--extrapolate", "--json")  # reads the same runs again
-        assert json.loads(again.out)["extrapolate"]

@@ -3,7 +3,6 @@
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import write_json
 from diffattn.lab.evaluation.gather import gather
 from diffattn.lab.records.evaluations import register
 from evaluation_folders import write
@@ -65,9 +64,3 @@ def test_folders_without_any_result(tmp_path):
     register(tmp_path / "x", "a", "key_values")
     with pytest.raises(CheckpointError, match=r"got none\. a has no result of key_values\."):
         gather([tmp_path / "x"])
-
-
-def test_folders_that_are_none(tmp_path):
-    write_json(tmp_path / "evaluation.json", {"schema": 1, "kind": "x"})
-    with pytest.raises(CheckpointError, match=r"evaluation\.json"):
-        gather([tmp_path])

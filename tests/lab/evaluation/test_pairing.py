@@ -12,8 +12,7 @@ from diffattn.lab.evaluation.judge.session import PROTOCOL as JUDGED
 from diffattn.lab.evaluation.metrics import is_share, primary_score
 from diffattn.lab.evaluation.protocol import prompt_facts
 from diffattn.lab.evaluation.verdicts import partners, with_verdicts
-from diffattn.lab.records.evaluations import PairedDifference
-from evaluation_folders import answers
+from evaluation_folders import answers, paired
 
 
 def rows(right, text="same", **more):
@@ -148,13 +147,9 @@ def test_seeds_are_uninformative_if_each_is():
 
 
 def test_holm_adjusts_the_primary_scores_alone():
-    common = {
-        "score": "x", "model": "b", "baseline": "a", "difference": -0.1, "low": -0.2,
-        "high": 0.0, "level": 0.95, "method": "", "test": "", "n": 9, "num_items": 9,
-        "num_unpaired": 0,
-    }  # fmt: skip
+    ends = {"difference": -0.1, "low": -0.2, "high": 0.0}
     given = [
-        PairedDifference(variant=str(i), p_value=p, primary=i < 3, **common)
+        paired(variant=str(i), p_value=p, primary=i < 3, **ends)
         for i, p in enumerate((0.01, 0.03, 0.02, 1e-9))
     ]
     judged = with_verdicts(given)

@@ -67,11 +67,6 @@ def test_a_bad_item_is_recorded_and_the_others_count(models, tmp_path):
     assert EvalResult.read(tmp_path / "a") == result
 
 
-def test_all_items_bad_is_an_error(models, tmp_path):
-    with pytest.raises(DiffAttnError, match=r"one item or more must be scored.*item 0 is bad"):
-        run(models["diff"], tmp_path / "a", bad=tuple(range(6)))
-
-
 def test_what_all_failed_is_asked_again(models, tmp_path, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
@@ -303,12 +298,6 @@ def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path)
     ]
 
 
-def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
-    with pytest.raises(ConfigError, match="size must be"):
-        run(models["diff"], tmp_path / "a", size=0)
-    assert run(models["diff"], tmp_path / "a", size=2).num_items == 2
-
-
 @pytest.mark.parametrize(
     ("names", "settings", "message"),
     [
@@ -323,12 +312,6 @@ def test_settings_that_cannot_run_leave_the_folder_free(models, tmp_path):
 def test_wrong_settings(names, settings, message):
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         parts(names, settings)
-
-
-def test_quick_and_settings_change_the_parameters():
-    (part,) = parts(["key_values"], ["key_values.num_pairs=[4, 5]"], quick=True)
-    found = part.protocol.parameters()
-    assert (found["num_pairs"], found["samples"], found["seed"]) == ((4, 5), 4, 1234)
 
 
 def test_models_that_ran_differently_are_compared_with_a_note(build, tmp_path):

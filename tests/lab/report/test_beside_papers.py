@@ -8,13 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.records.evaluations import (
-    Comparison,
-    EvalResult,
-    Metric,
-    PairedDifference,
-    register,
-)
+from diffattn.lab.records.evaluations import Comparison, Metric, register
 from diffattn.lab.report.beside_papers import build_papers_report
 from diffattn.lab.report.claims.catalog import CLAIMS, MEASURES, measured_claims
 from diffattn.lab.report.claims.records import (
@@ -25,6 +19,7 @@ from diffattn.lab.report.claims.records import (
 )
 from diffattn.lab.report.claims.tables import claims_table
 from diffattn.lab.report.paper import paper_results, published_tables
+from evaluation_folders import eval_result, paired
 from lab.report.page_reader import figures, outline_of, own_part
 
 ROOT = Path(__file__).parents[3]
@@ -83,11 +78,10 @@ def evaluation(
     selection=None,
 ):  # fmt: skip
     """An evaluation folder of one model."""
-    result = EvalResult(
-        protocol="needle", version=version, source="", variant=variant,
+    metric = Metric(name="recall", value=value, n=9, headline=True)
+    result = eval_result(
+        "needle", version=version, variant=variant, parameters=parameters or {}, metrics=[metric],
         model={"label": label, "weights": weights or label}, selection=selection or {},
-        parameters=parameters or {}, choices={}, tables={}, num_items=1, num_failed=0, items={},
-        metrics=[Metric(name="recall", value=value, n=9, headline=True)],
     )  # fmt: skip
     register(folder, label, variant)
     (folder / label / variant).mkdir(parents=True)
@@ -181,11 +175,9 @@ def test_scores_at_the_floor_tell_nothing(tmp_path):
         for kind, values in (("softmax", (0.0, 0.0, 0.1)), ("diff", (0.1, 0.0, 0.0)))
         for seed, value in enumerate(values)
     ]
-    row = PairedDifference(
-        variant="needle", score="recall", model="diff", baseline="softmax", difference=0.0,
-        low=None, high=None, level=0.95, method="", p_value=None, test="", n=3, num_items=3,
-        num_unpaired=0, over="seeds", primary=True, verdict="uninformative: neither guesses well",
-    )  # fmt: skip
+    verdict = "uninformative: neither guesses well"
+    of = {"model": "diff", "baseline": "softmax", "over": "seeds", "primary": True}
+    row = paired(**of, verdict=verdict)
     Comparison(baseline="softmax", differences=[row]).write(folders[0])
     assert reservation_about_needles(folders) == "neither guesses well"
     (folders[0] / "comparison.json").unlink()

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import torch
 
 SUITES = ("ops", "models", "decode", "paged", "generation")
-HOST = "host"
-"""The suite of one call's time on the host, which has no cases and no contenders."""
 SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
@@ -39,7 +37,7 @@ def check_names(
             raise ConfigError(
                 f"bench: {name} must be {least} or more and at most {most}, got {value}."
             )
-    check_known("bench", "suite", suite, (*SUITES, HOST))
+    check_known("bench", "suite", suite, SUITES)
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
         raise ConfigError(f"bench: scale 'cut' must be of suite 'models', got {suite!r}.")
@@ -95,8 +93,6 @@ class BenchConfig:
     """Rounds of every case, at least."""
     seconds: float = 10.0
     """Time after which a case starts no further round."""
-    table: str | None = None
-    """Digest of the tuner's record by whose lines kernels are launched. Default: the package's."""
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in _LIMITS}
@@ -116,8 +112,7 @@ class BenchConfig:
 
     def settings(self) -> dict[str, Any]:
         """The settings that change a measurement; the choice of shapes does not."""
-        settings = {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
-        return settings if self.table is None else settings | {"table": self.table}
+        return {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,7 @@
 """``diffattn bench``."""
 
 import json
-from contextlib import nullcontext
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +11,7 @@ Suite = Annotated[
     str,
     typer.Argument(
         help="ops, models, decode and paged (of the operator, against a cache) or generation "
-        "(of models); host: one call's time on the host"
+        "(of models)"
     ),
 ]
 Scale = Annotated[
@@ -40,10 +38,6 @@ Rounds = Annotated[int, typer.Option(help="rounds of every shape, at least")]
 Seconds = Annotated[float, typer.Option(help="time after which a shape starts no further round")]
 Out = Annotated[Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what the result file holds")]
-Table = Annotated[
-    Path | None,
-    typer.Option(help="record of 'python -m tools.tune': launch by its tiles [the package's]"),
-]
 Json = Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")]
 
 _LEGEND = (
@@ -64,7 +58,6 @@ def bench(
     seconds: Seconds = 10.0,
     out: Out = None,
     fresh: Fresh = False,
-    table: Table = None,
     json_: Json = False,
 ) -> None:
     """Check and time attention, decoding, models or their generation.
@@ -82,10 +75,6 @@ def bench(
     numbers = {"rounds": rounds, "seconds": seconds}  # checked without torch
     settings.check_names(suite, scale, device, attention, dtypes, contenders, numbers)
     device = device or settings.default_device()
-    if suite == settings.HOST:
-        _host(device, settings.result_path(out, f"host_{device}"), json_)
-        return
-    tuned = None if table is None else _tuned_table(table, device)
     config = settings.BenchConfig(
         suite=suite,
         scale=scale,
@@ -96,57 +85,15 @@ def bench(
         attention=attention,
         rounds=rounds,
         seconds=seconds,
-        table=tuned.digest if tuned else None,
     )
     require_file_destination(path := settings.result_path(out, device))
-    with tuned.in_force() if tuned else nullcontext():
-        cases = _run(config, path, fresh)
+    cases = _run(config, path, fresh)
     if json_:
         typer.echo(json.dumps([asdict(case) for case in cases], indent=2, ensure_ascii=False))
     else:
         _show(cases, path)
     if any(row.status == "failed" for case in cases for row in case.rows):
         raise typer.Exit(1)
-
-
-def _host(device: str, path: Path, json_: bool) -> None:
-    from diffattn.lab.benchmark.config import require_cuda
-    from diffattn.lab.benchmark.host import measure_host
-    from diffattn.lab.cli.screen.tables import print_table, print_text
-
-    if device == "cuda":
-        require_cuda()
-    record = measure_host(device, path)
-    if json_:
-        typer.echo(json.dumps(record["calls"], indent=2))
-        return
-    print_table(
-        [
-            {
-                "call": f"{row['type']} {row['passes']}",
-                "ms": f"{row['milliseconds']:.3f}",
-                "launches": row["launches"],
-                **{part: f"{ms:.3f}" for part, ms in row["stages"].items()},
-            }
-            for row in record["calls"]
-        ]
-    )
-    print_text([record["scope"], f"Record: {path}"])
-
-
-def _tuned_table(path: Path, device: str) -> Any:
-    """The tiles of a record: only a GPU's kernels are launched by them."""
-    from diffattn.errors import BackendError, ConfigError
-    from diffattn.lab.benchmark.config import require_cuda
-
-    if device != "cuda":
-        raise ConfigError(f"bench: --table needs device 'cuda', got {device!r}.")
-    require_cuda()
-    if find_spec("triton") is None:
-        raise BackendError("bench: --table needs triton, which is not installed here.")
-    from diffattn.lab.benchmark.tuned_table import read_table
-
-    return read_table(path, device)
 
 
 def _run(config: Any, path: Path, fresh: bool) -> list[Any]:

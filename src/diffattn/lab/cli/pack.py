@@ -10,8 +10,9 @@ import typer
 _Source = Annotated[
     str,
     typer.Argument(
-        help="python (this Python's library and documentation), stdlib (its library alone), a "
-        "text file, folder or JSONL file, or hub:NAME[@REVISION][:CONFIG]"
+        help="python (this Python's library and documentation), stdlib (its library alone), "
+        "packages (those installed), a text file, folder or JSONL file, or "
+        "hub:NAME[@REVISION][:CONFIG]"
     ),
 ]
 _Out = Annotated[Path, typer.Option(help="folder of the token files")]

@@ -65,14 +65,6 @@ class AttentionType:
         return "softmax_attention" if one_map else "diff_attention"
 
     @property
-    def composed_units(self) -> int:
-        """``attention_units`` when each map meets V by itself, as the composed backend does: keys
-        of both maps lie side by side, so that scores have their joint width."""
-        if self.op == "softmax_attention":
-            return self.attention_units
-        return self.query_maps * (self.key_maps + self.value_width)
-
-    @property
     def matches_softmax(self) -> bool:
         """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
         changed = self.low_rank_maps or self.grouped or self.lambda_projection or self.head_matrix

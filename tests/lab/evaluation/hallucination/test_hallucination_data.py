@@ -74,14 +74,6 @@ def test_wrong_files(content, message, tmp_path):
         load_examples(TASKS["xsum"], str(tmp_path), 100, 0)
 
 
-def test_missing_and_binary_files(tmp_path):
-    with pytest.raises(ConfigError, match=r"xsum.jsonl: file or folder must exist, got none"):
-        load_examples(TASKS["xsum"], str(tmp_path), 100, 0)
-    (tmp_path / "xsum.jsonl").write_bytes(b"\xff\xfe\0")
-    with pytest.raises(ConfigError, match="must be UTF-8 text"):
-        load_examples(TASKS["xsum"], str(tmp_path), 100, 0)
-
-
 def test_the_hub(monkeypatch):
     asked = []
 

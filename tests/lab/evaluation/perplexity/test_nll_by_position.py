@@ -32,14 +32,6 @@ def values(result, name):
     return {m.where.get("position"): m.value for m in result.metrics if m.name == name}
 
 
-def test_every_kind_of_model(model, books, tmp_path):
-    result, _ = run(model, tmp_path / "out", texts=books, length=300)
-    assert (result.num_items, result.num_failed) == (2, 0)
-    assert list(values(result, "nll")) == [128, 256, 300]
-    assert result.tables["documents"] == ["book0.txt", "book1.txt"]
-    assert all(m.n == 2 for m in result.metrics)
-
-
 def test_averages_are_those_of_the_losses(models, books, text, tmp_path):
     model = models["diff"]
     result, _ = run(model, tmp_path / "out", texts=books, length=300)

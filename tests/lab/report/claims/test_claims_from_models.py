@@ -2,20 +2,17 @@
 
 import pytest
 
-from diffattn.lab.records.evaluations import EvalResult, Metric
+from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.report.claims.catalog import CLAIMS
 from diffattn.lab.report.claims.from_evaluations import evaluated, evaluated_ratio
 from diffattn.lab.report.claims.records import ClaimRecords
+from evaluation_folders import eval_result
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 
 
 def evaluation(label, variant, *metrics):
-    return EvalResult(
-        protocol="needle", version=2, source="", variant=variant, model={"label": label},
-        parameters={}, choices={}, metrics=list(metrics), tables={}, num_items=1, num_failed=0,
-        items={},
-    )  # fmt: skip
+    return eval_result("needle", variant=variant, model={"label": label}, metrics=list(metrics))
 
 
 def test_evaluations_are_paired_by_the_seed_of_the_models():

@@ -3,19 +3,17 @@
 import pytest
 
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
-from diffattn.lab.records.evaluations import EvalResult, Metric
+from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.report.claims.catalog import CLAIMS
 from diffattn.lab.report.claims.records import EVALUATIONS
 from diffattn.lab.report.claims.tables import evaluation_claims, published_values
+from evaluation_folders import eval_result
 
 
 def result(label, kind, value, protocol="needle", **of_metric):
     metric = Metric(**{"name": "recall", "value": value, "n": 9, "headline": True} | of_metric)
-    return EvalResult(
-        protocol=protocol, version=1, source="", variant=protocol, choices={}, metrics=[metric],
-        model={"label": label, "attention_type": kind}, parameters={}, tables={}, num_items=9,
-        num_failed=0, items={},
-    )  # fmt: skip
+    model = {"label": label, "attention_type": kind}
+    return eval_result(protocol, model=model, metrics=[metric])
 
 
 def row_of(results):

@@ -6,64 +6,21 @@ import pytest
 from markupsafe import escape
 
 from diffattn.errors import CheckpointError
-from diffattn.files.io import write_json
-from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
-from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric
 from diffattn.lab.report.build import build_evaluation_report
 from diffattn.lab.report.evaluation.files import is_evaluation_folder
 from diffattn.lab.report.evaluation.tables import value_with_interval
 from diffattn.lab.report.page.charts import model_colors
 from diffattn.lab.report.page.wording import type_color
+from evaluation_folders import paired
+from lab.report.made_up_evaluation import write_evaluation
 from lab.report.page_reader import figures
 from record_files import read_record, write_record
 
 
-def result(label, kind, *, shift=0.0):
-    metrics = [Metric(name="recall", value=0.5 + shift, n=50, low=0.4, high=0.9, headline=True)]
-    metrics += [
-        Metric(
-            name="recall", value=0.1 * i + d / 500 + shift, n=10, where={"length": 2**i, "depth": d}
-        )
-        for i in (1, 2, 3)
-        for d in (0, 50)
-    ]
-    metrics += [
-        Metric(
-            name="loss",
-            value=1.0 / i + shift,
-            n=10,
-            unit="nats",
-            where={"task": "a", "length": 4**i},
-        )
-        for i in (1, 2, 3)
-    ]
-    return EvalResult(
-        protocol="needle", version=1, source="a paper", variant="needle",
-        model={"label": label, "attention_type": kind, "parameters": 1000, "path": "<b>x</b>"},
-        parameters={"samples": 3}, choices={"prompt": "completion & more"}, metrics=metrics,
-        tables={}, num_items=12, num_failed=2, items={},
-    )  # fmt: skip
-
-
 @pytest.fixture
 def folder(tmp_path):
-    models = {"one": "softmax", "two": "diff"}
-    write_json(
-        tmp_path / "evaluation.json",
-        {"schema": 2, "kind": "evaluation folder", "models": [*models, "three"],
-         "variants": ["needle"]},
-    )  # fmt: skip
-    for shift, (label, kind) in enumerate(models.items()):
-        part = tmp_path / label / "needle"
-        result(label, kind, shift=0.1 * shift).write(part)
-        RunRecord(name=f"{label}/needle", config={}, seed=0).write(part)
-    paired = PairedDifference(
-        variant="needle", score="recall", model="two", baseline="one", difference=0.1, low=-0.1,
-        high=0.3, level=0.95, method="bootstrap", p_value=0.4, test="McNemar, exact", n=10,
-        num_items=10, num_unpaired=0,
-    )  # fmt: skip
-    skipped = ["needle: three was not compared: three has no result of needle."]
-    Comparison(baseline="one", differences=[paired], skipped=skipped).write(tmp_path)
+    write_evaluation(tmp_path)
     return tmp_path
 
 
@@ -189,14 +146,13 @@ def test_each_row_has_its_own_n(folder):
 
 def primary(**more):
     values = {
-        "variant": "needle", "score": "recall", "model": "two", "baseline": "one",
-        "difference": 0.25, "low": 0.125, "high": 0.375, "level": 0.95, "method": "Tango",
-        "p_value": 0.001, "test": "McNemar, exact", "n": 40, "num_items": 40, "num_unpaired": 0,
+        "model": "two", "baseline": "one", "difference": 0.25, "low": 0.125, "high": 0.375,
+        "method": "Tango", "p_value": 0.001, "test": "McNemar, exact", "n": 40, "num_items": 40,
         "primary": True, "higher_is_better": True, "value": 0.75, "baseline_value": 0.5,
         "p_holm": 0.002, "chance": 0.0, "guess_ceiling": 0.125, "guess": "always the same",
         "verdict": "higher",
     } | more  # fmt: skip
-    return PairedDifference(**values)
+    return paired(**values)
 
 
 def test_the_page_begins_with_verdicts(folder):

@@ -5,18 +5,18 @@ import io
 
 import pytest
 
-from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
+from diffattn.lab.records.evaluations import Comparison, Metric
 from diffattn.lab.report.evaluation.exports import (
     csv_text,
     harness_results,
     latex_text,
     markdown_text,
 )
+from evaluation_folders import eval_result, paired
 
-PAIRED = PairedDifference(
-    variant="table1", score="average", model="b", baseline="a", difference=0.125, low=-0.25,
-    high=0.5, level=0.95, method="Tango", p_value=0.25, test="McNemar, exact", n=8, num_items=8,
-    num_unpaired=0, where={"task": "piqa"},
+PAIRED = paired(
+    variant="table1", score="average", difference=0.125, low=-0.25, high=0.5, p_value=0.25,
+    where={"task": "piqa"},
 )  # fmt: skip
 
 
@@ -28,10 +28,9 @@ def result(label="a_1"):
         Metric(name="average", value=0.3, n=16, headline=True),
     ]  # fmt: skip
     model = {"label": label, "path": "x", "parameters": 7, "dtype": "float32", "weights": "w"}
-    return EvalResult(
-        protocol="lm_tasks", version=2, source="", variant="table1", model=model,
-        parameters={"num_fewshot": 5}, choices={}, metrics=metrics, tables={}, num_items=16,
-        num_failed=0, items={},
+    return eval_result(
+        "lm_tasks", version=2, variant="table1", model=model, parameters={"num_fewshot": 5},
+        metrics=metrics,
     )  # fmt: skip
 
 

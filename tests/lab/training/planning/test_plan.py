@@ -19,12 +19,9 @@ from diffattn.lab.training.planning.devices import (
 )
 from diffattn.lab.training.planning.plan import device_phases, kv_cache_bytes_per_token, make_plan
 from diffattn.lab.training.planning.step_memory import StepMemory, largest
-from diffattn.lab.training.planning.table import notes, plan_rows
+from diffattn.lab.training.planning.table import plan_rows
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.presets import preset
-from diffattn.models.twins import twin
-from diffattn.ops.inputs import kernel_support
 
 ROOT = Path(__file__).parents[4]
 
@@ -137,67 +134,6 @@ def test_what_is_slower_than_the_records_has_no_time(monkeypatch):
     made = make_plan(run(), device("h100"), price=1.0)
     assert (made.days, made.cost) == (None, None)
     assert {row[""]: row["DIFF"] for row in plan_rows({"DIFF": made})}["time"] == "not measured"
-
-
-def test_a_kernel_without_a_record_is_planned_with_what_runs_in_its_place(monkeypatch):
-    step = dataclasses.replace(
-        made_up_step(None, None, sequences=1, accumulates=False),
-        backend="triton",
-        backend_untested="composed",
-    )
-    monkeypatch.setattr(plan_module, "step_memory", lambda *args, **options: step)
-    asked = []
-
-    def passed_tests(capability):
-        asked.append(capability)
-        return capability == (10, 0)
-
-    monkeypatch.setattr(kernel_support, "passed_tests", passed_tests)
-    made = {name: make_plan(run(), device(name)) for name in ("h100", "b200")}
-    assert asked == [(9, 0), (10, 0)]
-    assert made["h100"].backend_untested == "composed"
-    assert made["b200"].backend_untested is None
-    assert made["b200"].composed_operations is None
-    shown = [[note for note in notes(of) if "Attention" in note] for of in made.values()]
-    assert shown[1] == []
-    assert shown[0][0].startswith(
-        "Attention by triton, untested there; under DIFFATTN_UNVERIFIED_KERNELS=0 composed runs, "
-    )
-
-
-@pytest.mark.parametrize(("length", "times"), [(4096, 1.0920), (65_536, 1.6183)])
-def test_composed_attention_does_more_than_is_counted(length, times):
-    """Per query and key it scores 2H heads of width 2D, and weighs V of width 2D with each."""
-    model = DiffTransformerConfig(**preset("3b").settings() | {"max_position_embeddings": length})
-    pairs = 28 * (length + 1) / 2
-    more = flops_per_token(model, composed=True) - flops_per_token(model)
-    assert more == pytest.approx(2 * pairs * (2 * 12 * (256 + 256) - 12 * (2 * 128 + 256)))
-    assert flops_per_token(model, composed=True) / flops_per_token(model) == pytest.approx(
-        times, abs=1e-4
-    )
-    for name in ("softmax", "diff_v2", "none", "softmax_minus_mean", "diff_v2_across"):
-        entry = twin(model, name).config
-        assert flops_per_token(entry, composed=True) == flops_per_token(entry)
-
-
-def test_the_operations_of_composed_attention_are_shown(monkeypatch):
-    shown = {}
-    for backend, untested in (("triton", "composed"), ("composed", None), ("triton", None)):
-        step = dataclasses.replace(
-            made_up_step(None, None, sequences=1, accumulates=False),
-            backend=backend,
-            backend_untested=untested,
-        )
-        monkeypatch.setattr(plan_module, "step_memory", lambda *args, step=step, **options: step)
-        monkeypatch.setattr(kernel_support, "passed_tests", lambda capability: False)
-        made = make_plan(run(), device("h100"))
-        sentences = [note for note in notes(made) if "times the operations" in note]
-        shown[backend, untested] = sentences
-        if "composed" in (backend, untested):
-            assert f"{made.composed_operations:.2f} times the operations" in sentences[0]
-    assert shown["triton", None] == []
-    softmax = dataclasses.replace(run(), model=twin(run().model, "softmax").config)
-    assert "times the operations" not in "".join(notes(make_plan(softmax, device("h100"))))
 
 
 @pytest.mark.parametrize(

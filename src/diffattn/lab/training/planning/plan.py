@@ -19,7 +19,6 @@ from diffattn.lab.training.planning.step_memory import (
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.memory import available_bytes
-from diffattn.ops.inputs import kernel_support
 
 ROOM = 0.9
 """Share of a device's memory that a plan may take. Fragments and the process need the rest."""
@@ -42,11 +41,6 @@ class Plan:
     activation_checkpointing: bool
     loss_chunk_tokens: int | None
     backend: str
-    backend_untested: str | None
-    """The choice of ``"auto"`` in its place, while no record says that the kernels passed their
-    tests on such a GPU. ``None``: the same backend."""
-    composed_operations: float | None
-    """Operations of the composed backend over those counted below. ``None``: it does not run."""
     parameters: int
     non_embedding_parameters: int
     forward_flops_per_token: int
@@ -121,7 +115,7 @@ def make_plan(
         replicas=devices // memory.shards,
         activation_checkpointing=config.engine.activation_checkpointing,
         loss_chunk_tokens=config.engine.loss_chunk_tokens,
-        **memory.backends(step),
+        backend=step.backend,
         parameters=parameter_count(model),
         non_embedding_parameters=parameter_count(model, embeddings=False),
         forward_flops_per_token=forward,
@@ -279,24 +273,6 @@ class RunMemory:
                 tested=self._device.capability is not None,
             )
         return self._steps[micro]
-
-    def backends(self, step: StepMemory) -> dict[str, Any]:
-        """The fields of :class:`Plan` about the backend of attention."""
-        capability = self._device.capability
-        is_tested = capability is not None and kernel_support.passed_tests(capability)
-        is_same = is_tested or step.backend_untested == step.backend
-        untested = None if is_same else step.backend_untested
-        composed = None
-        if "composed" in (step.backend, untested):
-            model, tokens = self._config.model, self._config.train.seq_len
-            composed = flops_per_token(model, tokens, composed=True) / flops_per_token(
-                model, tokens
-            )
-        return {
-            "backend": step.backend,
-            "backend_untested": untested,
-            "composed_operations": composed,
-        }
 
     def parts(self, micro: int) -> dict[str, int]:
         """Bytes by part at the peak of a step."""

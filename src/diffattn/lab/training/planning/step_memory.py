@@ -56,8 +56,6 @@ class StepMemory:
     """Parameters of the embeddings and the final norm."""
     backend: str
     """The backend of attention."""
-    backend_untested: str | None = None
-    """The backend before the kernels have passed their tests on that GPU; ``None`` if not known."""
 
     @property
     def peak(self) -> dict[str, int]:
@@ -113,24 +111,21 @@ def step_memory(
         steps = [step_memory(kind, train, **options) for kind, _ in kinds]
         return max(steps, key=lambda step: sum(step.peak.values()))
     dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
-    choose = partial(
-        chosen_backend,
+    backend = chosen_backend(
         config,
         device=device,
         dtype=dtype,
         batch=1 if apart else sequences,
         num_tokens=train.seq_len * (sequences if apart else 1),
         elsewhere=elsewhere,
+        tested=tested,
     )
-    backend = choose(tested=tested)
     ran = config.num_hidden_layers if whole else min(config.num_hidden_layers, _COUNTED_LAYERS)
     step = _Step(config, backend, ran, on_gpu=device != "cpu")
     rows = _packed_rows(sequences, train.seq_len, apart)
     with FakeTensorMode(allow_non_fake_inputs=True), step.live:
         step.run(rows, accumulates, checkpointing, loss_chunk_tokens, dtype)
-    is_auto = elsewhere and config.attention_backend == "auto"
-    untested = choose(tested=False) if is_auto else backend
-    return step.memory(config.num_hidden_layers - ran, untested)
+    return step.memory(config.num_hidden_layers - ran)
 
 
 def _packed_rows(sequences: int, seq_len: int, apart: bool) -> dict[str, Tensor]:
@@ -251,7 +246,7 @@ class _Step:
             return "bfloat16 weights"
         return "working" if self._stage == "step" else self._stage
 
-    def memory(self, more_layers: int, untested: str) -> StepMemory:
+    def memory(self, more_layers: int) -> StepMemory:
         """The result for a model with more layers than were run."""
         block = sum(p.numel() for p in self.model.model.layers[0].parameters())
         all_blocks = len(self.model.model.layers) * block
@@ -260,7 +255,6 @@ class _Step:
             block_parameters=block,
             root_parameters=sum(p.numel() for p in self.model.parameters()) - all_blocks,
             backend=self.backend,
-            backend_untested=untested,
         )
 
     def _phases(self, more_layers: int, block: int) -> dict[str, dict[str, int]]:

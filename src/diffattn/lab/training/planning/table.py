@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from diffattn.lab.training.planning.plan import Plan
 from diffattn.lab.training.planning.step_memory import PARTS
-from diffattn.ops.inputs.kernel_support import VARIABLE
 
 _SHOWN = 0.01
 """Share of the memory below which a part is not worth a line."""
@@ -55,15 +54,6 @@ def notes(plan: Plan) -> list[str]:
         sentences.append(f"Share of the peak: {plan.utilisation_source}.")
         if plan.devices > 1:
             sentences.append("Devices are assumed not to wait for each other: unmeasured.")
-    factor = plan.composed_operations
-    if plan.backend_untested is not None:
-        slower = f", with {factor:.2f} times the operations" if factor and factor > 1 else ""
-        sentences.append(
-            f"Attention by {plan.backend}, untested there; under {VARIABLE}=0 "
-            f"{plan.backend_untested} runs{slower}."
-        )
-    elif factor and factor > 1:
-        sentences.append(f"Attention by composed: {factor:.2f} times the operations.")
     return sentences
 
 

@@ -1,7 +1,15 @@
-"""Lines of the launch table that ``tools/tune.py`` found, as source and put in force."""
+"""Lines of the launch table that ``tools/tune.py`` found, as source and put in force.
 
+    PYTHONPATH=src python -m tools.timing.tuned_table bench ops --out FILE [--table RECORD.json]
+
+A command of ``diffattn`` whose kernels are launched by the record's tiles, without one by the
+package's. By a record everything is measured anew, for the result does not name its tiles.
+"""
+
+import argparse
+import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -9,8 +17,8 @@ from typing import Any
 import torch
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.checksum import file_hash
 from diffattn.files.io import read_json
+from diffattn.lab.cli.app import main
 from diffattn.ops.triton import configs
 from diffattn.ops.triton.configs import LaunchConfig
 
@@ -39,8 +47,6 @@ class TunedTable:
     row: int
     lines: Mapping[str, Any]
     """Tiles by launch, as ``configs.table_row`` gives them."""
-    digest: str
-    """Digest of the record, which tells measurements by other lines apart."""
 
     def in_force(self) -> AbstractContextManager[None]:
         """A context in which kernels launch by these lines."""
@@ -70,7 +76,7 @@ def read_table(path: Path, device: str) -> TunedTable:
             f"row {row}."
         )
     tiles = {name: tuple(tuple(x) if x else None for x in line) for name, line in lines.items()}
-    return TunedTable(row=row, lines=tiles, digest=file_hash(path)[:16])
+    return TunedTable(row=row, lines=tiles)
 
 
 def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
@@ -91,3 +97,13 @@ def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
             for tile in line
         )
     )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, add_help=False, allow_abbrev=False)
+    parser.add_argument("--table", type=Path)
+    given, words = parser.parse_known_args()
+    table = None if given.table is None else read_table(given.table, "cuda")
+    sys.argv = ["diffattn", *words, *(["--fresh"] if table else [])]
+    with table.in_force() if table else nullcontext():
+        main()
