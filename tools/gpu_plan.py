@@ -135,8 +135,7 @@ class _Plan:
         ops = self.by_attention("ops", *at_goal)
         if self.full:
             ops += self.by_attention("ops", *self.sized("16384,2048,8192,1024", "", _QUICK))
-            record = str(self.out / "bench" / "host.json")
-            ops.insert(0, (sys.executable, "-m", "tools.timing.host", "--out", record))
+            ops.insert(0, self.bench("host", file="host.json"))
         search = (sys.executable, "-m", "tools.tune", "--out", str(self.table), *self.effort)
         again = self.bench("ops", *at_goal, file="ops_tuned.json", program=_TUNED)
         tests = _tests(self.full, self.root)

@@ -1,8 +1,12 @@
 """``diffattn bench`` as a user calls it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
+import torch
 
 from diffattn.lab.benchmark import contenders
 from diffattn.ops.attention import diff_attention
@@ -61,3 +65,34 @@ def test_paged_decoding_beside_dense(cli, tmp_path):
     ok = {row["contender"] for row in case["rows"] if row["status"] == "ok"}
     assert ok == {"sdpa", "reference", "gathered", "dense_decode"}
     assert (case["suite"], case["shape"]["page"]) == ("paged", 64)
+
+
+def test_host_says_how_long_one_call_takes_the_host(tmp_path):
+    """In a process of its own: kernels are compiled, which Triton's interpreter would not do."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    words = ["bench", "host", "--device", "cpu", "--json", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "diffattn", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    calls = json.loads(done.stdout)
+    assert [(call["type"], call["launches"]) for call in calls] == [
+        ("V1", 1), ("V1", 4), ("V2", 1), ("V2", 4)
+    ]  # fmt: skip
+    for call in calls:
+        assert sum(call["stages"].values()) == pytest.approx(call["milliseconds"])
+    assert json.loads((tmp_path / "host_cpu.json").read_text())["calls"] == calls
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_host_on_cuda_needs_a_gpu(cli):
+    called = cli("bench", "host", "--device", "cuda")
+    assert called.code == 2
+    assert called.err.strip() == (
+        "diffattn: bench: device 'cuda' needs a CUDA device, got none on this machine."
+    )
+
+
+def test_host_needs_compiled_kernels(cli):
+    called = cli("bench", "host", "--device", "cpu")
+    assert called.code == 1
+    assert called.err.strip() == "diffattn: bench host: needs TRITON_INTERPRET unset, got 1."

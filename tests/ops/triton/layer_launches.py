@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from diffattn.lab.benchmark.host import no_device
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
@@ -20,7 +21,6 @@ from diffattn.ops.inputs import operators
 from diffattn.ops.inputs.rotary import rotary_embedding
 from diffattn.ops.triton import backward, forward
 from diffattn.ops.triton import layer_parts as kernels
-from tools.timing.host import no_device
 
 NO_LAUNCH = {"detach", "empty", "empty_like", "new_empty", "_unsafe_view"}
 ATTENTION = ("_diff_attention", "_scaled_dot_product")

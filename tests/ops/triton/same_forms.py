@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from triton.runtime import jit
 
+from diffattn.lab.benchmark.host import no_device
 from diffattn.ops.triton import launcher
-from tools.timing.host import no_device
 
 
 @triton.jit

@@ -72,7 +72,7 @@ import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
-from tools.timing.host import no_device
+from diffattn.lab.benchmark.host import no_device
 from diffattn.ops.triton import decode
 from diffattn.ops.inputs.masking import AttentionMask
 

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 SCRIPT = str(Path(__file__).with_name("same_forms.py"))
 COUNTS = """
 import torch
-from tools.timing.host import record_launches, host_call, no_device
+from diffattn.lab.benchmark.host import record_launches, host_call, no_device
 
 with no_device():
     for name in ("V1", "V2"):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 SUITES = ("ops", "models", "decode", "paged", "generation")
+HOST = "host"
+"""The suite of one call's time on the host, which has no cases and no contenders."""
 SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
@@ -37,7 +39,7 @@ def check_names(
             raise ConfigError(
                 f"bench: {name} must be {least} or more and at most {most}, got {value}."
             )
-    check_known("bench", "suite", suite, SUITES)
+    check_known("bench", "suite", suite, (*SUITES, HOST))
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
         raise ConfigError(f"bench: scale 'cut' must be of suite 'models', got {suite!r}.")

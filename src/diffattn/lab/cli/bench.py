@@ -11,7 +11,7 @@ Suite = Annotated[
     str,
     typer.Argument(
         help="ops, models, decode and paged (of the operator, against a cache) or generation "
-        "(of models)"
+        "(of models); host: one call's time on the host"
     ),
 ]
 Scale = Annotated[
@@ -75,6 +75,9 @@ def bench(
     numbers = {"rounds": rounds, "seconds": seconds}  # checked without torch
     settings.check_names(suite, scale, device, attention, dtypes, contenders, numbers)
     device = device or settings.default_device()
+    if suite == settings.HOST:
+        _host(device, settings.result_path(out, f"host_{device}"), json_)
+        return
     config = settings.BenchConfig(
         suite=suite,
         scale=scale,
@@ -94,6 +97,31 @@ def bench(
         _show(cases, path)
     if any(row.status == "failed" for case in cases for row in case.rows):
         raise typer.Exit(1)
+
+
+def _host(device: str, path: Path, json_: bool) -> None:
+    from diffattn.lab.benchmark.config import require_cuda
+    from diffattn.lab.benchmark.host import measure_host
+    from diffattn.lab.cli.screen.tables import print_table, print_text
+
+    if device == "cuda":
+        require_cuda()
+    record = measure_host(device, path)
+    if json_:
+        typer.echo(json.dumps(record["calls"], indent=2))
+        return
+    print_table(
+        [
+            {
+                "call": f"{row['type']} {row['passes']}",
+                "ms": f"{row['milliseconds']:.3f}",
+                "launches": row["launches"],
+                **{part: f"{ms:.3f}" for part, ms in row["stages"].items()},
+            }
+            for row in record["calls"]
+        ]
+    )
+    print_text([record["scope"], f"Record: {path}"])
 
 
 def _run(config: Any, path: Path, fresh: bool) -> list[Any]:

@@ -1,13 +1,10 @@
 """Time that one call of the operator takes the host, from Python's entry to the last launch.
 
-    PYTHONPATH=src python -m tools.timing.host --device cpu --out runs/bench/host_cpu.json
-
 On a GPU the device is idle before every call, so that nothing waits for it. Without a GPU kernels
 are compiled for one and started on no device: Triton's own C launcher, some microseconds of every
 launch, is then left out.
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -23,7 +20,6 @@ from torch import Tensor
 
 from diffattn.errors import BackendError
 from diffattn.files.io import write_text
-from diffattn.lab.benchmark.config import DEVICES, default_device
 from diffattn.lab.benchmark.session import describe_run
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops import layer_parts
@@ -101,13 +97,13 @@ def no_device() -> Iterator[None]:
         BackendError: Triton is missing, or runs in its interpreter.
     """
     if reason := kernel_support.refused_version(kernel_support.installed_version()):
-        raise BackendError(f"host: {reason}.")
+        raise BackendError(f"bench host: {reason}.")
     import triton
 
     from diffattn.ops.triton import configs, launch
 
     if triton.knobs.runtime.interpret:
-        raise BackendError("host: needs TRITON_INTERPRET unset, got 1.")
+        raise BackendError("bench host: needs TRITON_INTERPRET unset, got 1.")
 
     def as_on_a_gpu(*tensors: Any, **options: Any) -> Inputs:
         facts = describe(*tensors, **options)
@@ -228,14 +224,3 @@ def _interleaved(calls: tuple[Callable[[], Any], ...], device: str, rounds: int)
                     torch.cuda.synchronize()
             kept.append(1e3 * spent / _CALLS)
     return [statistics.median(kept[1:]) for kept in times]
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", choices=DEVICES, default=default_device())
-    parser.add_argument("--out", type=Path, required=True, help="the record")
-    given = parser.parse_args()
-    for call in measure_host(given.device, given.out)["calls"]:
-        stages = ", ".join(f"{part} {ms:.3f}" for part, ms in call["stages"].items())
-        name = f"{call['type']} {call['passes']}"
-        print(f"{name}: {call['milliseconds']:.3f} ms, {call['launches']} launches ({stages})")
