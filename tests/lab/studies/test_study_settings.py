@@ -84,6 +84,7 @@ def test_seeds_and_budgets_are_checked(kind, options, message):
         ("stability", "train.log_every=2", "train.log_every must be 1"),
         ("stability", "train.num_steps=32", "train.num_steps must be more than 32"),
         ("stability", "guard.spike=skip", "as spikes and divergence"),
+        ("stability", "guard.lam=clip", "guard must be left at its defaults"),
         ("recall", "train.num_steps=32", "settings must be left out"),
     ],
 )

@@ -13,9 +13,11 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.training.config import DataConfig, WindowConfig
+from diffattn.lab.training.callbacks import DivergenceError
+from diffattn.lab.training.config import DataConfig, GuardConfig, WindowConfig
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.data_order import first_windows, training_order, training_windows
+from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
@@ -111,6 +113,21 @@ def test_a_training_step_is_that_of_the_documents_alone(apart, data):
     assert first["step"] == 1
     assert first["train_loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
     assert first["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+
+
+def test_a_post_mortem_computes_the_step_of_the_run(apart, data, tmp_path, monkeypatch):
+    """Of documents apart, in micro batches of unequal counts: not the mean of their losses."""
+    config, folder = apart("diff")
+    first = next(row for row in read_jsonl(folder / "metrics.jsonl") if "train_loss" in row)
+    monkeypatch.setattr(RunTrainer, "compute_loss", broken(RunTrainer.compute_loss))
+    with pytest.raises(DivergenceError, match="the loss must stay finite, got nan at step 1"):
+        train(replace(config, guard=GuardConfig(spike="stop")), data, tmp_path / "run")
+    norms = read_json(tmp_path / "run" / "postmortem.json")["gradient_norms"]
+    assert math.hypot(*norms.values()) == pytest.approx(first["gradient_norm"], rel=1e-5)
+
+
+def broken(compute_loss):
+    return lambda *args, **kwargs: compute_loss(*args, **kwargs) * math.nan
 
 
 def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path, monkeypatch):

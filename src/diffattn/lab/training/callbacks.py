@@ -106,16 +106,19 @@ class StepLog(TrainerCallback):
 
     Args:
         path: The log; the first process writes it.
+        keeps: Tells the rows that stay when their step is undone. Default: none.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, keeps: Callable[[dict[str, Any]], bool] = lambda row: False
+    ) -> None:
+        self.path, self.keeps = path, keeps
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remove the rows of steps that are done again."""
         if is_first():
             rows, faults = recover_jsonl(self.path)
-            left = [row for row in rows if row["step"] <= state.global_step]
+            left = [row for row in rows if row["step"] <= state.global_step or self.keeps(row)]
             if len(left) < len(rows) or faults:
                 write_jsonl(self.path, left)
 

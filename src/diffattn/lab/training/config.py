@@ -220,6 +220,9 @@ class GuardConfig:
     :func:`diffattn.lab.stats.spikes.spike_steps`."""
     limit: Count = 10
     """The most interventions; one more ends the run."""
+    lam: Literal["report", "clip", "reinitialise"] = "report"
+    """For a layer's λ outside [0, 1], where V1's and Shared DIFF's can be: leave it, move it to the
+    edge by the smallest change of one λ vector, or draw its vectors anew."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -228,6 +231,11 @@ class GuardConfig:
     def judges_batches(self) -> bool:
         """Whether every step is judged before its update."""
         return self.not_finite != "stop" or self.spike != "ignore"
+
+    @property
+    def intervenes(self) -> bool:
+        """Whether a policy may change a run."""
+        return self.judges_batches or self.lam != "report"
 
     @property
     def rolls_back(self) -> bool:

@@ -1,7 +1,8 @@
 """Settings of the execution of a run, which do not change its result."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 from diffattn.errors import ConfigError
 from diffattn.lab.records.fields import AtLeast, check_settings
@@ -103,3 +104,18 @@ class EngineConfig:
         """Names in ``report_to``."""
         names = tuple(name.strip() for name in self.report_to.split(","))
         return () if names == ("none",) else names
+
+
+def unused_settings(engine: EngineConfig, launches: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of settings that are not default and that no launch of a finished run had.
+
+    Args:
+        engine: The settings now.
+        launches: Rows of ``launches.jsonl``.
+    """
+    default, rows = asdict(EngineConfig()), [launch["engine"] for launch in launches]
+    return [
+        f"engine.{name}"
+        for name, value in asdict(engine).items()
+        if value != default[name] and all(row.get(name) != value for row in rows)
+    ]

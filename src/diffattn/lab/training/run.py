@@ -15,6 +15,7 @@ from diffattn.files.manifest import verify_manifest
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.data.upsampling import long_documents
 from diffattn.lab.records.claim import claim_run, difference
+from diffattn.lab.records.launches import read_launches
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.callbacks import (
     METRICS,
@@ -37,6 +38,7 @@ from diffattn.lab.training.distributed import (
     wait_for_files,
     written_by_first,
 )
+from diffattn.lab.training.engine import unused_settings
 from diffattn.lab.training.initial import require_same_tokenizer
 from diffattn.lab.training.loop.data_order import curve_windows, first_windows, training_windows
 from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
@@ -118,7 +120,17 @@ def train(
             with contextlib.suppress(RolledBack):
                 return _train(config, data, folder, on_progress, on_message)
 
-    return finish(folder, run, train_until_done)
+    return finish(folder, run, train_until_done, lambda: _report_unused(config, folder, on_message))
+
+
+def _report_unused(config: RunConfig, folder: Path, on_message: OnMessage) -> None:
+    """Name the settings that a finished run was given and never used."""
+    try:
+        launches = read_launches(folder)
+    except CheckpointError:  # damaged: a finished run needs them for nothing else
+        return
+    if launches and (unused := unused_settings(config.engine, launches)):
+        on_message(f"run {config.name!r} is finished: {', '.join(unused)} had no effect")
 
 
 def require_runnable(config: RunConfig) -> None:
@@ -137,7 +149,12 @@ def require_runnable(config: RunConfig) -> None:
     chosen_backends(config.model, config.train, apart=config.windows.apart)
 
 
-def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:
+def finish(
+    folder: Path,
+    run: RunRecord,
+    train: Callable[[], None],
+    on_finished: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Claim a run directory, train unless it has results, and return what they hold."""
 
     def results() -> dict[str, Any]:
@@ -150,7 +167,9 @@ def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str,
             is_finished = from_first(lambda: _is_finished(folder, run))
             with together():
                 wait_for_files(folder, ["run.json"])
-            if not is_finished:
+            if is_finished:
+                from_first(on_finished)
+            else:
                 train()
             return from_first(results)
 
@@ -264,9 +283,9 @@ def _train(
     except ShapeError as error:  # the operator refuses a λ that is not finite before any loss is
         got = f"an error of the operator ({error})"
         fault = diverged("the model", got, trainer.state.global_step)
-        raise monitor.handle_divergence(fault) from error
+        raise monitor.handle_divergence(fault, trainer) from error
     except DivergenceError as error:
-        raise monitor.handle_divergence(error) from error
+        raise monitor.handle_divergence(error, trainer) from error
     model.config.use_cache = config.model.use_cache  # transformers switches it off in training
     with written_by_all(folder / "model"):
         save_model(model, folder / "model", remote_code=True)

@@ -7,7 +7,7 @@ import torch
 
 from continued_runs import assert_same_files
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import read_jsonl, write_jsonl
+from diffattn.files.io import read_json, read_jsonl, write_jsonl
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.config import GuardConfig
@@ -168,6 +168,7 @@ def test_there_is_a_limit(guarded, bad_batches, data, tmp_path):
         with pytest.raises(DivergenceError, match=r"at most guard.limit=2 times, got the loss"):
             train(config, data, tmp_path / "run")
         assert [row["step"] for row in read_jsonl(tmp_path / "run" / "guard.jsonl")] == [3, 6]
+    assert read_json(tmp_path / "run" / "postmortem.json")["step"] == 7
 
 
 def test_a_roll_back_that_undoes_nothing_ends_the_run(guarded, tmp_path):
@@ -207,7 +208,7 @@ def test_what_cannot_be_kept_to_is_refused(guarded, data, tmp_path, monkeypatch)
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for guard in ({"not_finite": "skip"}, {"spike": "stop"}):
+    for guard in ({"not_finite": "skip"}, {"spike": "stop"}, {"lam": "clip"}):
         with pytest.raises(ConfigError, match="guard must be left at its defaults"):
             train(guarded(guard=guard), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()

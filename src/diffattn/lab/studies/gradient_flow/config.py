@@ -53,7 +53,7 @@ class GradientFlowConfig(FixedStudy):
         must = "train.final_learning_rate must be above 0, as updates are measured per unit of it"
         require(where, rate > 0, must, rate)
         must = "guard must be left at its defaults, as no measured step may be left out"
-        require(where, not self.base.guard.judges_batches, must, self.base.guard)
+        require(where, not self.base.guard.intervenes, must, self.base.guard)
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ class StabilityStudyConfig(FixedStudy):
         must = f"train.num_steps must be more than {WINDOW}, the steps that a step is compared with"
         require(where, train.num_steps > WINDOW, must, train.num_steps)
         must = "guard must be left at its defaults, as spikes and divergence are counted"
-        require(where, not self.base.guard.judges_batches, must, self.base.guard)
+        require(where, not self.base.guard.intervenes, must, self.base.guard)
 
     def members(self) -> list[Member]:
         """The runs, seed by seed."""

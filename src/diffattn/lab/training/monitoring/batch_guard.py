@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import (
@@ -20,7 +19,7 @@ from diffattn.files.io import (
     write_json,
 )
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
-from diffattn.lab.training.callbacks import DivergenceError, OnMessage, diverged
+from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
 from diffattn.lab.training.checkpoints import Carried, checkpoint_step
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import num_processes
@@ -45,14 +44,14 @@ def require_policies(config: RunConfig) -> None:
         ConfigError: The guard is not left at its defaults.
     """
     processes = num_processes()
-    if processes > 1 and config.guard.judges_batches:
+    if processes > 1 and config.guard.intervenes:
         raise ConfigError(
             "training: guard must be left at its defaults where several processes share a run, "
             f"got {config.guard} and WORLD_SIZE={processes}."
         )
 
 
-class BatchGuard(TrainerCallback, Carried):
+class BatchGuard(StepLog, Carried):
     """Judges loss and gradient norm of every step before its update.
 
     A decision is written to ``guard.jsonl`` before it takes effect, and holds for every later start
@@ -71,7 +70,7 @@ class BatchGuard(TrainerCallback, Carried):
     """
 
     def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
-        self.path = folder / GUARD
+        super().__init__(folder / GUARD, keeps=is_decision)
         self.config, self.policy, self.on_message = config, config.guard, on_message
         self.trainer: Any = None
         self.decisions = _decisions(self.path)
@@ -232,12 +231,18 @@ def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list
     return [int(i) for i in dataset.indices[(first - 1) * size : last * size]]
 
 
+def is_decision(row: dict[str, Any]) -> bool:
+    """Whether a row of ``guard.jsonl`` leaves batches out; it stays when a run goes back."""
+    return "first" in row
+
+
 def _decisions(path: Path) -> list[dict[str, Any]]:
     cut_half_row(path)
     try:
-        return read_jsonl(path) if path.exists() else []
+        rows = read_jsonl(path) if path.exists() else []
     except CheckpointError as error:
         raise CheckpointError(f"{error} {_WAY_OUT}") from error
+    return [row for row in rows if is_decision(row)]
 
 
 def _sticks_out(before: Sequence[float], value: float, least: float) -> bool:

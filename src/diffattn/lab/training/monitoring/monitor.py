@@ -1,4 +1,4 @@
-"""The guard, measurements and trackers of one start of a run, put together."""
+"""The guard, measurements, trackers and post-mortem of one start of a run, put together."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +7,10 @@ from typing import Any
 from diffattn.lab.training.callbacks import DivergenceError, MetricsCallback, OnMessage
 from diffattn.lab.training.checkpoints import last_checkpoint
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.monitoring.batch_guard import BatchGuard, GuardStop
+from diffattn.lab.training.monitoring.batch_guard import GUARD, BatchGuard, GuardStop
 from diffattn.lab.training.monitoring.gradient_flow import GradientFlowCallback
+from diffattn.lab.training.monitoring.lambda_policy import LambdaPolicy
+from diffattn.lab.training.monitoring.postmortem import POSTMORTEM, write_postmortem
 from diffattn.lab.training.monitoring.trackers import Reporter
 from diffattn.lab.training.monitoring.watching import WatchCallback
 
@@ -45,6 +47,8 @@ class Monitor:
         trainer.guard = self.guard
         if self.guard is not None:
             self.guard.trainer = trainer
+        if self.config.guard.lam != "report" and self.config.model.uses("lambda_vectors"):
+            trainer.add_callback(LambdaPolicy(self.folder / GUARD, self.config))
         norm = trainer.gradient_norm
         if self.config.gradient_steps:
             trainer.add_callback(GradientFlowCallback(self.folder, self.config, gradient_norm=norm))
@@ -53,11 +57,11 @@ class Monitor:
             WatchCallback(self.folder, self.config, probe, gradient_norm=norm, report=report)
         )
 
-    def handle_divergence(self, error: DivergenceError) -> DivergenceError:
-        """Handle a diverged run: roll back if the guard allows it.
+    def handle_divergence(self, error: DivergenceError, trainer: Any) -> DivergenceError:
+        """Handle a diverged run: roll back if the guard allows it, else write the post-mortem.
 
         Returns:
-            The error that ends the run.
+            The error that ends the run. A run whose divergence is a result gets no post-mortem.
 
         Raises:
             RolledBack: Training has to begin again from an earlier step.
@@ -69,5 +73,8 @@ class Monitor:
                 if not isinstance(error, GuardStop):
                     self.guard.roll_back(error.step, "a number", "nan or infinity")
             except GuardStop as stop:
-                return stop
+                error = stop
+        if "divergence" not in self.config.resolved():
+            write_postmortem(self.folder, self.config, trainer, error)
+            self.on_message(f"the state of the run at its end: {self.folder / POSTMORTEM}")
         return error

@@ -1,0 +1,109 @@
+"""``postmortem.json``: the state of a run when its numbers were no longer finite."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from diffattn.errors import DiffAttnError
+from diffattn.files.io import recover_jsonl, write_json
+from diffattn.lab.training.callbacks import METRICS, DivergenceError
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.distributed import micro_batch
+from diffattn.lab.training.monitoring.batch_guard import step_windows
+from diffattn.layers.saved_names import saved_name
+from diffattn.models.chunked_loss import IGNORED
+from diffattn.probes.activations import layer_activations
+
+POSTMORTEM = "postmortem.json"
+_ROWS = 50
+
+
+def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: DivergenceError) -> None:
+    """Compute the step that failed once more, and write losses, activations and gradients.
+
+    The weights are those of the end of the run: of the step before, if the guard judges batches,
+    else those of the last update before the log.
+
+    Args:
+        folder: Run directory.
+        config: The run.
+        trainer: Its trainer, whose gradients are overwritten.
+        error: The error that ended the run.
+    """
+    step = max(1, error.step)
+    rows = recover_jsonl(folder / METRICS)[0]
+    losses = [[row["step"], row["train_loss"]] for row in rows if "train_loss" in row]
+    facts = {
+        "kind": "postmortem",
+        "schema": 1,
+        "run": config.name,
+        "reason": str(error),
+        "step": error.step,
+        "updates_made": trainer.state.global_step,
+        "windows": step_windows(trainer.train_dataset, step, step, config),
+        "losses_before": losses[-_ROWS:],
+        "weights_not_finite": [
+            saved_name(name)
+            for name, x in trainer.model.named_parameters()
+            if not x.isfinite().all()
+        ],
+        **_diagnosis(config, trainer, step),
+    }
+    if trainer.is_world_process_zero():
+        write_json(folder / POSTMORTEM, _plain(facts))
+
+
+def _diagnosis(config: RunConfig, trainer: Any, step: int) -> dict[str, Any]:
+    """Activations, λ and gradients of the batch, or the error that prevented them."""
+    facts: dict[str, Any] = {"layers": None, "gradient_norms": None, "stopped_by": None}
+    size, micro = config.train.batch_sequences, micro_batch(config.train)
+    items = [trainer.train_dataset[i] for i in range((step - 1) * size, step * size)]
+    batches = [trainer.data_collator(items[i : i + micro]) for i in range(0, size, micro)]
+    predicted = sum(int((batch["labels"][:, 1:] != IGNORED).sum()) for batch in batches)
+    model: Any = trainer.model
+    try:
+        first = batches[0]
+        facts["layers"] = layer_activations(model, first["input_ids"], first.get("position_ids"))
+        model.zero_grad()
+        model.train()
+        for batch in batches:
+            inputs = trainer._prepare_inputs(batch)
+            model(**inputs, num_items_in_batch=predicted).loss.backward()
+        facts["gradient_norms"] = gradient_norms(model)
+    except DiffAttnError as fault:  # the operator refuses a λ that is no number
+        facts["stopped_by"] = str(fault)
+    return facts
+
+
+def gradient_norms(model: nn.Module) -> dict[str, float]:
+    """Norm of the gradient of each group of parameters: those of one module, and λ apart.
+
+    Args:
+        model: After a backward pass.
+    """
+    groups: dict[str, list[torch.Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            *parts, last = saved_name(name).split(".")
+            if last.startswith("lambda_"):
+                group = ".".join([*parts, "lambda"])
+            else:
+                group = ".".join(parts)
+            groups.setdefault(group, []).append(parameter.grad)
+    return {
+        group: float(torch.stack([x.double().norm() for x in grads]).norm())
+        for group, grads in groups.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that are not finite as text: JSON has none."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
