@@ -203,6 +203,8 @@ class BatchGuard(TrainerCallback, Carried):
                 f"times, got {name} of {value} at step {step}.",
                 step,
             )
+        size = self.config.train.batch_sequences
+        windows = self.trainer.train_dataset.indices[(first - 1) * size : last * size]
         row = {
             "step": step,
             "action": action,
@@ -210,26 +212,13 @@ class BatchGuard(TrainerCallback, Carried):
             "value": str(value),  # may be no number
             "first": first,
             "last": last,
-            "windows": step_windows(self.trainer.train_dataset, first, last, self.config),
+            "windows": [int(window) for window in windows],  # of the training tokens
         }
         append_jsonl(self.path, row)
         sync(self.path)  # before a checkpoint that rests on it
         self.decisions.append(row)
         steps = f"step {last} is" if first == last else f"steps {first} to {last} are"
         self.on_message(f"{name} was {value} at step {step}: {steps} left out ({action})")
-
-
-def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:
-    """The windows of the training tokens that steps ``first`` to ``last``, from 1, read.
-
-    Args:
-        dataset: Of :func:`diffattn.lab.training.loop.data_order.training_order`.
-        first: The first step.
-        last: The last step.
-        config: The run.
-    """
-    size = config.train.batch_sequences
-    return [int(i) for i in dataset.indices[(first - 1) * size : last * size]]
 
 
 def _decisions(path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Plan a run on given devices: parameters, operations, memory by part, time and cost."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
@@ -69,10 +69,6 @@ class Plan:
     device_hours: float | None
     cost: float | None
     """In US dollars, as the price."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def make_plan(
