@@ -86,9 +86,5 @@ def _reason(network: nn.Module) -> str:
     for name, weight in network.named_parameters():
         if not weight.isfinite().all():
             return f" (weight {saved_name(name)} holds NaN or infinity)"
-    return f" (all weights are finite; computed in {_dtype(network)})"
-
-
-def _dtype(network: nn.Module) -> str:
-    weight = next(network.parameters(), None)
-    return "an unknown dtype" if weight is None else str(weight.dtype).removeprefix("torch.")
+    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in network.parameters()}
+    return f" (all weights are finite; computed in {' and '.join(sorted(dtypes))})"

@@ -1,7 +1,7 @@
 """``diffattn plan``."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -142,7 +142,7 @@ def _commands(
 
 def _show(plans: dict[str, Any], commands: list[str], json_: bool) -> None:
     if json_:
-        made = {name: plan.as_dict() for name, plan in plans.items()}
+        made = {name: asdict(plan) for name, plan in plans.items()}
         typer.echo(json.dumps({"plans": made, "commands": commands}, indent=2))
         return
     from diffattn.lab.catalog.models import type_name

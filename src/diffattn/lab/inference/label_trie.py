@@ -8,7 +8,8 @@ from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+from diffattn.lab.inference.pass_limits import batches
+from diffattn.lab.inference.token_tree import PASS_TOKENS, TokenTree, can_branch, forward_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,12 @@ def read_labels(
     inner = trie.inner()
     most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))
     readings = []
-    for batch in passes([len(prompt) + len(inner) - 1 for prompt in prompts], most):
+    sizes = [len(prompt) + len(inner) - 1 for prompt in prompts]
+
+    def fit(batch: list[int]) -> bool:
+        return len(batch) <= most and sum(sizes[i] for i in batch) <= PASS_TOKENS
+
+    for batch in batches(range(len(prompts)), fit):
         tree, wanted = TokenTree(), []
         for i in batch:
             places = {0: tree.add(prompts[i])[-1]}

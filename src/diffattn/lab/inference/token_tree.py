@@ -1,6 +1,6 @@
 """Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -10,10 +10,9 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from diffattn.lab.inference.network_reader import NetworkReader, Prefix
-from diffattn.lab.inference.pass_limits import batches
 from diffattn.probes.attention_rows import attention_implementation
 
-_PASS_TOKENS = 384
+PASS_TOKENS = 384
 """Tokens of one pass; more gain nothing, since every token meets all others as masked keys."""
 
 
@@ -68,15 +67,6 @@ class _Borrowed(DynamicLayer):
             return key_states, value_states
         keys = torch.cat([self.keys, key_states], dim=-2)
         return keys, torch.cat([self.values, value_states], dim=-2)
-
-
-def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Positions of branches that run in one pass, ``most`` of them at most, in order."""
-
-    def fit(batch: list[int]) -> bool:
-        return len(batch) <= most and sum(sizes[i] for i in batch) <= _PASS_TOKENS
-
-    return batches(range(len(sizes)), fit)
 
 
 def can_branch(model: NetworkReader, prefix: Prefix) -> bool:

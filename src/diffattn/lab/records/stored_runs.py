@@ -4,7 +4,6 @@
 name and one column per file of its folder. Columns of ``.jsonl`` files hold lists of rows.
 """
 
-import argparse
 import gzip
 import json
 import tempfile
@@ -85,12 +84,3 @@ def _format(name: str, content: Any) -> str:
     if name.endswith(".jsonl"):
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content)
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("pack", "unpack"))
-    parser.add_argument("source", type=Path, help="run folders, or of unpack the table")
-    parser.add_argument("target", type=Path, help="the table, or of unpack the run folders")
-    given = parser.parse_args()
-    (pack_runs if given.command == "pack" else unpack_runs)(given.source, given.target)

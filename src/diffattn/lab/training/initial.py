@@ -19,7 +19,7 @@ from diffattn.models.config.settings import OPTIONS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.folder_check import check_folder, read_object
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.weight_files import weight_files
+from diffattn.models.weight_files import files_in, weight_files
 
 _FREE = (
     "rope_parameters",
@@ -145,18 +145,13 @@ def _read_config(folder: Path) -> DiffTransformerConfig:
             f"train: --init-from must name a model of type {DiffTransformerConfig.model_type!r}, "
             f"got {settings.get('model_type')!r} in {folder}."
         )
-    check_folder(str(folder), str(place), lambda name: _file(place, name))
+    check_folder(str(folder), str(place), files_in(place))
     return DiffTransformerConfig.from_pretrained(place)
-
-
-def _file(place: Path, name: str) -> Path | None:
-    path = place / name
-    return path if path.exists() else None
 
 
 def _weight_files(folder: Path | str) -> list[Path]:
     place = _place(folder)
-    files = weight_files(str(folder), lambda name: _file(place, name))
+    files = weight_files(str(folder), files_in(place))
     if not files:
         raise CheckpointError(f"{folder}: must hold weights (model.safetensors), got none.")
     return list(files.values())

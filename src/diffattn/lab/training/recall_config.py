@@ -12,7 +12,6 @@ from diffattn.lab.data.recall_tasks import (
     TaskConfig,
 )
 from diffattn.lab.training.config import TrainConfig
-from diffattn.models.config.known_names import check_known
 
 if TYPE_CHECKING:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -74,24 +73,3 @@ class RecallConfig:
             "task": {"name": self.task_name, **asdict(self.task)},
             "solved_accuracy": self.solved_accuracy,
         }
-
-    @classmethod
-    def from_resolved(cls, name: str, settings: dict[str, Any]) -> "RecallConfig":
-        """The inverse of :meth:`resolved`.
-
-        Raises:
-            ConfigError: An unknown task, or settings that contradict each other.
-        """
-        from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-
-        task = dict(settings["task"])
-        kind = task.pop("name")
-        check_known("RecallConfig", "task", kind, TASKS)
-        return cls(
-            name=name,
-            model=DiffTransformerConfig(**settings["model"]),
-            train=TrainConfig(**settings["train"]),
-            task=TASKS[kind](**task),
-            solved_accuracy=settings["solved_accuracy"],
-            stops_when_solved=settings.get("stops_when_solved", True),
-        )

@@ -1,12 +1,11 @@
 """Plan a run on given devices: parameters, operations, memory by part, time and cost."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
-from diffattn.errors import ConfigError
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.planning.devices import Device, check_positive, measured_utilisation
+from diffattn.lab.training.planning.devices import Device, measured_utilisation
 from diffattn.lab.training.planning.step_memory import (
     FORWARD,
     LAST_BLOCK,
@@ -70,10 +69,6 @@ class Plan:
     cost: float | None
     """In US dollars, as the price."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
 
 def make_plan(
     config: RunConfig,
@@ -101,7 +96,6 @@ def make_plan(
         BackendError: The configured backend cannot run there.
     """
     model, train = config.model, config.train
-    _check_counts({"gpus": devices, "cache-batch": cache_sequences, "cache-length": cache_tokens})
     memory = RunMemory(config, device, devices)
     micro = train.micro_batch(devices, f"plan with --gpus {devices}")
     forward, repeated = flops_per_token(model, train.seq_len), _repeated(config)
@@ -146,12 +140,6 @@ def _repeated(config: RunConfig) -> int:
     return of_logits + (blocks if engine.activation_checkpointing else 0)
 
 
-def _check_counts(counts: dict[str, int | None]) -> None:
-    for option, value in counts.items():
-        if value is not None and not 1 <= value <= 10**9:
-            raise ConfigError(f"plan: --{option} must be from 1 to 1,000,000,000, got {value}.")
-
-
 def _memory_of(device: Device, devices: int) -> int | None:
     """Bytes of one device; processes on a CPU share the machine's memory."""
     if device.memory_bytes is not None:
@@ -170,8 +158,6 @@ def _time_and_cost(
     backend: str,
 ) -> dict[str, Any]:
     """Speed, time and cost; unknown where no peak or no share of it is known."""
-    check_positive("--utilisation", utilisation, most=1.0)
-    check_positive("--price", price)
     model, train, peak = config.model, config.train, device.peak_flops
     source = "as given"
     if utilisation is None and backend in _MEASURED_BACKENDS:
