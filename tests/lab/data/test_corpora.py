@@ -169,6 +169,12 @@ def test_empty_folder_is_refused_at_once(tmp_path):
         load_corpus(str(tmp_path))
 
 
+def test_file_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_bytes("é".encode("latin-1"))
+    with pytest.raises(ConfigError, match="must be UTF-8 text, got binary data or another enc"):
+        load_corpus(str(tmp_path / "a.txt"))
+
+
 def test_hub_dataset_streams_a_local_dataset_folder(tmp_path):
     pytest.importorskip("datasets", reason="the extra 'data' is not installed")
     rows = [{"text": "a"}, {"text": ""}, {"text": "c"}]
