@@ -106,8 +106,6 @@ def test_only_document_gives_its_tail_to_validation(tokenizer, tmp_path):
     [
         ({"documents": []}, "at least one document, got none"),
         ({"documents": [Document(name="a", text="a")]}, "at least 2 characters, got 1"),
-        ({"validation_fraction": 0}, "must be between 0 and 1, got 0"),
-        ({"validation_fraction": float("nan")}, "must be between 0 and 1, got nan"),
         ({"tokenizer": None}, "must have an end token"),
     ],
     ids=str,

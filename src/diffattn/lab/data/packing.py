@@ -69,7 +69,7 @@ def pack(
         ``{"train": sidecar, "validation": sidecar}``.
 
     Raises:
-        ConfigError: The corpus is empty, a number is out of range, or the tokenizer does not fit.
+        ConfigError: The corpus is empty, or the tokenizer does not fit.
         CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or a packed
             document of an interrupted packing has changed.
         OSError: The disk is full or not writable; the same call goes on.
@@ -115,11 +115,7 @@ def _describe(
 
 
 def _identity(tokenizer: Any, validation_fraction: float) -> dict[str, Any]:
-    """The arguments that decide the files, after a check of all of them."""
-    if not 0 < validation_fraction < 1:
-        raise ConfigError(
-            f"pack: validation_fraction must be between 0 and 1, got {validation_fraction}."
-        )
+    """The arguments that decide the files; the tokenizer must have an end token."""
     digest = tokenizer_hash(tokenizer)
     if tokenizer.eos_token_id is None:
         raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")

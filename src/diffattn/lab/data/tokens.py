@@ -111,12 +111,10 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
         apart: Whether documents are kept apart.
 
     Raises:
-        ConfigError: ``seq_len`` is below 1 or above the number of tokens in the split.
+        ConfigError: ``seq_len`` is above the number of tokens in the split.
     """
 
     def __init__(self, packed: TokenStream, seq_len: int, *, apart: bool = False) -> None:
-        if seq_len < 1:
-            raise ConfigError(f"TokenDataset: seq_len must be 1 or more, got {seq_len}.")
         if seq_len > packed.num_tokens:
             split = {"train": "training"}.get(packed.metadata["split"], packed.metadata["split"])
             raise ConfigError(
