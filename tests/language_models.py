@@ -1,6 +1,5 @@
 """Tiny language models of every kind, with a tokenizer trained on generated text."""
 
-import copy
 import random
 
 import pytest
@@ -173,10 +172,3 @@ def _network(kind, sizes):
         attention_type=kind, num_heads=4, num_kv_heads=2, head_dim=8, **sizes
     )
     return DiffTransformerForCausalLM(config)
-
-
-def alone(model):
-    """The same model, which reads every row in a pass of its own: the definition."""
-    other = copy.copy(model)
-    other.rows_alone = True
-    return other

@@ -9,7 +9,6 @@ from diffattn.errors import DiffAttnError
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.attention_rows import attention_rows
-from language_models import alone
 
 _COMMON = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
            "max_position_embeddings": 512}  # fmt: skip
@@ -96,7 +95,7 @@ def what_works(name, tokenizer):
         for n in (1, 5, 9)
     ]
     return {
-        "scores": agrees(alone(model).score(asked), made, asked),
+        "scores": agrees(model.score(asked, share=False), made, asked),
         "shared prefix": agrees(model.score(asked), made, asked),
         "generation": generates(model, made, asked),
         "maps": shows_maps(model, list(asked[0].context[:12])),

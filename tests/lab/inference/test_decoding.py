@@ -8,7 +8,8 @@ import torch
 
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from language_models import alone, byte_pairs, of_tokenizer, write_after
+from language_models import byte_pairs, of_tokenizer, write_after
+from scripted_model import with_limits
 
 
 def prompts(model, seed=0):
@@ -29,11 +30,14 @@ def by_hugging_face(model, prompt, max_new_tokens):
     return ids[0, len(prompt) :].tolist()
 
 
+@pytest.mark.parametrize("copied_tokens", [0, 10**9])
 @pytest.mark.parametrize("share", [True, False])
-def test_equals_hugging_face(model, share):
-    model = model if share else alone(model)
+def test_equals_hugging_face(model, share, copied_tokens):
+    model = with_limits(model, copied_tokens=copied_tokens)
     asked = prompts(model)
-    for prompt, results in zip(asked, model.generate(asked, max_new_tokens=12), strict=True):
+    for prompt, results in zip(
+        asked, model.generate(asked, max_new_tokens=12, share=share), strict=True
+    ):
         wanted = by_hugging_face(model, prompt, 12)
         if results.finished == "eos":
             assert list(results.ids) == wanted[:-1]
@@ -46,9 +50,8 @@ def test_equals_hugging_face(model, share):
 def test_layers_with_a_window_equal_hugging_face(build_windowed, share):
     """Padding in a cache that keeps eight tokens would push real ones out."""
     model = build_windowed(8)
-    model.rows_alone = not share
     asked = [*prompts(model), [5, 6], [7, 8], [11] * 5, [12] * 20]
-    results = model.generate(asked, max_new_tokens=12)
+    results = model.generate(asked, max_new_tokens=12, share=share)
     for prompt, entry in zip(asked, results, strict=True):
         wanted = by_hugging_face(model, prompt, 12)
         assert list(entry.ids) == wanted[: len(entry.ids)]

@@ -11,7 +11,6 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.nudging import measured_errors
-from language_models import alone
 
 NESTED = ["gas", "gas type", "a", "an", "question", "question answer", "the", "the city key"]
 NUMBERS = [str(i) for i in range(0, 130, 7)]
@@ -39,7 +38,7 @@ def test_one_pass_equals_one_row_per_label(model, labels, length):
     prefix = model.read(tokens(model, length, 99)) if length else None
     results = model.read_labels(trie, asked, before=prefix)
     for entry, wanted in zip(
-        results, alone(model).read_labels(trie, asked, before=prefix), strict=True
+        results, model.read_labels(trie, asked, before=prefix, branch=False), strict=True
     ):
         assert entry.greedy == wanted.greedy
         assert entry.likeliest == wanted.likeliest
@@ -55,9 +54,8 @@ def test_one_pass_in_float32_differs_by_rounding(build, kind):
 
     def logprobs(network, branch=False):
         reader = LanguageModel(network, model.tokenizer, label=kind)
-        reader.rows_alone = not branch
         before = reader.read(tokens(model, 190, 99))
-        read = reader.read_labels(trie, asked, before=before)
+        read = reader.read_labels(trie, asked, before=before, branch=branch)
         return {"logprobs": torch.tensor([r.logprobs for r in read], dtype=torch.float64)}
 
     exact = logprobs(wide.network)

@@ -8,16 +8,16 @@ from diffattn.errors import ConfigError
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.prompting import prompt_text, require_chat_template
 from diffattn.lab.inference.scoring import Continuation
-from language_models import alone, byte_pairs, of_tokenizer
+from language_models import byte_pairs, of_tokenizer
 from scripted_model import LoggedModel, with_limits
 
 
 def definition(model, prompts, answers):
     """Every prompt read from scratch, on its own, twice."""
     ids = [model.encode_prompt(prompt) for prompt in prompts]
-    outputs = alone(model).generate(ids, max_new_tokens=5)
+    outputs = model.generate(ids, max_new_tokens=5, share=False)
     pairs = [model.encode_pair(p, f" {a}") for p, a in zip(prompts, answers, strict=True)]
-    scores = alone(model).score([Continuation(tuple(c), tuple(t)) for c, t in pairs])
+    scores = model.score([Continuation(tuple(c), tuple(t)) for c, t in pairs], share=False)
     return [
         (entry.text, len(own), value.logprob / len(value.token_logprobs))
         for entry, own, value in zip(outputs, ids, scores, strict=True)

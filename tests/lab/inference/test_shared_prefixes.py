@@ -1,12 +1,11 @@
-"""Shared prefixes: those that are worth a pass are read once, for any sequences."""
+"""Shared prefixes: correct for any sequences, and cheaper wherever they are taken."""
 
 import random
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from diffattn.lab.inference.shared_prefixes import shared_prefixes
+from diffattn.lab.inference.shared_prefixes import _GROUP_COST, share_prefixes
 from scripted_model import LoggedModel
 
 
@@ -22,39 +21,33 @@ def test_groups_partition_the_sequences_and_their_prefix_is_common(seed):
             [*root[:cut], *(generator.randrange(3) for _ in range(generator.randint(1, 50)))]
         )
     limits = [generator.randint(0, len(x)) for x in sequences]
-    groups = groups_of(sequences, limits)
-    assert sorted(i for _, members in groups for i in members) == list(range(len(sequences)))
-    for read, members in groups:
-        for i in members:
-            assert list(sequences[i][: len(read)]) == read
-            assert len(read) <= limits[i]
+    groups = share_prefixes(sequences, limits)
+    assert sorted(i for group in groups for i in group.members) == list(range(len(sequences)))
+    for group in groups:
+        first = sequences[group.members[0]][: group.length]
+        for i in group.members:
+            assert sequences[i][: group.length] == first
+            assert group.length < len(sequences[i])
+            assert group.length <= limits[i]
+    cost = sum(
+        group.length + bool(group.length) * _GROUP_COST
+        + sum(len(sequences[i]) - group.length for i in group.members)
+        for group in groups
+    )  # fmt: skip
+    assert cost <= sum(map(len, sequences))
 
 
-class Reader:
-    """In place of a model, it keeps the tokens that a prefix holds."""
-
-    def read(self, ids, before=None):
-        tokens = [*(before.tokens if before else []), *ids]
-        return SimpleNamespace(tokens=tokens, length=len(tokens))
-
-
-def groups_of(sequences, limits):
-    reader = Reader()
-    return [(p.tokens, members) for p, members in shared_prefixes(reader, sequences, limits)]
-
-
-def test_a_nested_prefix_is_taken():
+def test_a_nested_prefix_is_taken_where_it_pays():
     common, longer = [1] * 400, [2] * 400
     sequences = [[*common, i] for i in range(3, 6)] + [[*common, *longer, i] for i in range(3, 9)]
-    groups = groups_of(sequences, [len(x) - 1 for x in sequences])
-    assert [(len(read), members) for read, members in groups] == [
-        (400, [0, 1, 2]), (800, [3, 4, 5, 6, 7, 8])
-    ]  # fmt: skip
+    lengths = sorted(group.length for group in share_prefixes(sequences))
+    assert lengths == [400, 800]
 
 
 def test_nothing_in_common():
-    assert groups_of([[1, 2], [2, 2], [3]], [1, 1, 0]) == [([], [0, 1, 2])]
-    assert groups_of([], []) == []
+    (group,) = share_prefixes([[1, 2], [2, 2], [3]])
+    assert (group.length, group.members) == (0, (0, 1, 2))
+    assert share_prefixes([]) == []
 
 
 def logits(model, ids, prefix=None):

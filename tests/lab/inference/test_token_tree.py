@@ -14,8 +14,7 @@ from transformers import (
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Continuation
-from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree
-from language_models import alone
+from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
 def test_branches_that_begin_alike_are_held_once():
@@ -77,8 +76,14 @@ def test_alibi_does_not_branch(tokenizer):
     assert not can_branch(model, model.read([1, 2]))
     context = tuple(range(1, 201))
     asked = [Continuation(context, (3, 4)), Continuation(context, (5, 6))]
-    for results, exact in zip(model.score(asked), alone(model).score(asked), strict=True):
-        assert results.logprob == pytest.approx(exact.logprob, abs=1e-3)
+    for results, alone in zip(model.score(asked), model.score(asked, share=False), strict=True):
+        assert results.logprob == pytest.approx(alone.logprob, abs=1e-3)
+
+
+def test_passes_hold_what_fits():
+    assert list(passes([100, 200, 100, 400, 10], 9)) == [[0, 1], [2], [3], [4]]
+    assert list(passes([1] * 5, 2)) == [[0, 1], [2, 3], [4]]
+    assert list(passes([], 2)) == []
 
 
 def test_models_that_do_not_branch_run_one_row_per_label(tokenizer):

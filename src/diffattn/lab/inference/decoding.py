@@ -1,13 +1,21 @@
 """Greedy continuations; shared prefixes computed once."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.shared_prefixes import shared_prefixes
+from diffattn.lab.inference.pass_limits import batches
+from diffattn.lab.inference.shared_prefixes import share_prefixes
+from diffattn.lab.inference.token_tree import Branches, can_branch
+
+Rows = Generator[Tensor, Mapping[int, int], None]
+"""Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
+_BRANCH_TOKENS = 2_048
+"""Tokens of rows that grow together, at most: their mask has this many times all keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,7 @@ def generate(
     *,
     max_new_tokens: int,
     stop: Sequence[str] = (),
+    share: bool = True,
     before: Prefix | None = None,
 ) -> list[Generation]:
     """Greedy decoding of prompts of any lengths; those that begin alike are read once.
@@ -40,6 +49,7 @@ def generate(
         prompts: Token ids, one or more each.
         max_new_tokens: Per prompt.
         stop: Strings that end a row.
+        share: ``False`` reads every prompt from scratch: the definition, for comparison.
         before: Tokens already read that all prompts continue. Default: none.
 
     Raises:
@@ -52,16 +62,25 @@ def generate(
     for prompt in prompts:
         require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)
     generations: dict[int, Generation] = {}
-    limits = [0 if model.rows_alone else len(prompt) - 1 for prompt in prompts]
-    for prefix, group in shared_prefixes(model, prompts, limits, before):
-        rows = [list(prompts[i][prefix.length - known :]) for i in group]
+    limits = None if share and not model.rows_alone else [0] * len(prompts)
+    for group in share_prefixes(prompts, limits):
+        prefix = model.read(prompts[group.members[0]][: group.length], before)
+        rows = [list(prompts[i][group.length :]) for i in group.members]
         room = [len(row) + max_new_tokens for row in rows]
-        grouped = model.row_batches(room, prefix, all_logits=False)
-        if not prefix.keeps_all:
-            grouped = _of_one_length(grouped, room)
+        copied = len(rows) * prefix.length
+        branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
+        most = min(prefix.length, _BRANCH_TOKENS)
+        if branched:
+            grouped = _by_tokens(room, most)
+        else:
+            grouped = model.row_batches(room, prefix, all_logits=False)
+            if not prefix.keeps_all:
+                grouped = _of_one_length(grouped, room)
         for batch in grouped:
-            done = _decode(model, prefix, [rows[j] for j in batch], max_new_tokens, stop)
-            generations.update(zip((group[j] for j in batch), done, strict=True))
+            some = [rows[j] for j in batch]
+            grow = _branches if branched and len(batch) > 1 else _padded_rows
+            done = _decode(model, grow(model, prefix, some), len(batch), max_new_tokens, stop)
+            generations.update(zip((group.members[j] for j in batch), done, strict=True))
     return [generations[i] for i in range(len(prompts))]
 
 
@@ -77,50 +96,36 @@ def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) 
 
 def _decode(
     model: NetworkReader,
-    prefix: Prefix,
-    rows: list[list[int]],
+    rows: Rows,
+    count: int,
     max_new_tokens: int,
     stop: Sequence[str],
 ) -> list[Generation]:
-    """One batch of rows with a copy of the prefix each; those that have ended run along."""
-    if len(rows) == 1 and len(rows[0]) > 1:
-        prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # flat memory
-    lengths = torch.tensor([len(row) for row in rows], device=model.device)
-    ends, end_of_row = (lengths - 1).unique(return_inverse=True)
-    logits, cache = model.forward_rows(prefix, rows, keep=ends)
-    last = logits[torch.arange(len(rows)), end_of_row]  # [rows, vocab_size]
-    longest = int(lengths.max())
-    mask = torch.ones(len(rows), prefix.length + longest, dtype=torch.long, device=model.device)
-    mask[:, prefix.length :] = torch.arange(longest, device=model.device) < lengths[:, None]
-    written: list[list[int]] = [[] for _ in rows]
+    """One batch of ``count`` rows: each step adds a token to every open one."""
+    written: list[list[int]] = [[] for _ in range(count)]
     done: dict[int, Generation] = {}
+    last_tokens = frozenset(model.end_tokens)
+    last = dict(enumerate(next(rows)))
     for step in range(max_new_tokens):
-        for i in set(range(len(rows))) - done.keys():
-            choice = int(last[i].argmax())
-            if choice in model.end_tokens:
+        tokens: dict[int, int] = {}
+        for i, logits in last.items():
+            choice = int(logits.argmax())
+            if choice in last_tokens:
                 done[i] = Generation(tuple(written[i]), model.decode(written[i]), "eos")
                 continue
             written[i].append(choice)
             stopped = _stopped_text(model, written[i], stop) if stop else None
             if stopped is not None:
                 done[i] = Generation(tuple(written[i]), stopped, "stop")
-        growing = [i for i in range(len(rows)) if i not in done]
-        if not growing or step + 1 == max_new_tokens:
+            else:
+                tokens[i] = choice
+        if not tokens or step + 1 == max_new_tokens:
             break
-        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
-        ids = [[0] if i in done else written[i][-1:] for i in range(len(rows))]
-        last = model.network(
-            input_ids=torch.tensor(ids, device=model.device),
-            attention_mask=mask,
-            position_ids=(prefix.length + lengths + step)[:, None],
-            past_key_values=cache,
-            use_cache=True,
-        ).logits[:, -1]
-        model.require_finite(last[growing])
-    for i, ids_of_row in enumerate(written):
+        last = dict(zip(tokens, rows.send(tokens), strict=True))
+    for i, ids in enumerate(written):
         if i not in done:
-            done[i] = Generation(tuple(ids_of_row), model.decode(ids_of_row), "length")
-    return [done[i] for i in range(len(rows))]
+            done[i] = Generation(tuple(ids), model.decode(ids), "length")
+    return [done[i] for i in range(len(written))]
 
 
 def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str]) -> str | None:
@@ -145,8 +150,48 @@ def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str])
     return model.decode(ids[:whole]) + rest
 
 
+def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Rows that grow together, of ``most`` tokens: each meets all the others as masked keys."""
+    order = sorted(range(len(room)), key=room.__getitem__)
+    return batches(order, lambda batch: sum(room[i] for i in batch) <= most)
+
+
 def _of_one_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
     """Sorted batches cut where the length changes: padding would take places in a window."""
     for batch in grouped:
         for _, group in itertools.groupby(batch, key=room.__getitem__):
             yield list(group)
+
+
+def _branches(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
+    """Rows as branches of the prefix, which is held once."""
+    branches = Branches(model, prefix, rows)
+    tokens = yield branches.read()
+    while True:
+        tokens = yield branches.grow(tokens)
+
+
+def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
+    """Rows with a copy of the prefix each; closed rows run along."""
+    if len(rows) == 1 and len(rows[0]) > 1:
+        prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # flat memory
+    lengths = torch.tensor([len(row) for row in rows], device=model.device)
+    ends, end_of_row = (lengths - 1).unique(return_inverse=True)
+    logits, cache = model.forward_rows(prefix, rows, keep=ends)
+    longest = int(lengths.max())
+    mask = torch.ones(len(rows), prefix.length + longest, dtype=torch.long, device=model.device)
+    mask[:, prefix.length :] = torch.arange(longest, device=model.device) < lengths[:, None]
+    tokens = yield logits[torch.arange(len(rows)), end_of_row]
+    for step in itertools.count():
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+        ids = [tokens.get(i, 0) for i in range(len(rows))]
+        out = model.network(
+            input_ids=torch.tensor(ids, device=model.device)[:, None],
+            attention_mask=mask,
+            position_ids=(prefix.length + lengths + step)[:, None],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        last = out.logits[list(tokens), -1]
+        model.require_finite(last)
+        tokens = yield last.to(torch.promote_types(last.dtype, torch.float32))

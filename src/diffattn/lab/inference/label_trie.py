@@ -8,8 +8,7 @@ from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.pass_limits import batches
-from diffattn.lab.inference.token_tree import PASS_TOKENS, TokenTree, can_branch, forward_tree
+from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +114,7 @@ def read_labels(
     prompts: Sequence[Sequence[int]],
     *,
     before: Prefix | None = None,
+    branch: bool = True,
 ) -> list[LabelReading]:
     """Which label follows each prompt; several prompts and all labels in one pass.
 
@@ -123,6 +123,7 @@ def read_labels(
         trie: The labels.
         prompts: Tokens, one or more each.
         before: Tokens already read that all prompts continue. Default: none.
+        branch: ``False`` runs one row per prompt and label: the definition, for comparison.
 
     Raises:
         ItemError: A prompt is empty, or does not fit the model with the longest label.
@@ -134,17 +135,12 @@ def read_labels(
             raise ItemError("read_labels: a prompt must hold a token or more, got none.")
         size = prefix.length + len(prompt) + trie.longest
         model.require_length(size, "read_labels: prompt and label")
-    if not can_branch(model, prefix):
+    if not branch or not can_branch(model, prefix):
         return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
     inner = trie.inner()
     most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))
     readings = []
-    sizes = [len(prompt) + len(inner) - 1 for prompt in prompts]
-
-    def fit(batch: list[int]) -> bool:
-        return len(batch) <= most and sum(sizes[i] for i in batch) <= PASS_TOKENS
-
-    for batch in batches(range(len(prompts)), fit):
+    for batch in passes([len(prompt) + len(inner) - 1 for prompt in prompts], most):
         tree, wanted = TokenTree(), []
         for i in batch:
             places = {0: tree.add(prompts[i])[-1]}

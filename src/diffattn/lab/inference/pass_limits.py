@@ -22,6 +22,8 @@ class PassLimits:
     """Logits of rows that run together and keep them all."""
     cache_bytes: int = 512 * 1024 * 1024
     """Keys and values of one batch; a prefix counts once per row, since attention reads it so."""
+    copied_tokens: int = 8_192
+    """Rows times tokens of their prefix from which on copies of it cost more than a mask."""
 
 
 STANDARD_LIMITS = PassLimits()

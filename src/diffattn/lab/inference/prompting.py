@@ -1,14 +1,14 @@
 """Prompts with or without the tokenizer's chat template, and how likely an answer is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from diffattn.errors import ConfigError
-from diffattn.lab.inference.decoding import generate, require_room
-from diffattn.lab.inference.network_reader import ItemError, NetworkReader
+from diffattn.lab.inference.decoding import Generation, generate, require_room
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.lab.inference.scoring import Continuation, Score, score
-from diffattn.lab.inference.shared_prefixes import shared_prefixes
+from diffattn.lab.inference.shared_prefixes import common_length
 
 
 def require_chat_template(model: NetworkReader) -> None:
@@ -79,8 +79,8 @@ def complete(
 ) -> list[Completion]:
     """Complete prompts greedily and score right answers, with as little reading as can be.
 
-    What prompts begin with is read once for both, and so is a long prompt. Short ones run side by
-    side, once to be completed and once to be scored.
+    What all prompts begin with is read once for both. A prompt so long that it runs alone is
+    read once as well; shorter ones run side by side, once to be completed and once to be scored.
 
     Args:
         model: Model that completes the prompts.
@@ -98,35 +98,26 @@ def complete(
     asked = [_Asked.encode(model, *pair, special=chat) for pair in pairs]
     for item in asked:
         require_room(model, len(item.prompt), max_new_tokens)
-    # Prompts, then the contexts of answers, which begin like their prompts.
-    scored = {i: item.scored for i, item in enumerate(asked) if item.scored is not None}
-    sequences = [*(item.prompt for item in asked), *(x.context for x in scored.values())]
-    limits = [0 if model.rows_alone else len(ids) - 1 for ids in sequences]
     write = partial(generate, model, max_new_tokens=max_new_tokens, stop=stop)
-    texts: dict[int, str] = {}
-    scores: dict[int, Score] = {}
-    for prefix, members in shared_prefixes(model, sequences, limits):
-        written = [i for i in members if i < len(asked)]
-        done = write([sequences[i][prefix.length :] for i in written], before=prefix)
-        texts |= {i: output.text for i, output in zip(written, done, strict=True)}
-        owners = [list(scored)[i - len(asked)] for i in members if i >= len(asked)]
-        wanted = [
-            Continuation(scored[i].context[prefix.length :], scored[i].target) for i in owners
-        ]
-        scores |= zip(owners, score(model, wanted, before=prefix), strict=True)
-    return [
-        Completion(
-            text=texts[i],
-            prompt_tokens=len(item.prompt),
-            logprob_per_token=_per_token(scores[i]) if i in scores else None,
-            prompt=item.text,
-        )
-        for i, item in enumerate(asked)
-    ]
+    sequences = [ids for item in asked for ids in item.sequences()]
+    common = 0 if model.rows_alone else _shared_by_all(sequences)
+    if common >= _WORTH_READING:
+        return _complete(model, asked, write, model.read(asked[0].prompt[:common]))
+    nothing = model.read([])
+    sizes = [len(item.prompt) + max_new_tokens for item in asked]
+    completions: dict[int, Completion] = {}
+    for batch in model.row_batches(sizes, nothing, all_logits=False):
+        before: Prefix | None = None
+        if len(batch) == 1 and not model.rows_alone:
+            common = _shared_by_all(asked[batch[0]].sequences())
+            before = model.read(asked[batch[0]].prompt[:common])
+        done = _complete(model, [asked[i] for i in batch], write, before)
+        completions.update(zip(batch, done, strict=True))
+    return [completions[i] for i in range(len(asked))]
 
 
-def _per_token(right: Score) -> float:
-    return right.logprob / len(right.token_logprobs)
+_WORTH_READING = 128
+"""Tokens: a shorter beginning is read with each prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +139,38 @@ class _Asked:
         context, target = model.encode_pair(prompt, f" {answer}", special=special)
         room = model.max_length + 1 - len(context)
         return cls(ids, Continuation(tuple(context), tuple(target[:room])), prompt)
+
+    def sequences(self) -> list[tuple[int, ...]]:
+        """Tokens to read: the prompt, and the context of the answer."""
+        return [self.prompt] if self.scored is None else [self.prompt, self.scored.context]
+
+
+def _complete(
+    model: NetworkReader,
+    asked: Sequence[_Asked],
+    write: Callable[..., list[Generation]],
+    before: Prefix | None,
+) -> list[Completion]:
+    """Go on from ``before``, with which all prompts begin."""
+    known = before.length if before else 0
+    written = write([item.prompt[known:] for item in asked], before=before)
+    wanted = [item.scored for item in asked if item.scored is not None]
+    rest = [Continuation(answer.context[known:], answer.target) for answer in wanted]
+    scores: Iterator[Score | None] = iter(score(model, rest, before=before))
+    return [
+        Completion(
+            text=output.text,
+            prompt_tokens=len(item.prompt),
+            logprob_per_token=None if right is None else right.logprob / len(right.token_logprobs),
+            prompt=item.text,
+        )
+        for item, output in zip(asked, written, strict=True)
+        for right in [None if item.scored is None else next(scores)]
+    ]
+
+
+def _shared_by_all(sequences: Sequence[tuple[int, ...]]) -> int:
+    """Leading tokens that all sequences share, at least one token short of the shortest."""
+    # In order, the outer two differ the soonest.
+    shared = common_length(min(sequences), max(sequences))
+    return min(shared, min(map(len, sequences)) - 1)

@@ -1,13 +1,14 @@
 """Log-probabilities of given continuations, shared prefixes computed once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.shared_prefixes import shared_prefixes
+from diffattn.lab.inference.shared_prefixes import share_prefixes
+from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ def score(
     model: NetworkReader,
     continuations: Sequence[Continuation],
     *,
+    share: bool = True,
     before: Prefix | None = None,
 ) -> list[Score]:
     """Score continuations; contexts that begin alike are read once.
@@ -46,35 +48,67 @@ def score(
     Args:
         model: Model that scores.
         continuations: Any number, in any order.
+        share: ``False`` reads every context from scratch: the definition, for comparison.
         before: Tokens already read that all contexts continue. Default: none.
 
     Raises:
         ItemError: A continuation is longer than the model, or has no context or no target.
     """
-    given = before.length if before else 0
     for asked in continuations:
         if not asked.context or not asked.target:
             raise ItemError("score: context and target must hold a token or more, got none.")
         model.require_ids(asked.target)
-        size = given + len(asked.context) + len(asked.target) - 1
+        size = (before.length if before else 0) + len(asked.context) + len(asked.target) - 1
         model.require_length(size, "score: context and target")
     inputs = [(*asked.context, *asked.target[:-1]) for asked in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
-    limits = [0 if model.rows_alone else len(asked.context) - 1 for asked in continuations]
+    share = share and not model.rows_alone
+    limits = [len(asked.context) - 1 if share else 0 for asked in continuations]
     scores: dict[int, Score] = {}
-    for prefix, group in shared_prefixes(model, inputs, limits, before):
-        known = prefix.length - given  # of the context: ``before`` is not part of it
-        members = [i for i in group if len(inputs[i]) - known <= _whole_rows(model)]
-        for i in set(group) - set(members):
+    for group in share_prefixes(inputs, limits):
+        prefix = model.read(inputs[group.members[0]][: group.length], before)
+        known = group.length  # of the context: ``before`` is not part of it
+        members = [i for i in group.members if len(inputs[i]) - known <= _whole_rows(model)]
+        for i in set(group.members) - set(members):
             scores[i] = _score_long(model, prefix, continuations[i], known)
         rows = [inputs[i][known:] for i in members]
         targets = [continuations[i].target for i in members]
-        for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
-            logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
-            for padded, j in zip(logits, batch, strict=True):
-                size = len(rows[j])
-                scores[members[j]] = _score(padded[size - len(targets[j]) : size], targets[j])
+        run = _branches if prefix.length and can_branch(model, prefix) else _rows
+        for j, logits in run(model, prefix, rows, [len(target) for target in targets]):
+            scores[members[j]] = _score(logits, targets[j])
     return [scores[i] for i in range(len(continuations))]
+
+
+def _branches(
+    model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Sequence[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """Every row's position and its last ``keep`` logits; the prefix is not copied per row."""
+    logits_of_row = max(keep, default=1) * model.text_config.vocab_size
+    most = max(1, model.limits.chunk_logits // logits_of_row)
+    for batch in passes([len(row) for row in rows], most):
+        if len(batch) == 1:  # one row needs no mask of its own
+            yield from _rows(model, prefix, rows, keep, batch)
+            continue
+        tree = TokenTree()
+        wanted = [tree.add(rows[j])[-keep[j] :] for j in batch]
+        logits = forward_tree(model, prefix, tree, [at for places in wanted for at in places])
+        yield from zip(batch, logits.split([len(places) for places in wanted]), strict=True)
+
+
+def _rows(
+    model: NetworkReader,
+    prefix: Prefix,
+    rows: Sequence[Sequence[int]],
+    keep: Sequence[int],
+    chosen: Sequence[int] | None = None,
+) -> Iterator[tuple[int, Tensor]]:
+    """The same by padded rows, of which each has its own copy of the prefix."""
+    chosen = range(len(rows)) if chosen is None else chosen
+    for batch in model.row_batches([len(rows[j]) for j in chosen], prefix, all_logits=True):
+        some = [chosen[i] for i in batch]
+        logits, _ = model.forward_rows(prefix, [rows[j] for j in some])
+        for padded, j in zip(logits, some, strict=True):
+            yield j, padded[len(rows[j]) - keep[j] : len(rows[j])]
 
 
 def _whole_rows(model: NetworkReader) -> int:

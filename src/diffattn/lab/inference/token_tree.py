@@ -1,6 +1,6 @@
 """Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -10,9 +10,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from diffattn.lab.inference.network_reader import NetworkReader, Prefix
+from diffattn.lab.inference.pass_limits import batches
 from diffattn.probes.attention_rows import attention_implementation
 
-PASS_TOKENS = 384
+_PASS_TOKENS = 384
 """Tokens of one pass; more gain nothing, since every token meets all others as masked keys."""
 
 
@@ -69,6 +70,15 @@ class _Borrowed(DynamicLayer):
         return keys, torch.cat([self.values, value_states], dim=-2)
 
 
+def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Positions of branches that run in one pass, ``most`` of them at most, in order."""
+
+    def fit(batch: list[int]) -> bool:
+        return len(batch) <= most and sum(sizes[i] for i in batch) <= _PASS_TOKENS
+
+    return batches(range(len(sizes)), fit)
+
+
 def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
     """Whether :func:`forward_tree` holds for this model: full attention by a masked kernel.
 
@@ -83,7 +93,6 @@ def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
     return prefix.keeps_all
 
 
-@torch.no_grad()
 def forward_tree(
     model: NetworkReader, prefix: Prefix, tree: TokenTree, wanted: Sequence[int]
 ) -> Tensor:
@@ -94,19 +103,67 @@ def forward_tree(
     Returns:
         ``[len(wanted), vocab_size]``, float32 (float64 for a float64 model).
     """
-    device = model.device
-    model.require_ids(tree.tokens)
     cache = DynamicCache(config=model.network.config)
     cache.layers = [_borrow(layer) for layer in prefix.cache.layers]
     seen = torch.from_numpy(tree.ancestors())
-    visible = torch.cat([seen.new_ones(len(tree), prefix.length), seen], dim=1)
+    return _forward(model, prefix, cache, tree.tokens, tree.depths, seen, wanted)
+
+
+class Branches:
+    """Rows that grow token by token on one prefix, whose keys and values are held once."""
+
+    def __init__(self, model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]) -> None:
+        self.model, self.prefix = model, prefix
+        self.cache = prefix.rows(1)
+        self.lengths = [len(row) for row in rows]
+        tree = TokenTree()
+        self._ends = [tree.add(row)[-1] for row in rows]
+        self._tree, self._ancestors = tree, torch.from_numpy(tree.ancestors())
+        self._seen = self._ancestors[self._ends]  # [rows, tokens so far]
+
+    def read(self) -> Tensor:
+        """Logits after the first tokens, ``[rows, vocab_size]``."""
+        tree = self._tree
+        return self._run(tree.tokens, tree.depths, self._ancestors, self._ends)
+
+    def grow(self, tokens: Mapping[int, int]) -> Tensor:
+        """Add a token to some rows; logits after them, ``[len(tokens), vocab_size]``, in order."""
+        rows = list(tokens)
+        added = torch.zeros(len(self.lengths), len(rows), dtype=torch.bool)
+        added[rows, torch.arange(len(rows))] = True
+        self._seen = torch.cat([self._seen, added], dim=1)
+        depths = [self.lengths[row] for row in rows]
+        for row in rows:
+            self.lengths[row] += 1
+        return self._run(list(tokens.values()), depths, self._seen[rows], range(len(rows)))
+
+    def _run(
+        self, tokens: list[int], depths: list[int], seen: Tensor, wanted: Sequence[int]
+    ) -> Tensor:
+        return _forward(self.model, self.prefix, self.cache, tokens, depths, seen, wanted)
+
+
+@torch.no_grad()
+def _forward(
+    model: NetworkReader,
+    prefix: Prefix,
+    cache: DynamicCache,
+    tokens: Sequence[int],
+    depths: Sequence[int],
+    seen: Tensor,
+    wanted: Sequence[int],
+) -> Tensor:
+    """Logits after the wanted tokens; ``seen`` ``[new tokens, tokens after the prefix]``."""
+    device = model.device
+    model.require_ids(tokens)
+    visible = torch.cat([seen.new_ones(len(tokens), prefix.length), seen], dim=1)
     # Only masked kernels take a tree; ours and the flash kernels know none.
     now = model.network.config._attn_implementation
     with nullcontext() if now == "sdpa" else attention_implementation(model.network, "sdpa"):
         out = model.network(
-            input_ids=torch.tensor([tree.tokens], device=device),
+            input_ids=torch.tensor([list(tokens)], device=device),
             attention_mask=visible[None, None].to(device),
-            position_ids=torch.tensor([tree.depths], device=device) + prefix.length,
+            position_ids=torch.tensor([list(depths)], device=device) + prefix.length,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=torch.tensor(list(wanted), device=device),
