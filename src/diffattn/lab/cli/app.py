@@ -76,7 +76,8 @@ def _version(
 
 def main() -> None:
     """Run the command line; one line per error, 1 for failed, 2 for misused."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if sys.argv[1:2] != ["pack"]:  # which encodes on all threads and never forks
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be any bytes
             stream.reconfigure(errors="backslashreplace")

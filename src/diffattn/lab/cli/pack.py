@@ -1,7 +1,6 @@
 """``diffattn pack``."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +51,6 @@ def pack(
     )
     from diffattn.lab.training.prepare import prepare_data
 
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # on as many threads as RAYON_NUM_THREADS allows
     with ByteProgress("packing") as progress:
         data = prepare_data(
             config,
