@@ -77,6 +77,5 @@ LATER = (
     ("pack stdlib --out {out} --validation-fraction 2", "between 0 and 1"),
     ("bench ops --device gpu", "device must be in {cpu, cuda}"),
     ("bench ops --length 1k", "--length: must be whole numbers"),
-    ("bench ops --device cpu --table t.json", "--table needs device 'cuda'"),
     ("analyze a a --text a --out {out}", "MODEL: labels must differ, got 'a' twice"),
 )
