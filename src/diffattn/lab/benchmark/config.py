@@ -106,6 +106,11 @@ class BenchConfig:
                 raise ConfigError(f"bench: length must be 1 or more, got {length}.")
         if self.device == "cuda":
             require_cuda()
+        if self.device == "cpu" and "float16" in self.dtypes:
+            raise ConfigError(
+                "bench: dtype must be float32 or bfloat16 on a CPU, got 'float16', for which "
+                "PyTorch has no fast matrix product there."
+            )
 
     def settings(self) -> dict[str, Any]:
         """The settings that change a measurement; the choice of shapes does not."""
