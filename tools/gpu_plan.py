@@ -26,7 +26,7 @@ LONGEST_SESSION, LONGEST_STAGE = 25 * 60, 540
 _TINY_LIMIT = 300
 """Seconds of each stage that measures nothing: processes start slowly on a machine with others."""
 _DIFFATTN = (sys.executable, "-m", "diffattn")
-_TUNED = (sys.executable, "-m", "tools.timing.tuned_table")
+_TUNED = (sys.executable, "-m", "tools.measures.tuned_table")
 """The same by the tiles of ``--table``."""
 _QUICK = ",".join(x for x in contender_names("ops") if x != HOPPER and "flex" not in x)
 """Contenders that compile fast."""

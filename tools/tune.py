@@ -35,8 +35,8 @@ from diffattn.lab.benchmark.session import describe_run
 from diffattn.lab.benchmark.timing import Timed, Timer, interleave, timer_of
 from diffattn.ops.triton import configs
 from diffattn.ops.triton.configs import LaunchConfig
+from tools.measures.tuned_table import lines_path, lines_text
 from tools.search import Checkers, OnFailure, OptionResult, best, search
-from tools.timing.tuned_table import lines_path, lines_text
 
 SCHEMA = 1
 Rows = Mapping[str, LaunchConfig | None]

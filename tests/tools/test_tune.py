@@ -16,7 +16,7 @@ from diffattn.errors import BackendError, CheckpointError, ConfigError
 from diffattn.files.io import write_json
 from diffattn.ops.triton import configs
 from tools import tune as module
-from tools.timing.tuned_table import lines_path, lines_text, read_table
+from tools.measures.tuned_table import lines_path, lines_text, read_table
 from tools.tune import TuneConfig, tune
 
 TINY = TuneConfig(

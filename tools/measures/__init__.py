@@ -1,1 +1,1 @@
-"""Measurements and models whose numbers stand in docs/records."""
+"""Measurements for developers, and models whose numbers stand in docs/records."""

@@ -1,6 +1,6 @@
 """Lines of the launch table that ``tools/tune.py`` found, as source and put in force.
 
-    PYTHONPATH=src python -m tools.timing.tuned_table bench ops --out FILE [--table RECORD.json]
+    PYTHONPATH=src python -m tools.measures.tuned_table bench ops --out FILE [--table RECORD.json]
 
 A command of ``diffattn`` whose kernels are launched by the record's tiles, without one by the
 package's. By a record everything is measured anew, for the result does not name its tiles.

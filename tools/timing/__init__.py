@@ -1,1 +1,0 @@
-"""Timing of kernels by their developers."""
