@@ -46,8 +46,9 @@ def test_missing_damaged_and_foreign_records_are_refused(tmp_path):
     for value, message in (
         (good | {"schema": 2}, "schema must be 1, got 2"),
         ({"name": "x"}, "schema must be 1, got None"),
-        (good | {"surprise": 1}, "must hold a run record, got .*surprise"),
-        ({k: v for k, v in good.items() if k != "seed"}, "must hold a run record, got .*seed"),
+        (good | {"surprise": 1}, "must hold name, .* alone, got 'surprise' too"),
+        ({k: v for k, v in good.items() if k != "seed"}, r"run\.json: must hold seed"),
+        (good | {"versions": {"python": 3}}, r"run\.json: versions\.python must be text, got 3"),
     ):
         write_json(path, value)
         with pytest.raises(CheckpointError, match=message):

@@ -14,6 +14,7 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, short
 from diffattn.files.io import read_json, write_json
+from diffattn.lab.records.fields import checked
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("diffattn", "torch", "transformers", "accelerate", "tokenizers", "numpy")
@@ -58,10 +59,7 @@ class RunRecord:
         path = Path(folder) / "run.json"
         value = read_json(path)
         require_schema(value, path)
-        try:
-            return cls(**value)
-        except TypeError as error:
-            raise CheckpointError(f"{path}: must hold a run record, got {error}.") from error
+        return checked(cls, value, str(path))
 
 
 def require_schema(value: Any, path: Path, expected: int = SCHEMA_VERSION) -> None:
