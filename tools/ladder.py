@@ -51,7 +51,7 @@ def copy_text(folder: Path) -> None:
 def ladder(text: Path) -> ComparisonConfig:
     """The settings of all runs: the study recipe with four times its steps."""
     settings = [f"data.source={text}", "data.vocab_size=4096", "train.num_steps=16000"]
-    settings += TIED_START  # the first of its runs are older than the recipe's start
+    settings += TIED_START  # as in the study that asked
     base = apply_settings(recipe("study"), settings)
     return ComparisonConfig(scale="ladder", base=base, variants=MODELS, seeds=(0, 1, 2))
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="study folder, continued if it exists")
     parser.add_argument("--pack", action="store_true", help="pack finished runs, and stop")
     given = parser.parse_args()
-    out = given.out.resolve()
+    out = given.out  # as given: records name the text by it, on every machine alike
     if given.pack:
         pack_finished(out / RUNS, FINISHED)
         return
