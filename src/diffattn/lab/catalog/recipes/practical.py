@@ -51,7 +51,8 @@ def laptop() -> dict[str, Any]:
     """The study on one seed: a first look, without intervals.
 
     Command: ``diffattn reproduce practical``. Hardware: 2 CPU cores. Duration: ten minutes.
-    Expected: models that attend learn both tasks, and no attention learns neither.
+    Expected: models that attend learn both tasks, and no attention learns neither. The first seed
+    of each model keeps its weights, 0.7 MB, for ``diffattn inspect``.
     """
     return _settings(_tasks(), (0,))
 

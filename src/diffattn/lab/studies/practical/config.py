@@ -18,10 +18,6 @@ class PracticalStudyConfig(RecallStudyConfig):
         """All members: each gets all seeds."""
         return self.members
 
-    def keeps_weights(self, run: str) -> bool:
-        """None does."""
-        return False
-
 
 practical_study = partial(PracticalStudyConfig.planned, PRACTICAL)
 """Makes the study of a scale; see :mod:`diffattn.lab.catalog.recipes.practical`."""
