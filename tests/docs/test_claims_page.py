@@ -65,6 +65,15 @@ def test_intervals_of_other_studies_are_those_of_the_results(title, in_results):
         assert in_results.format(*numbers) in " ".join(text_of("results.md").split())
 
 
+def test_pairs_in_twice_the_context():
+    members, row = results_of("practical")["tasks"]["lookup"]["members"], row_of("Retrieval")
+    found = {
+        name: f"{member['measures']['found_6_x2']['mean']:.3f}" for name, member in members.items()
+    }
+    assert f"V1 finds {found['diff']} of six, the Transformer {found['softmax']} |" in row
+    assert f"finds {found['diff_uniform']} |" in row
+
+
 def test_absent_keys_and_shots():
     tasks, row = results_of("practical")["tasks"], row_of("Hallucination")
     absent, right = (

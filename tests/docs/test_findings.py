@@ -251,6 +251,29 @@ MEASURES = ("attention_size_answer", "found_6_x2", "bits_3", "unsupported_6_x1")
 MEASURES_OF_SHOTS = ("shots_23", "order_changes")
 
 
+@pytest.mark.parametrize(
+    ("name", "measure", "digits"),
+    [
+        ("diff", "found_6_x2", 3),
+        ("diff_uniform", "found_6_x2", 3),
+        ("diff_v2", "attention_size_answer", 2),
+        ("shared_diff", "attention_size_answer", 2),
+        ("diff", "attention_size_answer", 2),
+    ],
+)
+def test_a_difference_of_lookup(name, measure, digits):
+    (found,) = (
+        x
+        for x in results_of("practical")["tasks"]["lookup"]["differences"]
+        if (x["type"], x["measure"]) == (name, measure)
+    )
+    mean, low, high = (
+        f"{found[key]:.{digits}f}".replace("-", "−") for key in ("mean", "low", "high")
+    )
+    text = " ".join(PAGE.split())
+    assert re.search(rf"{mean} (more [a-z ]*)?\({low} to {high}", text)
+
+
 @pytest.mark.parametrize("name", ["softmax", "diff", "diff_v2", "shared_diff", "diff_uniform"])
 def test_a_row_of_lookup_and_shots(name):
     tasks = results_of("practical")["tasks"]

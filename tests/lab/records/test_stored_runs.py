@@ -17,7 +17,7 @@ OUTLIERS = PUBLISHED / "evaluations" / "outliers"
 DIGESTS = {
     "ablations": "b66662c5641c827e",
     "gradient_flow": "77789c9a06cebd97",
-    "practical": "df1f09860d3a83de",
+    "practical": "4b5926721631144b",
     "rank": "acd7c9ef6cdfb6db",
     "recall": "944c59640698f24d",
     "scaling": "9ac0f9a86c5b2447",

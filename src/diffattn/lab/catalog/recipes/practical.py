@@ -61,9 +61,9 @@ def study() -> dict[str, Any]:
     """Seven models on two tasks with 12 seeds, each at a rate of its own, seed by seed.
 
     Command: ``diffattn reproduce practical --scale study``. Hardware: 2 CPU cores. Duration: two
-    hours and a half of one core. Expected: the committed runs of eight seeds. Sizes and steps were
-    set by pilots of softmax attention and V1 on seed 100, which chooses the rates too, by the rule
-    of the recall study. Three seeds had run at 0.002 before, where V2 looks up more keys.
+    hours and a half of one core. Expected: the committed runs. Sizes and steps were set by pilots
+    of softmax attention and V1 on seed 100, which chooses the rates too, by the rule of the recall
+    study. Three seeds had run at 0.002 before, where V2 looks up more keys.
     """
     return _settings(_tasks(), tuple(range(12))) | {"learning_rates": (1e-3, 2e-3, 4e-3)}
 
