@@ -8,7 +8,7 @@ import torch
 from backend_skips import require_backend
 from diffattn import diff_attention
 from diffattn.errors import BackendError
-from diffattn.lab.benchmark.checking import check_softmax
+from diffattn.lab.benchmark.checking import Exact
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import make_diff_attention_inputs
 from diffattn.ops.inputs import backends
@@ -73,5 +73,7 @@ def test_softmax_baseline(backend, dtype, case, kernel_device):
     (row,) = (row for row in backends.table("softmax_attention") if row.name == backend)
     if reason := row.refuses(facts):
         pytest.skip(f"softmax_attention: backend {backend!r} {reason}")
-    verdict = check_softmax(partial(softmax_attention, *leaves, backend=backend), leaves, True)
+    verdict = Exact.softmax(leaves).check(
+        partial(softmax_attention, *leaves, backend=backend), True
+    )
     assert verdict["passed"], verdict

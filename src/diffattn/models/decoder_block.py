@@ -19,8 +19,8 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
     Source: arXiv:2410.05258v2, Eq. (3).
     """
     config = config.of_layer(layer_idx)
-    # Not by the configuration, which may have been sent here by value, without the layers.
-    facts = ATTENTION[config.attention_type]
+    # From the table: a configuration pickled by value may lack the classes of the layers.
+    attention_type = ATTENTION[config.attention_type]
     options: dict[str, Any] = {
         "num_kv_heads": config.num_kv_heads,
         "layer_idx": layer_idx,
@@ -30,15 +30,17 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
         "qkv_bias": config.qkv_bias,
         "qk_norm_eps": config.rms_norm_eps if config.qk_norm else None,
     }
-    if facts.lambda_vectors:
+    if attention_type.lambda_vectors:
         options["lambda_init"] = config.layer_lambda_init(layer_idx)
-    if facts.low_rank_maps:
+    if attention_type.low_rank_maps:
         options["shared_rank"] = config.shared_rank
-    if facts.grouped:
+    if attention_type.grouped:
         options["group_ratio"] = config.group_ratio
-    if facts.lambda_projection:
+    if attention_type.lambda_projection:
         options["lambda_bias"] = config.lambda_bias
-    return facts.layer_class()(config.hidden_size, config.num_heads, config.head_dim, **options)
+    return attention_type.layer_class()(
+        config.hidden_size, config.num_heads, config.head_dim, **options
+    )
 
 
 class DiffTransformerBlock(GradientCheckpointingLayer):
@@ -47,7 +49,7 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
     .. math:: Y = \mathrm{MultiHead}(\mathrm{LN}(X)) + X,\quad
               X' = \mathrm{SwiGLU}(\mathrm{LN}(Y)) + Y
 
-    Source: arXiv:2410.05258v2, Eq. (4) and (5).
+    LN is RMSNorm. Source: arXiv:2410.05258v2, Eq. (4) and (5).
     """
 
     def __init__(self, config: DiffTransformerConfig, layer_idx: int) -> None:
@@ -58,8 +60,8 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         for writer in (getattr(self.self_attn, "o_proj", None), self.mlp.down_proj):
-            if writer is not None:  # without attention there is no projection
-                writer.writes_residual = True
+            if writer is not None:  # type "none" has no o_proj
+                writer.writes_residual = True  # its weights start smaller
         self.attention_maps = AttentionMapRecorder()
         self.kernel = KernelCall(config, layer_idx)
 

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, waited for no longer than a user waits."""
+"""The Hugging Face hub, or its local cache where the hub does not answer within seconds."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,11 +12,11 @@ from diffattn.errors import CheckpointError
 from diffattn.models.checkpoint_folder import is_hub_name
 
 _PATIENCE_SECONDS = 8.0
-"""Clients of the hub try again for minutes where there is no network."""
+"""Clients of the hub retry for minutes without a network, so it is tested first."""
 
 
 def name_or_cached(name: str, revision: str | None = None) -> str:
-    """A folder, or a name on the hub: if that does not answer, the model's folder in its cache.
+    """``name`` if it is a folder or the hub answers, else the model's folder in the hub's cache.
 
     Raises:
         CheckpointError: The hub does not answer, and the cache does not hold the model.
@@ -34,11 +34,11 @@ def name_or_cached(name: str, revision: str | None = None) -> str:
 
 
 def _answers() -> bool:
-    """Whether the hub answers in time; in a thread, as a look-up of its address has no limit."""
+    """Whether the hub answers in time. Asked in a thread, because DNS has no time limit."""
     replies: list[object] = []
 
     def ask() -> None:
-        with suppress(Exception):  # of the network, of which each client has its own
+        with suppress(Exception):  # every HTTP client has errors of its own
             replies.append(get_session().head(constants.ENDPOINT, timeout=_PATIENCE_SECONDS))
 
     thread = Thread(target=ask, daemon=True)

@@ -1,4 +1,4 @@
-"""The largest and the middle of any number of activations, in one pass and fixed memory."""
+"""Maximum, median and kurtosis of a stream of activations, in one pass and fixed memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from diffattn.probes.layer_reader import AttentionInputs, LogitRows
 from diffattn.probes.passes import at_least_float32
 
 TOP = 100
-"""Largest values that are kept with their places."""
+"""Largest values that are kept. Each has its place: layer, head, position and so on."""
 MEDIAN_ERROR = 2**-8
 """Largest relative error of a median, 0.4 %: half the width of a bin."""
 MASSIVE = (100.0, 1000.0)
-"""A massive activation is larger than the first, and than the second times the median."""
+"""An activation is massive above the first number and above the second times the median."""
 _BINS = (1 << 15) - (1 << 7)  # the finite bfloat16 numbers from 0 up
 
 
@@ -28,10 +28,10 @@ class Tally:
     :math:`|x| \in [b, b (1 + 2^{-7}))` and the middle of a bin is off by at most
     :data:`MEDIAN_ERROR`, down to 1e-38. Memory is the same after any number of values: 256 KiB.
 
-    Source: arXiv:2410.05258v2, Table 5 (which says neither corpus nor estimator).
+    Source: arXiv:2410.05258v2, Table 5. The paper states neither the corpus nor the estimator.
 
     Args:
-        width: Numbers that name the place of a value.
+        width: Numbers in a place, as in :data:`LOGIT_PLACE`.
     """
 
     def __init__(self, width: int) -> None:
@@ -100,7 +100,7 @@ class Tally:
             return None
         mean, square, cube, fourth = (self.powers / self.count).tolist()
         variance = square - mean**2
-        # Differences of sums: what is below their rounding is no spread.
+        # The variance is a difference of sums. Below their rounding it counts as zero.
         if variance <= 1e-13 * square:
             return None
         central = fourth - 4 * mean * cube + 6 * mean**2 * square - 3 * mean**4
@@ -108,7 +108,9 @@ class Tally:
 
     @property
     def massive(self) -> int:
-        """Values above 100 and above 1,000 medians, to one bin (0.8 %) at that border.
+        """Values above 100 and above 1,000 medians.
+
+        Those within one bin (0.8 %) of the border may be miscounted.
 
         Source: arXiv:2402.17762 (massive activations), section 2.
         """
@@ -158,16 +160,15 @@ def merged(tallies: list[Tally]) -> Tally:
 LOGIT_PLACE = ("layer", "map", "head", "text", "query", "key", "query_token", "key_token")
 HIDDEN_PLACE = ("layer", "channel", "text", "position", "token")
 Parts = dict[bool, Tally]
-"""Entries at position 0 (of the key, or of the token) under True, all others under False."""
+"""True: entries whose key or token is at position 0. False: all others."""
 
 
 @dataclass
 class OutlierScan:
     """Attention logits and hidden states of any number of texts, layer by layer.
 
-    Logits are those of visible keys, after RoPE and after the factor 1/√d. What concerns position
-    0, where massive activations sit, is counted apart. Memory depends on the number of layers
-    alone.
+    Logits are those of visible keys, after RoPE and after the factor 1/√d. Massive activations sit
+    at position 0, so it has a tally of its own. Memory depends on the number of layers alone.
 
     Source: arXiv:2410.05258v2, Table 5.
     """
@@ -230,7 +231,7 @@ def _logit_places(
     queries: Tensor,
     keys: Tensor,
 ) -> Tensor:
-    """Columns of :data:`LOGIT_PLACE`; ``index`` counts heads times pairs of query and key."""
+    """Columns of :data:`LOGIT_PLACE`; ``index`` is a flat index into ``[heads, pairs]``."""
     head, pair = index // len(keys), index % len(keys)
     query, key = queries[pair], keys[pair]
     return _columns([layer, number, head, text, query, key, tokens[query], tokens[key]], index)
@@ -239,13 +240,13 @@ def _logit_places(
 def _hidden_places(
     index: Tensor, *, layer: int, text: int, tokens: Tensor, begin: int, width: int
 ) -> Tensor:
-    """Columns of :data:`HIDDEN_PLACE`; ``index`` counts tokens times channels."""
+    """Columns of :data:`HIDDEN_PLACE`; ``index`` is a flat index into ``[tokens, channels]``."""
     position = index // width + begin
     return _columns([layer, index % width, text, position, tokens[position]], index)
 
 
 def _edges(patterns: Tensor) -> Tensor:
-    """The lower ends of bins, float64; that of the one after the last is the largest number."""
+    """Lower ends of bins, float64. After the last bin follows the largest float32 number."""
     return (
         (patterns.int() << 16)
         .view(torch.float32)

@@ -8,8 +8,6 @@ import torch
 from diffattn.lab.benchmark import checking
 from diffattn.lab.benchmark.checking import (
     Exact,
-    check_diff,
-    check_softmax,
     device_lost,
     error_line,
     parts,
@@ -43,8 +41,8 @@ def wrong(out, change):
 @pytest.mark.parametrize("backend", ["reference", "composed"])
 def test_right_backends_pass(backend, dtype, case, extent):
     inputs = make_diff_attention_inputs(case, dtype=dtype)
-    result = check_diff(
-        lambda: diff_attention(*inputs.tensors().values(), backend=backend), inputs, True
+    result = Exact.diff(inputs).check(
+        lambda: diff_attention(*inputs.tensors().values(), backend=backend), True
     )
     assert result["passed"], result
     assert 0 <= result["error"] <= result["budget"]
@@ -59,8 +57,8 @@ def test_right_softmax_passes(dtype, extent):
         x.detach().requires_grad_()
         for x in (inputs.q.flatten(2, 3), inputs.k.flatten(2, 3), inputs.v.repeat(1, 1, 2, 1))
     )
-    assert check_softmax(lambda: softmax_attention(*leaves), leaves, True)["passed"]
-    off = check_softmax(lambda: softmax_attention(*leaves, scale=0.5), leaves, True)
+    assert Exact.softmax(leaves).check(lambda: softmax_attention(*leaves), True)["passed"]
+    off = Exact.softmax(leaves).check(lambda: softmax_attention(*leaves, scale=0.5), True)
     assert not off["passed"]
 
 
@@ -76,12 +74,12 @@ def test_wrong_values_and_gradients_are_found(part, extent):
         out = diff_attention(*tensors.values())
         return wrong(out, lambda x: 1.01 * x) if part == "output" else out
 
-    result = check_diff(run, inputs, True)
+    result = Exact.diff(inputs).check(run, True)
     assert not result["passed"]
     assert part in result["worst"]
     assert result["error"] > result["budget"]
     if part != "output":
-        assert check_diff(run, inputs, False)["passed"]
+        assert Exact.diff(inputs).check(run, False)["passed"]
 
 
 def test_exact_values_are_computed_once_whatever_was_compared_before(monkeypatch):
@@ -113,7 +111,7 @@ def test_not_a_number_anywhere_fails():
         poison[0, 100, 1, 3] = float("nan")
         return out + poison
 
-    result = check_diff(run, inputs, False)
+    result = Exact.diff(inputs).check(run, False)
     assert not result["passed"]
     assert result["error"] is None
 
@@ -148,7 +146,7 @@ def test_a_head_between_the_others_is_looked_at(place, monkeypatch):
         out[b, rows, h] = 0
         return out
 
-    assert not check_diff(run, inputs, False)["passed"]
+    assert not Exact.diff(inputs).check(run, False)["passed"]
 
 
 @pytest.mark.parametrize("wrong_map", ["future keys", "lost keys", "half of λ"])
@@ -169,7 +167,7 @@ def test_an_error_in_late_rows_is_not_paid_for_by_early_ones(wrong_map):
         }[wrong_map]()
         return torch.cat([out[:, :800], late[:, 800:]], dim=1)
 
-    assert not check_diff(run, inputs, False)["passed"]
+    assert not Exact.diff(inputs).check(run, False)["passed"]
 
 
 def test_an_error_in_one_line_keeps_where_and_why():

@@ -55,7 +55,7 @@ def test_what_cannot_run_is_told_and_the_rest_goes_on(folders, tmp_path):
     done = run(*arguments, "--out", tmp_path, "--set", "word_perplexity.texts=/nowhere/at/all")
     assert done.exit_code == 1
     assert "softmax/word_perplexity cannot run" in done.stderr
-    assert "diffattn: 1 of 2 evaluations could not run (said above)." in done.stderr
+    assert "diffattn: 1 of 2 evaluations could not run (see above)." in done.stderr
     assert (tmp_path / "softmax" / "key_values" / "result.json").exists()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from diffattn.errors import BackendError
-from diffattn.lab.benchmark.checking import check_diff, error_line
+from diffattn.lab.benchmark.checking import Exact, error_line
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops import attention
 from diffattn.ops.inputs import backends, kernel_support
@@ -113,6 +113,6 @@ def at_training_shape(name: str, device: str, gradients: bool) -> dict[str, Any]
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device=device)
     call = partial(attention.diff_attention, inputs.q, inputs.k, inputs.v, inputs.lam, backend=name)
     try:
-        return check_diff(call, inputs, gradients)
+        return Exact.diff(inputs).check(call, gradients)
     except BackendError:
         return None  # the small input says why

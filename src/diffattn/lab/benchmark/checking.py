@@ -1,10 +1,10 @@
 """Compare a contender with the float64 reference on the very tensors that are timed.
 
-The contender runs on the whole timed shape. Where the reference's maps are small it is compared in
-full. Else with stretches of query rows: long ones of two heads, a short one of every other head of
-every batch row, each at another place. The gradient given to the output is zero elsewhere, so that
-the gradients of keys, values and λ come from these rows alone and the reference needs no more than
-their part of the maps. The rule is that of ``diffattn.lab.testing.budget``.
+The contender always runs on the whole timed shape. A small shape is compared in full. Of a large
+shape samples of query rows are compared: three ranges of 64 rows in two heads, and 8 rows in every
+other head. The gradient of the output is zero in all other rows. So the gradients of keys, values
+and λ depend on the sampled rows alone, and the reference computes only their part of the maps. What
+passes is defined in ``diffattn.lab.testing.budget``.
 """
 
 import math
@@ -22,9 +22,9 @@ from diffattn.lab.testing.inputs import DiffAttentionInputs
 from diffattn.lab.testing.rounding import rounding_errors
 from diffattn.ops.backends import reference
 
-_WHOLE_PAIRS = 2**21  # of all heads together: seconds per contender in float64
-_STRETCH = 64  # query rows
-_SHORT = 8  # of the heads that are looked at once
+_WHOLE_PAIRS = 2**21  # largest batch × heads × queries × keys that is compared in full
+_STRETCH = 64  # rows in each range of the two heads
+_SHORT = 8  # rows of every other head
 _HALF_LINE = 300  # characters
 
 
@@ -40,14 +40,14 @@ class Part(NamedTuple):
 def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[Part]:
     """The compared parts: everything, or rows of every head.
 
-    The first, middle and last rows of the first and the last head of the last batch row; of every
-    other head rows that follow on one another over the queries, so that no head and no long
-    range of rows is left out.
+    The first and the last head of the last batch row give their first, middle and last rows. Every
+    other head gives a few rows, each head at another place. So no head and no long range of rows is
+    left out.
     """
     every = [(b, h) for b in range(batch) for h in range(num_heads)]
     if batch * num_heads * num_queries * num_keys <= _WHOLE_PAIRS:
         return [Part(*head, 0, num_queries) for head in every]
-    middle = max(0, num_queries // 2 - 17)  # no multiple of a block
+    middle = max(0, num_queries // 2 - 17)  # not in line with the blocks of a kernel
     stretches, last = [], 0
     for start in (0, middle, max(0, num_queries - _STRETCH)):
         end = min(start + _STRETCH, num_queries)
@@ -75,8 +75,8 @@ class Exact:
         self._values: dict[bool, dict[str, _Compared]] = {}
 
     @cached_property
-    def weights(self) -> Tensor:
-        """The gradient given to the output: zero in the rows that are not compared."""
+    def grad_output(self) -> Tensor:
+        """Gradient of the output, zero in the rows that are not compared."""
         shape = (*self.inputs.q.shape[:3], self.inputs.v.shape[-1])
         with torch.no_grad():
             drawn = exact_weights(self.inputs.q.new_empty(shape), self.inputs.q.device)
@@ -87,12 +87,15 @@ class Exact:
 
     @classmethod
     def diff(cls, inputs: DiffAttentionInputs) -> "Exact":
-        """For ``diff_attention``. λ is a scalar or has the size of every token and head."""
+        """For ``diff_attention``. λ is a scalar, or ``[B, T, H]``."""
         return cls(inputs, inputs.tensors(), maps=2)
 
     @classmethod
     def softmax(cls, leaves: tuple[Tensor, ...]) -> "Exact":
-        """For softmax attention: differential attention with λ = 0, of which map 1 is compared."""
+        """For softmax attention: differential attention with λ = 0.
+
+        Of the gradients of q and k, those of the first map alone are compared.
+        """
         q, k, v = leaves
         with torch.no_grad():
             doubled = DiffAttentionInputs(
@@ -108,34 +111,20 @@ class Exact:
         """Compare a contender on the tensors, and the gradients of every tensor if asked for.
 
         Returns:
-            ``passed``; ``error`` and ``budget`` of the value nearest to its budget or furthest
-            beyond it, and its name in ``worst``; ``compared`` in words.
+            ``passed``; ``worst``, the tensor with the largest ratio of error to budget, and its
+            ``error`` and ``budget``; ``compared`` in words.
         """
         out = run() if gradients else torch.no_grad()(run)()
-        values = output_and_gradients(out, self.leaves, self.weights if gradients else None)
+        values = output_and_gradients(out, self.leaves, self.grad_output if gradients else None)
         if gradients not in self._values:
             self._values[gradients] = _expected(
-                self.inputs, self.chosen, self.weights, gradients=gradients
+                self.inputs, self.chosen, self.grad_output, gradients=gradients
             )
         rows = sum(part.last - part.first for part in self.chosen)
         heads = len({(part.batch, part.head) for part in self.chosen})
         is_all = rows == math.prod(self.inputs.q.shape[:3])
         compared = "everything" if is_all else f"{rows:,} rows of {heads} heads"
         return _worst(values, self._values[gradients], self.maps) | {"compared": compared}
-
-
-def check_diff(
-    run: Callable[[], Tensor], inputs: DiffAttentionInputs, gradients: bool
-) -> dict[str, Any]:
-    """:meth:`Exact.check` of one contender on ``diff_attention``."""
-    return Exact.diff(inputs).check(run, gradients)
-
-
-def check_softmax(
-    run: Callable[[], Tensor], leaves: tuple[Tensor, ...], gradients: bool
-) -> dict[str, Any]:
-    """:meth:`Exact.check` of one contender on softmax attention."""
-    return Exact.softmax(leaves).check(run, gradients)
 
 
 def problem(check: Mapping[str, Any]) -> str | None:
@@ -158,7 +147,7 @@ def error_line(error: Exception) -> str:
 
 
 def device_lost() -> bool:
-    """Whether the GPU's context died of an error: then every later call of this process fails.
+    """Whether the CUDA context is unusable: then every later call of this process fails.
 
     A launch that is refused leaves the context as it was; an illegal access does not.
     """
@@ -176,25 +165,25 @@ class _Compared:
     """One value: exact, and how far rounding may move it."""
 
     exact: Tensor
-    off: Tensor
-    at: list[Any] = field(default_factory=list)
+    rounding_error: Tensor
+    places: list[Any] = field(default_factory=list)
 
 
 def _worst(
     values: Mapping[str, Tensor], exact: Mapping[str, _Compared], maps: int
 ) -> dict[str, Any]:
-    """The value nearest to its budget or furthest beyond it."""
+    """The value with the largest ratio of error to budget."""
     worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
     most = -1.0
     for name, expected in exact.items():
         if name not in values:
             continue
         actual = _at(values[name], expected, name, maps)
-        want, off = (
+        want, rounding_error = (
             x[..., :1, :] if maps == 1 and name in ("gradient of q", "gradient of k") else x
-            for x in (expected.exact, expected.off)
+            for x in (expected.exact, expected.rounding_error)
         )
-        result = compare(actual, want, off)
+        result = compare(actual, want, rounding_error)
         whole = bool(torch.isfinite(values[name]).all())
         passed = whole and result.problem is None
         share = result.share if whole else math.inf
@@ -208,17 +197,17 @@ def _worst(
 
 
 def _expected(
-    inputs: DiffAttentionInputs, chosen: list[Part], weights: Tensor, gradients: bool
+    inputs: DiffAttentionInputs, chosen: list[Part], grad_output: Tensor, gradients: bool
 ) -> dict[str, _Compared]:
     """Reference values of every part; gradients of one key from several parts are added."""
     values: dict[str, dict[Any, list[Tensor]]] = {}
     for part, sub in _sub_inputs(inputs, chosen):
-        grad_out = weights[part.batch, part.first : part.last, part.head][None, :, None]
+        grad_out = grad_output[part.batch, part.first : part.last, part.head][None, :, None]
         doubled = sub.map_tensors(Tensor.double)
         out = reference.forward(*doubled.tensors().values(), scale=sub.q.shape[-1] ** -0.5)
         grad_or_none = grad_out.to(out) if gradients else None
         exact = output_and_gradients(out, doubled.tensors(), grad_or_none)
-        off = rounding_errors(sub, grad_out)
+        rounding = rounding_errors(sub, grad_out)
         head = (part.batch, part.head)
         rows = (*head, part.first, part.last)
         places = {"output": rows, "gradient of q": rows, "gradient of k": head}
@@ -227,22 +216,24 @@ def _expected(
         for name in exact:
             place = places.get(name, lam_place)
             # Rows first, without the axes of batch and head; a scalar λ has none.
-            pair = [x[name][0, :, 0] if x[name].ndim else x[name] for x in (exact, off)]
-            pair[1] = pair[1].square()  # roundings of several parts add as squares
+            pair = [x[name][0, :, 0] if x[name].ndim else x[name] for x in (exact, rounding)]
+            pair[1] = pair[
+                1
+            ].square()  # rounding errors of several parts are independent: their squares add
             if place == head:  # rows of 0 for the keys that no row of the part sees
                 unseen = inputs.k.shape[1] - pair[0].shape[0]
                 pair = [torch.cat([x, x.new_zeros(unseen, *x.shape[1:])]) for x in pair]
-            at = values.setdefault(name, {})
-            if place in at:
-                pair = [a + b for a, b in zip(at[place], pair, strict=True)]
-            at[place] = pair
+            by_place = values.setdefault(name, {})
+            if place in by_place:
+                pair = [a + b for a, b in zip(by_place[place], pair, strict=True)]
+            by_place[place] = pair
     return {
         name: _Compared(
-            exact=_stack([exact for exact, _ in at.values()]),
-            off=_stack([square for _, square in at.values()]).sqrt(),
-            at=list(at),
+            exact=_stack([exact for exact, _ in by_place.values()]),
+            rounding_error=_stack([square for _, square in by_place.values()]).sqrt(),
+            places=list(by_place),
         )
-        for name, at in values.items()
+        for name, by_place in values.items()
     }
 
 
@@ -271,9 +262,9 @@ def _at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
     if maps == 1 and name in ("gradient of q", "gradient of k"):
         value = value[:, :, :, None]
     if name == "gradient of lam" and value.ndim == 2:
-        value = value[None]  # a batch of one, whose axis λ does without
+        value = value[None]  # λ has no batch axis where the batch is 1
     pieces = []
-    for place in compared.at:
+    for place in compared.places:
         if place == ():
             pieces.append(value)
         elif len(place) == 2:

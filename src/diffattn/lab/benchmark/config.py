@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SUITES = ("ops", "models", "decode", "paged", "generation")
 HOST = "host"
-"""The suite of one call's time on the host, which has no cases and no contenders."""
+"""The suite that measures the processor time of one call. It has no cases and no contenders."""
 SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
@@ -42,7 +42,7 @@ def check_names(
     check_known("bench", "suite", suite, (*SUITES, HOST))
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
-        raise ConfigError(f"bench: scale 'cut' must be of suite 'models', got {suite!r}.")
+        raise ConfigError(f"bench: suite must be 'models' for scale 'cut', got {suite!r}.")
     if device is not None:
         check_known("bench", "device", device, DEVICES)
     check_known("bench", "attention", attention, ATTENTIONS)
@@ -81,20 +81,22 @@ class BenchConfig:
     suite: str
     """One of :data:`SUITES`."""
     scale: str = "full"
-    """``"quick"`` (under a minute on a CPU), ``"full"``, or ``"cut"``: models at two depths."""
+    """``"quick"`` (a minute on a CPU), ``"full"``, or ``"cut"``: large models with few layers. Two
+    depths give the time per layer, and so that of the whole model."""
     device: str = "cpu"
     dtypes: tuple[str, ...] = ()
     """Default: those of the scale."""
     lengths: tuple[int, ...] = ()
     """Tokens; for decode, paged and generation, cached tokens. Default: those of the scale."""
     only: tuple[str, ...] = ()
-    """Contenders besides T. Default: all."""
+    """Implementations to time besides PyTorch's softmax attention. Default: all."""
     attention: str = "v1"
-    """Shapes of the operator: ``"v1"`` (own keys per map, wide values) or ``"v2"``."""
+    """Shapes of the operator: of V1, where each map has its own keys and values are twice as wide,
+    or of V2."""
     rounds: int = 3
-    """Rounds of every case, at least."""
+    """Fewest rounds of a case."""
     seconds: float = 10.0
-    """Time after which a case starts no further round."""
+    """After so many seconds and the fewest rounds, a case starts no new round."""
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in _LIMITS}
@@ -113,13 +115,16 @@ class BenchConfig:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings that change a measurement; the choice of shapes does not."""
+        """The settings with which an older result must agree, to be used again.
+
+        The contenders count: a result holds those that were asked for.
+        """
         return {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One timed shape, as plain values: a fresh process can be given it."""
+    """One timed shape, as plain values, which can be sent to another process."""
 
     suite: str
     device: str
@@ -138,7 +143,7 @@ class Case:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """As of the record; see :attr:`BenchCase.key`."""
+        """The same key as in the result file; see :attr:`BenchCase.key`."""
         return case_key(self)
 
     def plain(self) -> dict[str, Any]:

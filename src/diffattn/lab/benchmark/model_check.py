@@ -48,7 +48,7 @@ def check_model(
         cached: Compare only the last token's logits, read with a cache of all before.
 
     Returns:
-        As :func:`diffattn.lab.benchmark.checking.check_diff`, of the dtype with the largest share.
+        As :func:`diffattn.lab.benchmark.checking.Exact.check`, of the dtype with the largest share.
     """
     dtypes = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
     actual = expected = partial(_run, ids=ids, gradients=gradients)

@@ -30,7 +30,9 @@ _Data = Annotated[
 _Tokens = Annotated[int, typer.Option(min=2, help="read at most so many tokens")]
 _WindowTokens = Annotated[
     int | None,
-    typer.Option(min=4, help="of one sequence, BOS included [1024, or what the model takes]"),
+    typer.Option(
+        min=4, help="tokens per sequence, BOS included [1024, or the model's limit if lower]"
+    ),
 ]
 _Bos = Annotated[
     bool | None, typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]")
@@ -54,14 +56,15 @@ def analyze(
 ) -> None:
     """Show what models attend to, how large their activations are, and their λ.
 
-    Reads one of --text, --file and --data, of any length: no whole map is held in memory. Of a run
-    directory λ over training is shown, too; one without weights has that alone and needs no text.
+    Reads one of --text, --file and --data, of any length: whole maps are never held in memory. For
+    a run directory, λ over training is shown as well. A run without weights shows only that and
+    needs no text.
     """
     from diffattn.lab.analysis.run_folders import is_log_alone
     from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import labelled
 
-    if out is not None:  # before models are looked for
+    if out is not None:  # before time is spent on finding models
         _require_destination(out, dtype)
     models = labelled(model, option="MODEL", on_message=say, has_no_folder=is_log_alone)
     out = out or default_out("analysis", models)

@@ -10,16 +10,18 @@ import typer
 Suite = Annotated[
     str,
     typer.Argument(
-        help="ops, models, decode and paged (of the operator, against a cache) or generation "
-        "(of models); host: one call's time on the host"
+        help="ops; decode or paged (the operator against a cache); models; generation (by models); "
+        "host (processor time of one call)"
     ),
 ]
 Scale = Annotated[
     str,
-    typer.Option(help="quick (a minute), full or, of models, cut (few layers of large sizes)"),
+    typer.Option(
+        help="quick (a minute), full or, for suite models, cut (large models with few layers)"
+    ),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="cpu (one thread, processor time) or cuda [cuda if there]")
+    str | None, typer.Option(help="cpu (one thread, in processor time) or cuda [cuda if there]")
 ]
 Dtype = Annotated[
     str | None, typer.Option(help="comma-separated, e.g. float32,bfloat16 [of the scale]")
@@ -30,18 +32,16 @@ Length = Annotated[
         help="comma-separated tokens; decode, paged, generation: cached tokens [of the scale]"
     ),
 ]
-Only = Annotated[
-    str | None, typer.Option(help="comma-separated contenders besides the baseline [all]")
-]
+Only = Annotated[str | None, typer.Option(help="comma-separated contenders besides T [all]")]
 Attention = Annotated[str, typer.Option(help="shapes of the operator: v1 or v2")]
-Rounds = Annotated[int, typer.Option(help="rounds of every shape, at least")]
+Rounds = Annotated[int, typer.Option(help="fewest rounds of a shape")]
 Seconds = Annotated[float, typer.Option(help="time after which a shape starts no further round")]
 Out = Annotated[Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what the result file holds")]
 Json = Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")]
 
 _LEGEND = (
-    "T: PyTorch's softmax attention. TC: softmax attention by our technique. / T, / TC: time over "
+    "T: PyTorch's softmax attention. TC: softmax attention by our kernels. / T, / TC: time over "
     "theirs. Of peak: share of what a matrix product reaches. Error: share of what rounding allows."
 )
 
@@ -62,9 +62,10 @@ def bench(
 ) -> None:
     """Check and time attention, decoding, models or their generation.
 
-    Every differential backend against T, PyTorch's softmax attention, and TC, softmax attention
-    by our own technique. Contenders run interleaved; a wrong one gets no number. The same command
-    again skips what the result file holds from the same code, versions, machine and settings.
+    Times every differential backend against T, PyTorch's softmax attention, and TC, softmax
+    attention by our own kernels. Contenders run interleaved; one that fails the check is not timed.
+    The same command again skips what the result file holds from the same code, versions, machine
+    and settings.
     """
     from diffattn.files.destination import require_file_destination
     from diffattn.lab.benchmark import config as settings

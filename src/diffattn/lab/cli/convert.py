@@ -10,7 +10,7 @@ import typer
 
 from diffattn.lab.cli.options import VerifyOption
 
-_KEYS = (
+_SETTABLE = (
     "rope_theta",
     "rope_parameters",
     "rms_norm_eps",
@@ -35,7 +35,8 @@ _Out = Annotated[
     typer.Option(help="new model folder; it appears when all is done [runs/TO-SOURCE]"),
 ]
 _From = Annotated[
-    str | None, typer.Option("--from", help="layout of SOURCE [what its config.json or names say]")
+    str | None,
+    typer.Option("--from", help="layout of SOURCE [found from its config.json or tensor names]"),
 ]
 _Set = Annotated[
     list[str] | None,
@@ -58,10 +59,10 @@ def convert(
     """Write a model in another layout, or a softmax model as a differential one.
 
     Layouts: this package's, Hugging Face DiffLlama, the original code's V1 and V2, Motif. Softmax
-    models: Llama, Mistral, Qwen2, Qwen3 and ours. Where transformers has code for both, logits
-    on random tokens are compared before anything is kept.
+    models: Llama, Mistral, Qwen2, Qwen3 and ours. Where transformers can run both layouts,
+    logits on random tokens are compared before anything is kept.
 
-    A softmax model becomes diff_v2 or dex without a change of its output, and trains on with
+    A softmax model becomes diff_v2 or dex without a change of its output, and training goes on by
     'diffattn train RECIPE --init-from OUT --same-model'. V1 and Shared DIFF normalise heads, which
     softmax models do not: their output changes unless --set head_norm=false. For adapters (peft):
     target_modules q_proj and o_proj, modules_to_save lambda_proj.
@@ -75,7 +76,7 @@ def convert(
     check_known("convert", "--to", to, TARGETS)
     if from_ is not None:
         check_known("convert", "--from", from_, LAYOUTS)
-    changes = read_settings(set_ or [], dict.fromkeys(_KEYS, Any))
+    changes = read_settings(set_ or [], dict.fromkeys(_SETTABLE, Any))
     source = best_of_study(source, say)
     out = out or default_out(to, [Path(source).stem])
     _require_new_folder(source, out)
@@ -101,7 +102,7 @@ def _summary(done: Any, to: str, out: Path) -> str:
     """The conversion and the comparison of logits, in two lines."""
     first = f"{done.layout} to {to}: {done.tensors} tensors in {out}"
     if (check := done.verification) is None:
-        return f"{first}\nLogits were not compared: transformers computes only one of the layouts."
+        return f"{first}\nLogits were not compared: transformers can run only one of the layouts."
     compared = (
         f"Logits on {check.tokens} random tokens differ by {check.difference:.2g} of up to "
         f"{check.largest_logit:.2g}"
@@ -110,7 +111,7 @@ def _summary(done: Any, to: str, out: Path) -> str:
         verdict = f"{compared}; rounding to {check.dtype} alone gives {check.rounding:.2g}."
     else:
         verdict = (
-            f"{compared}: a head norm cannot keep a softmax model's output. "
+            f"{compared}: the head norm changes the output of a softmax model. "
             "--set head_norm=false keeps it."
         )
     return f"{first}\n{verdict}"

@@ -19,7 +19,7 @@ _Asked = Annotated[
     list[str],
     typer.Argument(
         metavar="PROTOCOL|MODEL",
-        help="protocols or presets (see 'diffattn list protocols'), or all; then folders of models",
+        help="protocols or presets (see 'diffattn list protocols'), or all; then model folders",
     ),
 ]
 _Models = Annotated[
@@ -27,7 +27,7 @@ _Models = Annotated[
     typer.Option(
         metavar="[LABEL=]PATH",
         help="run directory, study, model folder or hub name, or LABEL=URL of a completions "
-        "endpoint (repeatable; the first that --out has seen is the baseline)",
+        "endpoint (repeatable; the first ever evaluated into --out is the baseline)",
     ),
 ]
 _Settings = Annotated[
@@ -40,15 +40,16 @@ _Served = Annotated[
     list[str] | None,
     typer.Option(
         metavar="LABEL.KEY=VALUE",
-        help="of a URL: model, tokenizer and max_length; key_variable, workers, ... (repeatable)",
+        help="for a URL: model, tokenizer and max_length; also key_variable, workers, ... "
+        "(repeatable)",
     ),
 ]
 _Shard = Annotated[
     str | None,
     typer.Option(
         metavar="I/N",
-        help="only share I of N of the items; the last of N processes with the same --out "
-        "puts them together",
+        help="ask only share I of N of the items; the last process with this --out to finish "
+        "joins the shares",
     ),
 ]
 _Out = Annotated[
@@ -94,7 +95,7 @@ def evaluate(
     dry_run: _DryRun = False,
     json_: _Json = False,
 ) -> None:
-    """Ask models the papers' questions.
+    """Ask models the questions of the papers on differential attention.
 
     Writes one folder per model and protocol with every answer, the metrics with intervals, and,
     for several models, paired differences with tests. The same command again continues at the
@@ -133,13 +134,13 @@ def evaluate(
             on_message=progress.on_message,
         )
     _print_results(results, comparison, out, as_json=json_)
-    _end_with_shortfalls(results, len(chosen) * len(models))
+    _exit_if_incomplete(results, len(chosen) * len(models))
 
 
 def _protocols_and_models(
     asked: Sequence[str], models: Sequence[str], revision: str | None
 ) -> tuple[list[str], dict[str, str]]:
-    """Names of protocols, and paths of models by label, which may stand among the arguments."""
+    """Names of protocols, and paths of models by label. Models may stand among the arguments."""
     from diffattn.errors import ConfigError
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
     from diffattn.lab.evaluation.registry import require_known
@@ -159,7 +160,7 @@ def _protocols_and_models(
         )
     for name in protocols:
         require_known(name)
-    # Whether the hub has a revision is found out when it is loaded.
+    # With --revision, a name without a folder is taken for one of the hub, and fails when loaded.
     is_elsewhere = is_address if revision is None else lambda path: not Path(path).exists()
     return protocols, labelled([*folders, *models], on_message=say, has_no_folder=is_elsewhere)
 
@@ -177,7 +178,7 @@ def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_jso
             share = "/".join(map(str, result.selection["shard"]))
             typer.echo(
                 f"{result.model['label']}/{result.variant}: share {share} is done, "
-                f"{result.num_items} items; the last share puts all together."
+                f"{result.num_items} items; the last share joins them."
             )
     if comparison is not None:
         print_table(difference_rows(comparison))
@@ -186,14 +187,14 @@ def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_jso
     typer.echo(f"Records: {out}")
 
 
-def _end_with_shortfalls(results: Sequence[Any], wanted: int) -> None:
+def _exit_if_incomplete(results: Sequence[Any], wanted: int) -> None:
     """Exit with 1 if items failed or evaluations could not run."""
     shortfalls = []
     if failed := sum(result.num_failed for result in results):
         asked = sum(result.num_items for result in results)
         shortfalls.append(f"{failed} of {asked} items failed (items.jsonl says why)")
     if missing := wanted - len(results):
-        shortfalls.append(f"{missing} of {wanted} evaluations could not run (said above)")
+        shortfalls.append(f"{missing} of {wanted} evaluations could not run (see above)")
     if shortfalls:
         typer.echo(f"diffattn: {', and '.join(shortfalls)}.", err=True)
         raise typer.Exit(1)

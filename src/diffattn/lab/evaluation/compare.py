@@ -18,7 +18,6 @@ from diffattn.lab.evaluation.metrics import (
     row_weight,
     wrapped_protocol,
 )
-from diffattn.lab.evaluation.protocol import text_hash
 from diffattn.lab.evaluation.verdicts import over_seeds, partners, with_verdicts
 from diffattn.lab.records.evaluations import (
     Comparison,
@@ -149,7 +148,8 @@ def pair_items(model: Answers, baseline: Answers) -> Pairing:
     pairing = Pairing([], [])
     for name, row in baseline.rows.items():
         if name in model.rows:
-            pairing[text_hash(row) != text_hash(model.rows[name])].append(name)
+            hashes = {x.get("prompt", {}).get("sha256") for x in (row, model.rows[name])}
+            pairing[len(hashes) > 1].append(name)
     return pairing
 
 

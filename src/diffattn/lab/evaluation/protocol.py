@@ -26,9 +26,10 @@ class Item:
     id: str
     """Unique within the protocol and equal for every model, so that results can be paired."""
     payload: Any
-    """The protocol's own facts. Light: long prompts are built when they are asked."""
+    """What the protocol needs for this item. Keep it small: build long prompts in ``ask``."""
     cluster: str | None = None
-    """Items of one cluster share a text or a seed and are not independent. Default: its own."""
+    """Items of one cluster share a text or a seed and are not independent. Default:
+    each item is a cluster of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,13 +51,13 @@ class Protocol(ABC):
     name: ClassVar[str]
     """Its name in :data:`diffattn.lab.evaluation.catalog.PROTOCOLS`."""
     choices: ClassVar[Mapping[str, str]] = {}
-    """Decisions that the source leaves open. They stand in every record."""
+    """Our decisions where the source leaves one open. Saved with every result."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the reduced size that ``--quick`` runs."""
     quick_short: ClassVar[Mapping[str, Any]] = {}
-    """Changes to them for contexts below :data:`SHORT_CONTEXT`."""
+    """Changes to :attr:`quick` for contexts below :data:`SHORT_CONTEXT`."""
     quick_context: ClassVar[str | None] = None
-    """The parameter among them that is cut to the model's context, if any."""
+    """The parameter in :attr:`quick` that is cut to the model's context, if any."""
 
     @classmethod
     def quick_for(cls, longest: int | None) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class Protocol(ABC):
 
     @property
     def version(self) -> int:
-        """Results of two versions share no table."""
+        """Results of different versions are never compared."""
         return PROTOCOLS[self.name].version
 
     @property
@@ -92,7 +93,7 @@ class Protocol(ABC):
         """
 
     def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
-        """Data of all items that their payloads do not hold. Default: none.
+        """Shared data that is not stored in the items. Default: none.
 
         It is hashed, so that an evaluation is never continued on other data.
         """
@@ -118,8 +119,8 @@ class Protocol(ABC):
         """Metrics with intervals from the rows of :meth:`ask`, with ``id`` and ``cluster``."""
 
     def require_at_least(self, least: int, *names: str, most: int | None = None) -> None:
-        """Refuse settings that are no whole numbers from ``least`` to ``most``, nor different ones
-        in a list; ``None`` is allowed."""
+        """Refuse a setting unless it is a whole number from ``least`` to ``most``, a list of
+        different ones, or ``None``."""
         for name in names:
             value = getattr(self, name)
             numbers = value if isinstance(value, tuple | list) else [value]
@@ -172,14 +173,14 @@ class Protocol(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One protocol with its parameters, under the name of its folder."""
+    """One protocol with its parameters, and the name of its folder."""
 
     variant: str
     protocol: Protocol
 
 
 def used_of(unit: str, wanted: int | None, used: int) -> dict[str, Any]:
-    """The table ``used`` of a summary, since a corpus may hold fewer texts than are wanted."""
+    """A table for a summary: how many texts were wanted, and how many were used."""
     return {"used": {"unit": unit, "wanted": wanted, "used": used}}
 
 
@@ -209,12 +210,6 @@ def prompt_facts(text: str) -> dict[str, Any]:
     if len(text) <= _BEGINS + _ENDS:
         return facts | {"begins": text}
     return facts | {"begins": text[:_BEGINS], "ends": text[-_ENDS:]}
-
-
-def text_hash(row: Mapping[str, Any]) -> str | None:
-    """Hash of the text that a row's item held."""
-    digest: str | None = row.get("prompt", {}).get("sha256")
-    return digest
 
 
 def split_long_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:
