@@ -44,12 +44,12 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
 
 
 class DiffTransformerBlock(GradientCheckpointingLayer):
-    r"""Pre-norm attention and SwiGLU, each with a residual.
+    r"""Pre-norm attention and SwiGLU, each with a residual; LN is RMSNorm.
 
     .. math:: Y = \mathrm{MultiHead}(\mathrm{LN}(X)) + X,\quad
               X' = \mathrm{SwiGLU}(\mathrm{LN}(Y)) + Y
 
-    LN is RMSNorm. Source: arXiv:2410.05258v2, Eq. (4) and (5).
+    Source: arXiv:2410.05258v2, Eq. (4) and (5).
     """
 
     def __init__(self, config: DiffTransformerConfig, layer_idx: int) -> None:
