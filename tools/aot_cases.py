@@ -298,15 +298,17 @@ def _hopper_cases() -> list[AotCase]:
         for causal in (True, False)
     ]
     cases = [case(*shape) for case in (_hopper_case, _by_map_case) for shape in shapes]
-    backward = [
-        _hopper_backward_case(launch, *shape)
+    backward = {
+        case.name: case
         for shape in [*shapes, (128, 256, True, True)]  # the form that splits dK and dV
-        for launch in backward_launches.launches(shape[0], shape[1], shape[3])
-    ]
+        for deterministic in (True, False)
+        for launch in backward_launches.launches(shape[0], shape[1], shape[3], deterministic)
+        for case in [_hopper_backward_case(launch, *shape)]
+    }
     ones = dict.fromkeys(("num_queries", "num_keys", "num_heads", "stride_lt", "stride_lh"), 1)
     with_ones = [_with_ones(case, ones) for case in cases[:2]]
-    with_ones += [_with_ones(case, ones | {"GROUP": 1}) for case in backward[:2]]
-    return cases + backward + with_ones
+    with_ones += [_with_ones(case, ones | {"GROUP": 1}) for case in list(backward.values())[:2]]
+    return [*cases, *backward.values(), *with_ones]
 
 
 def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool) -> AotCase:
@@ -359,7 +361,7 @@ def _hopper_backward_case(
     names = ("own_x", "own_v", "x", "v", "numbers")
     shapes = backward_launches.block_shapes(launch, head_dim, value_dim, block)
     signature = _tiles(dict(zip(names, shapes, strict=True)))
-    signature |= dict.fromkeys(("p_x", "p_v"), "*bf16:16")
+    signature |= dict.fromkeys(("p_x", "p_v"), "*bf16:16") | {"p_dq": "*fp32:16"}
     signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "heads")}
     kind = ("causal" if causal else "full") + ("-shared-keys" if shared_keys else "")
     return AotCase(
@@ -369,7 +371,8 @@ def _hopper_backward_case(
         constexprs=constants,
         num_warps=4,
         num_stages=1,
-        max_spill_bytes=0,
+        # Two registers, before the loop: of the addresses of dQ.
+        max_spill_bytes=8 if launch.with_q and head_dim == 128 else 0,
         options={"maxnreg": backward_launches.MAX_REGISTERS},
         tile_products=backward_launches.ROWS * block * launch.width(head_dim, value_dim),
         loop_warps=4,

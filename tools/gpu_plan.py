@@ -26,6 +26,13 @@ LONGEST_SESSION, LONGEST_STAGE = 25 * 60, 540
 _TINY_LIMIT = 300
 """Seconds of each stage that measures nothing: processes start slowly on a machine with others."""
 _DIFFATTN = (sys.executable, "-m", "diffattn")
+_IN_ONE_ORDER = (
+    sys.executable,
+    "-c",
+    "import torch; from diffattn.__main__ import main; "
+    "torch.use_deterministic_algorithms(True, warn_only=True); main()",
+)
+"""The same with gradients that are equal in every run."""
 _TUNED = (sys.executable, "-m", "tools.measures.tuned_table")
 """The same by the tiles of ``--table``."""
 _QUICK = ",".join(x for x in contender_names("ops") if x != HOPPER and "flex" not in x)
@@ -177,6 +184,9 @@ class _Plan:
         sized = self.sized("4096", "composed", f"{HOPPER},triton")
         by_map = ("env", f"{BY_MAP}=1", *self.bench("ops", *sized, file="hopper_by_map.json"))
         by_hopper = self.bench("ops", *sized, file="hopper.json")
+        in_one_order = self.bench(
+            "ops", *sized, file="hopper_in_one_order.json", program=_IN_ONE_ORDER
+        )
         hopper = _hopper_tests(self.full, self.root)
         backward = _pytest(self.root, "ops/triton/test_hopper_backward.py", *_side_by_side(),
                            "-k", "test_kernel" if self.full else "T1")  # fmt: skip
@@ -190,7 +200,7 @@ class _Plan:
             _testing(
                 "others",
                 "the machinery around the kernels, other backends, layers",
-                135,
+                120,
                 self.out,
                 others,
                 "others",
@@ -205,9 +215,9 @@ class _Plan:
             _testing(HOPPER, "the Hopper kernel against float64", 75, self.out, hopper),
             _timing(
                 "hopper_ops",
-                "attention by both forms of the Hopper kernel",
-                60,
-                [by_map, by_hopper],
+                "attention by both forms of the Hopper forward, and of its backward",
+                75,
+                [by_map, by_hopper, in_one_order],
                 kernel=HOPPER,
                 judge=HOPPER,
             ),

@@ -243,6 +243,9 @@ class Chip:
         mask = mask.expand(value.shape)
         pointer.flat[pointer.offset[mask]] = value[mask]
 
+    def atomic_add(self, pointer, value, sem):
+        pointer.flat[pointer.offset] += value
+
     def allocate_shared_memory(self, dtype, shape, layout):
         filler = float("nan") if dtype.is_floating_point else 0
         return Tile(torch.full(shape, filler, dtype=dtype))

@@ -24,10 +24,11 @@ from diffattn.ops.triton import backward as triton_backward
 KERNEL = "_diff_attention_bwd_hopper_kernel"
 FUNCTIONS = (
     "_allocate", "_allocate_barriers", "_produce", "_load_numbers", "_number", "_limits",
-    "_allocate_tiles", "_fold", "_fold_exchanging", "_consume", "_store", "_tiles",
+    "_allocate_tiles", "_fold", "_fold_exchanging", "_consume", "_store", "_store_sums", "_tiles",
 )  # fmt: skip
 TURNS = (
-    "_number", "_weights", "_seen", "_own_tiles", "_fold", "_give", "_scores", "_fold_exchanging",
+    "_number", "_weights", "_seen", "_own_tiles", "_tile", "_fold", "_give", "_scores",
+    "_fold_exchanging", "_multiply_keys", "_add", "_both_weights", "_put", "_announce",
 )  # fmt: skip
 D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 2, "num_kv_heads": 2}
 D128 = {"head_dim": 128, "value_dim": 256, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
@@ -120,13 +121,19 @@ def emulated(monkeypatch, seed):
     return chip
 
 
+def ask_for(monkeypatch, deterministic):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+
+
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(i, marks=pytest.mark.scheduled) for i in (1, 2))]
 )
+@pytest.mark.parametrize("deterministic", [False, True], ids=["any order", "deterministic"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_emulated_kernel_matches_reference(case, seed, monkeypatch):
+def test_emulated_kernel_matches_reference(case, deterministic, seed, monkeypatch):
     """The kernel's source with its barriers, in another order of events for every seed."""
     emulated(monkeypatch, seed)
+    ask_for(monkeypatch, deterministic)
     inputs = inputs_of(case)
     assert_close_to_reference(run, inputs, backend="hopper")
 
@@ -136,10 +143,10 @@ PLANTED = [
     ("_fold", "b_p2 * (b_delta2 - b_dp)", "b_p2 * (b_dp - b_delta2)", "d64-T200"),
     ("_fold", "warpgroup_mma(b_ds2, b_y2, b_x2", "warpgroup_mma(b_ds2, b_y1, b_x2", "d64-T200"),
     ("_fold", "warpgroup_mma(b_ds2, b_y2, b_x1", "warpgroup_mma(b_ds2, b_y1, b_x1", "v2-gqa"),
-    ("_fold", "warpgroup_mma(own_2", "warpgroup_mma(own_1", "d64-T200"),
+    ("_scores", "warpgroup_mma(own_tiles[1]", "warpgroup_mma(own_tiles[0]", "d64-T200"),
     ("_fold", "slot, 2, BY_KEYS", "slot, 3, BY_KEYS", "d64-T200"),
-    ("_fold", "slot, 1, BY_KEYS", "slot, 0, BY_KEYS", "d64-T200"),
-    ("_seen", "columns + ahead", "columns", "d64-T<S"),
+    ("_both_weights", "slot, 1, BY_KEYS", "slot, 0, BY_KEYS", "d64-T200"),
+    ("_limits", "rows - ahead", "rows", "d64-T<S"),
     ("_seen", "b_own <= columns", "b_own < columns", "d64-T200"),
     ("_seen", "columns < b_own", "columns <= b_own", "d64-T200"),
     ("_tiles", "- ahead, 0) // BLOCK", "- ahead, 0) // BLOCK + 1", "d64-T200"),
@@ -148,16 +155,26 @@ PLANTED = [
     ("_tiles", "gl.cdiv(seen, BLOCK)", "seen // BLOCK", "d64-full-ragged"),
     ("_limits", "rows * 0 + num_keys", "rows * 0 + num_keys + 1", "d64-full-steep"),
     ("_consume", "offset = member * (end - begin) - begin", "offset = -begin", "d64-gqa-batch"),
-    ("_consume", "b_x2 * b_lam", "0 * b_x2 + b_lam", "d64-T200"),
+    ("_consume", "b_x2 * _number", "0 * b_x2 + _number", "d64-T200"),
     ("_produce", "i_own * GROUP + member", "i_own * GROUP", "d64-gqa-batch"),
     ("_produce", "else i_own // GROUP", "else i_own", "d64-gqa-batch"),
     ("_produce", "start = j * BLOCK", "start = (j - begin) * BLOCK", "d64-T200"),
     ("_produce", "(step // STAGES & 1) ^ 1", "step // STAGES & 1", "d64-T200"),
     ("_load_numbers", "start % CHUNK", "0 * start", "d64-T200"),
     ("_store", "rows < num_rows", "rows < num_rows - 1", "d64-T200"),
+    ("_fold", "mbarrier.wait(given", "(given", "d64-T200"),
+    ("_fold", "4 * slot + I_GROUP", "4 * slot + 1 - I_GROUP", "d64-T200"),
+    ("_fold", "4 * slot + 2", "0 * slot + 2", "d64-T200"),
+    ("_fold", "p_dq += begin", "p_dq += 0 * begin", "d64-T200"),
+    ("_fold", "p_dq += tile_sums", "p_dq += 0", "d64-T200"),
+    ("_multiply_keys", "2 * I_GROUP + i", "2 * (1 - I_GROUP) + i", "d64-T200"),
+    ("_multiply_keys", "(I_GROUP if", "(0 if", "d64-T200"),
+    ("_add", "I_GROUP * head_dim +", "", "d64-T200"),
+    ("_consume", "p_dq += head_sums", "p_dq += 0", "d64-gqa-batch"),
+    ("_consume", "i_own * GROUP).to", "i_own).to", "d64-gqa-batch"),
     ("_fold_exchanging", "(b_p1 - b_p2)", "(b_p1 + b_p2)", "d128-T129"),
     ("_fold_exchanging", "b_p2 * (b_delta2 - b_dp)", "b_p2 * (b_dp - b_delta2)", "d128-T129"),
-    ("_fold_exchanging", "(j + I_GROUP) * BLOCK", "j * BLOCK", "d128-T129"),
+    ("_fold_exchanging", "(j + I_GROUP) * BLOCK,", "j * BLOCK,", "d128-T129"),
     ("_fold_exchanging", "b_q2 if I_GROUP else b_q1", "b_q1", "d128-T129"),
     ("_fold_exchanging", "(b_ds2, b_ds1) if", "(b_ds1, b_ds2) if not", "d128-T129"),
     ("_fold_exchanging", "b_do.slice(I_GROUP * width", "b_do.slice(0", "d128-T129"),
@@ -169,9 +186,9 @@ PLANTED = [
     ("_fold_exchanging", "mbarrier.wait(given.index(1", "(given.index(1", "d128-T129"),
     ("_fold_exchanging", "mbarrier.wait(given.index(3", "(given.index(3", "d128-T129"),
     ("_fold_exchanging", "mbarrier.wait(empty.index(before", "(empty.index(before", "d128-T129"),
-    ("_give", "fence_async_shared()", "", "d128-T129"),
-    ("_consume", "p_x += I_GROUP * HEAD_DIM", "p_x += 0", "d128-T129"),
-    ("_consume", "p_v += I_GROUP * v_width", "p_v += 0", "d128-T129"),
+    ("_announce", "fence_async_shared()", "", "d128-T129"),
+    ("_store_sums", "p_x += I_GROUP * head_dim", "p_x += 0", "d128-T129"),
+    ("_store_sums", "p_v += I_GROUP * v_width", "p_v += 0", "d128-T129"),
 ]  # fmt: skip
 """One changed place of a function's source each, and the case that must notice it."""
 
@@ -189,9 +206,10 @@ def test_a_planted_error_is_noticed(function, right, wrong, case, monkeypatch):
     inputs = inputs_of(next(x for x in CASES if x.name == case))
 
     def run_in_many_orders():
-        for seed in range(8):
+        for seed in range(16):
             with monkeypatch.context() as patch:
                 emulated(patch, seed)
+                ask_for(patch, seed % 2 == 1)
                 for user in {module, hopper}:
                     patch.setattr(user, function, functions[function], raising=False)
                 assert_close_to_reference(run, inputs, backend="hopper")
@@ -273,7 +291,9 @@ def test_the_operator_takes_the_backward_that_is_asked_for(own_backward, expecte
      OpCase(name="long-v2", num_queries=1111, num_keys=3000, **(V2 | {"num_heads": 4}))],
     ids=str,
 )  # fmt: skip
-def test_kernel_matches_reference(case, dtype):
+@pytest.mark.parametrize("deterministic", [False, True], ids=["any order", "deterministic"])
+def test_kernel_matches_reference(case, dtype, deterministic, monkeypatch):
+    ask_for(monkeypatch, deterministic)
     inputs = inputs_of(case, dtype, "cuda")
     assert_close_to_reference(run, inputs, backend="hopper")
 
@@ -281,8 +301,9 @@ def test_kernel_matches_reference(case, dtype):
 @on_hopper
 @pytest.mark.gpu
 @pytest.mark.parametrize("widths", [D64, D128], ids=["d64", "d128"])
-def test_kernel_gives_the_same_bits_again(widths):
+def test_kernel_gives_the_same_bits_again(widths, monkeypatch):
     """A race would show as a difference between runs."""
+    ask_for(monkeypatch, True)
     case = OpCase(name="", num_queries=4096, **(widths | {"num_heads": 16, "num_kv_heads": 4}))
     inputs = inputs_of(case, device="cuda")
     saved_tensors = hopper_forward.forward(**inputs.tensors(), scale=0.125)

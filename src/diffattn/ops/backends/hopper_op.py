@@ -29,8 +29,8 @@ def diff_attention(
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, not empty and
     of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
-    Gradients of first order: with ``own_backward`` by the Hopper backward, in one order, else by
-    the Triton kernels. Without a gradient only the output is written.
+    Gradients of first order: with ``own_backward`` by the Hopper backward, else by the Triton
+    kernels. Without a gradient only the output is written.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 

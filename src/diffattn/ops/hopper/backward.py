@@ -2,8 +2,11 @@ r"""Warp-specialised backward for Hopper (compute capability 9.0). Compiled, nev
 
 One kernel makes all gradients. A program owns 128 rows, 64 for each of two warpgroups, or 64 whose
 sums both share, and goes over tiles of the other side, which one warp copies. Rows are keys for dK
-and dV, and queries for dQ. No two programs add to one number: results do not depend on the order in
-which programs run.
+and dV.
+
+Where registers hold dK and dV of 128 keys, the same pass adds to dQ, in float32 and in any order.
+Elsewhere, and under ``torch.use_deterministic_algorithms``, dQ has a pass of its own with queries
+as rows. Then no two programs add to one number, and results are the same in every run.
 
 With X the rows' side and Y the tiles', one turn of a warpgroup is
 
@@ -19,7 +22,8 @@ Barriers, all of them single-use per phase; phase p of ring slot ``i % STAGES`` 
 - ``ready``: one per slot, when its tile and the tile's numbers lie in shared memory.
 - ``empty``: one per slot, with an arrival of each warpgroup after the products that read it.
 - ``given``: two per warpgroup that exchanges, complete in each turn when its A1 - λ A2, or the dS
-  of the other's map, lies in shared memory.
+  of the other's map, lies in shared memory. In the pass that adds to dQ one per slot, when dS of
+  both warpgroups lies there.
 """
 
 import torch
@@ -47,6 +51,7 @@ from diffattn.ops.hopper.forward import (
     shared_layout,
 )
 from diffattn.ops.hopper.numbers import numbers_of
+from diffattn.ops.hopper.query_sums import cast_sums, zero_sums
 from diffattn.ops.triton.configs import FP_FUSION
 from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks
 
@@ -126,13 +131,13 @@ def _load_numbers(
 def _limits(
     rows, ahead, num_keys, BY_KEYS: gl.constexpr, CAUSAL: gl.constexpr
 ):  # fmt: skip
-    """What :func:`_seen` compares: the key of a row, or the number of keys that a query sees.
+    """What :func:`_seen` compares: a key's first query, or the number of keys that a query sees.
 
     Causal means bottom-right aligned. Keys past the last are hidden: their logits are 0, and their
     weights may be inf.
     """
     if BY_KEYS:
-        b_own = rows
+        b_own = rows - ahead
         if not CAUSAL:
             b_own = gl.where(rows < num_keys, rows * 0 - (1 << 30), rows + (1 << 30))
     else:
@@ -142,28 +147,24 @@ def _limits(
 
 @gluon.jit
 def _consume(
-    shared, pointers, strides, first_row, begin, end, num_queries, num_keys, scale_log2,
+    shared, pointers, i_b, i_own, first_row, begin, end, num_queries, num_keys, num_heads,
+    scale_log2,
     I_GROUP: gl.constexpr, BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr,
-    EXCHANGE: gl.constexpr, CAUSAL: gl.constexpr, GROUP: gl.constexpr, OWN_MAPS: gl.constexpr,
-    TILE_MAPS: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
-    HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, NUM_NUMBERS: gl.constexpr,
+    WITH_Q: gl.constexpr, EXCHANGE: gl.constexpr, CAUSAL: gl.constexpr, GROUP: gl.constexpr,
+    OWN_MAPS: gl.constexpr, TILE_MAPS: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr,
+    STAGES: gl.constexpr, HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
+    NUM_NUMBERS: gl.constexpr,
 ):  # fmt: skip
-    """One warpgroup: its sums over all tiles, then its part of the output.
-
-    Pointers stand at this batch row and head.
-    """
+    """One warpgroup: its sums over all tiles, then its part of the output."""
     own_bufs, ring_bufs, given_bufs, own_ready, ready, empty, given = shared
-    p_x, p_v = pointers
+    p_x, p_v, p_dq = pointers
     v_width: gl.constexpr = VALUE_DIM // 2 if EXCHANGE else VALUE_DIM
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     x_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
     v_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, v_width, 16])
     dtype: gl.constexpr = own_bufs[0].dtype
 
-    if EXCHANGE:
-        p_x += I_GROUP * HEAD_DIM
-        p_v += I_GROUP * v_width
-    else:
+    if not EXCHANGE:
         first_row = first_row + I_GROUP * ROWS
     rows = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     b_own = _limits(rows, num_keys - num_queries, num_keys, BY_KEYS, CAUSAL)
@@ -171,6 +172,12 @@ def _consume(
         begin = begin * 0  # as it is anyway: the compiler does not see it from here
 
     mbarrier.wait(own_ready.index(0 if EXCHANGE else I_GROUP), 0)
+    if WITH_Q:
+        # Their owner has waited for them; who reads a copy has to see its barrier all the same.
+        mbarrier.wait(own_ready.index(1 - I_GROUP), 0)
+        padding: gl.constexpr = 2 * ROWS
+        head_sums = gl.cdiv(num_queries, padding) * (padding * 2 * HEAD_DIM)
+        p_dq += (i_b * num_heads + i_own * GROUP).to(gl.int64) * head_sums
     b_x1 = gl.zeros([ROWS, HEAD_DIM], gl.float32, layout=x_layout)
     b_x2 = gl.zeros([ROWS, HEAD_DIM], gl.float32, layout=x_layout)
     b_v = gl.zeros([ROWS, v_width], gl.float32, layout=v_layout)
@@ -179,28 +186,52 @@ def _consume(
         if EXCHANGE:
             b_x1, b_v = _fold_exchanging(
                 b_x1, b_v, own_bufs, b_own, ring_bufs, given_bufs, ready, empty, given, begin, end,
-                offset, num_queries, num_keys, scale_log2, I_GROUP, BLOCK, STAGES, VALUE_DIM,
+                offset, num_queries, scale_log2, I_GROUP, BLOCK, STAGES, VALUE_DIM,
                 NUM_NUMBERS, layout, x_layout, v_layout,
             )  # fmt: skip
         else:
             b_x1, b_x2, b_v = _fold(
-                b_x1, b_x2, b_v, own_bufs, b_own, ring_bufs, ready, empty, begin, end, offset,
-                num_keys - num_queries, scale_log2, I_GROUP, BY_KEYS, WITH_X, WITH_V, OWN_MAPS,
-                TILE_MAPS, BLOCK, STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS, layout, x_layout,
-                v_layout,
+                b_x1, b_x2, b_v, p_dq, own_bufs, b_own, ring_bufs, given_bufs, ready, empty, given,
+                begin, end, offset, scale_log2, I_GROUP, BY_KEYS, WITH_X, WITH_V, WITH_Q, OWN_MAPS,
+                TILE_MAPS, BLOCK, STAGES, NUM_NUMBERS, layout, x_layout, v_layout,
             )  # fmt: skip
-    num_rows = num_keys if BY_KEYS else num_queries
+            if WITH_Q:
+                p_dq += head_sums
+    if WITH_X and OWN_MAPS == 2 and not BY_KEYS:
+        b_x2 = b_x2 * _number(ring_bufs[2], 0, 4, False, I_GROUP, NUM_NUMBERS, ROWS, x_layout)
+    _store_sums(
+        p_x, p_v, b_x1, b_x2, b_v, i_b, i_own, first_row,
+        num_keys if BY_KEYS else num_queries, num_heads // GROUP if BY_KEYS else num_heads,
+        scale_log2 * 0.6931471805599453, I_GROUP, WITH_X, WITH_V, EXCHANGE, OWN_MAPS, dtype,
+        x_layout, v_layout,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _store_sums(
+    p_x, p_v, b_x1, b_x2, b_v, i_b, i_own, first_row, num_rows, num_heads, scale,
+    I_GROUP: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr, EXCHANGE: gl.constexpr,
+    OWN_MAPS: gl.constexpr, DTYPE: gl.constexpr, X_LAYOUT: gl.constexpr, V_LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Write a warpgroup's part of the output."""
+    head_dim: gl.constexpr = b_x1.shape[1]
+    v_width: gl.constexpr = b_v.shape[1]
+    head_row = i_b.to(gl.int64) * num_rows * num_heads + i_own
     if WITH_X:
-        scale = scale_log2 * 0.6931471805599453
-        _store(p_x, b_x1 * scale, first_row, num_rows, strides[0], dtype, x_layout)
+        x_stride = num_heads * (OWN_MAPS * head_dim)
+        p_x += head_row * (OWN_MAPS * head_dim)
+        if EXCHANGE:
+            p_x += I_GROUP * head_dim
+        _store(p_x, b_x1 * scale, first_row, num_rows, x_stride, DTYPE, X_LAYOUT)
         if OWN_MAPS == 2 and not EXCHANGE:
-            if not BY_KEYS:
-                b_lam = _number(ring_bufs[2], 0, 4, False, I_GROUP, NUM_NUMBERS, ROWS, x_layout)
-                b_x2 = b_x2 * b_lam
-            p_x += HEAD_DIM
-            _store(p_x, b_x2 * scale, first_row, num_rows, strides[0], dtype, x_layout)
+            p_x += head_dim
+            _store(p_x, b_x2 * scale, first_row, num_rows, x_stride, DTYPE, X_LAYOUT)
     if WITH_V:
-        _store(p_v, b_v, first_row, num_rows, strides[1], dtype, v_layout)
+        value_dim: gl.constexpr = v_width * (2 if EXCHANGE else 1)
+        p_v += head_row * value_dim
+        if EXCHANGE:
+            p_v += I_GROUP * v_width
+        _store(p_v, b_v, first_row, num_rows, num_heads * value_dim, DTYPE, V_LAYOUT)
 
 
 @gluon.jit
@@ -254,13 +285,13 @@ def _allocate_tiles(
 
 @gluon.jit
 def _diff_attention_bwd_hopper_kernel(
-    own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc, p_x, p_v,
+    own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc, p_x, p_v, p_dq,
     num_queries, num_keys, num_heads, scale_log2,
-    BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr, EXCHANGE: gl.constexpr,
-    CAUSAL: gl.constexpr, SHARED_KEYS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr,
-    VALUE_DIM: gl.constexpr, ROWS: gl.constexpr, NUM_GROUPS: gl.constexpr, BLOCK: gl.constexpr,
-    STAGES: gl.constexpr, NUM_NUMBERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    PRODUCER_REGISTERS: gl.constexpr,
+    BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr, WITH_Q: gl.constexpr,
+    EXCHANGE: gl.constexpr, CAUSAL: gl.constexpr, SHARED_KEYS: gl.constexpr, GROUP: gl.constexpr,
+    HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, ROWS: gl.constexpr, NUM_GROUPS: gl.constexpr,
+    BLOCK: gl.constexpr, STAGES: gl.constexpr, NUM_NUMBERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """dK ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]`` and dV ``[B, S, Hkv, Dv]``, or dQ.
 
@@ -274,10 +305,6 @@ def _diff_attention_bwd_hopper_kernel(
     i_block = gl.program_id(0) if BY_KEYS else gl.num_programs(0) - 1 - gl.program_id(0)
     first_row = i_block * (ROWS * row_groups)
     i_own, i_b = gl.program_id(1), gl.program_id(2)
-    own_heads = num_heads // GROUP if BY_KEYS else num_heads
-    head_row = i_b.to(gl.int64) * (num_keys if BY_KEYS else num_queries) * own_heads + i_own
-    pointers = (p_x + head_row * (own_maps * HEAD_DIM), p_v + head_row * VALUE_DIM)
-    strides = (own_heads * own_maps * HEAD_DIM, own_heads * VALUE_DIM)
     begin, end = _tiles(
         first_row, num_queries, num_keys, BY_KEYS, CAUSAL, ROWS * row_groups, turn * BLOCK
     )
@@ -294,16 +321,22 @@ def _diff_attention_bwd_hopper_kernel(
         layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], x_desc.dtype)
         given_bufs = gl.allocate_shared_memory(x_desc.dtype, [4, ROWS, BLOCK], layout)
         given = _allocate_barriers(4, 1)
+    if WITH_Q:
+        layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], x_desc.dtype)
+        given_bufs = gl.allocate_shared_memory(x_desc.dtype, [4 * STAGES, ROWS, BLOCK], layout)
+        given = _allocate_barriers(STAGES, NUM_GROUPS)
     # The copy engine, which arrives at the barriers, must see them initialised.
     fence_async_shared()
     shared = (own_bufs, ring_bufs, given_bufs, own_ready, ready, empty, given)
     gl.warp_specialize([
-        (_consume, (shared, pointers, strides, first_row, begin, end, num_queries, num_keys,
-                    scale_log2, 0, BY_KEYS, WITH_X, WITH_V, EXCHANGE, CAUSAL, GROUP, own_maps,
-                    tile_maps, ROWS, BLOCK, STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS)),
-        (_consume, (shared, pointers, strides, first_row, begin, end, num_queries, num_keys,
-                    scale_log2, 1, BY_KEYS, WITH_X, WITH_V, EXCHANGE, CAUSAL, GROUP, own_maps,
-                    tile_maps, ROWS, BLOCK, STAGES, HEAD_DIM, VALUE_DIM, NUM_NUMBERS)),
+        (_consume, (shared, (p_x, p_v, p_dq), i_b, i_own, first_row, begin, end, num_queries,
+                    num_keys, num_heads, scale_log2, 0, BY_KEYS, WITH_X, WITH_V, WITH_Q,
+                    EXCHANGE, CAUSAL, GROUP, own_maps, tile_maps, ROWS, BLOCK, STAGES, HEAD_DIM,
+                    VALUE_DIM, NUM_NUMBERS)),
+        (_consume, (shared, (p_x, p_v, p_dq), i_b, i_own, first_row, begin, end, num_queries,
+                    num_keys, num_heads, scale_log2, 1, BY_KEYS, WITH_X, WITH_V, WITH_Q,
+                    EXCHANGE, CAUSAL, GROUP, own_maps, tile_maps, ROWS, BLOCK, STAGES, HEAD_DIM,
+                    VALUE_DIM, NUM_NUMBERS)),
         (_produce, ((own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc), own_bufs, ring_bufs,
                     own_ready, ready, empty, i_b, i_own, first_row, begin, end, BY_KEYS, WITH_X,
                     GROUP, own_maps, tile_maps, ROWS, BLOCK, STAGES, row_groups, NUM_NUMBERS)),
@@ -330,20 +363,26 @@ def backward(
     keys = k.unsqueeze(3) if shared_keys else k  # [B, S, Hkv, 1 or 2, D]
     numbers, dlam = numbers_of(dense_rows(grad), o, o2, lam, lse)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    for launch in launches(head_dim, value_dim, shared_keys):
+    sums = numbers  # read by no launch without dQ
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    for launch in launches(head_dim, value_dim, shared_keys, deterministic):
         constants = kernel_constants(
             launch, num_heads // num_kv_heads, head_dim, value_dim, causal, shared_keys
         )
         shapes = block_shapes(launch, head_dim, value_dim, constants["BLOCK"])
         sides = (keys, v, q, grad) if launch.by_keys else (q, grad, keys, v)
         descriptors = [_descriptor(x, shape) for x, shape in zip(sides, shapes, strict=False)]
+        if launch.with_q:
+            sums = zero_sums(numbers, head_dim, constants["BLOCK"])
         rows, heads = (num_keys, num_kv_heads) if launch.by_keys else (num_queries, num_heads)
         _diff_attention_bwd_hopper_kernel[num_blocks(rows, launch.num_rows), heads, batch](
             *descriptors, _numbers_descriptor(numbers, shapes[-1]),
-            dk if launch.by_keys else dq, dv, num_queries, num_keys, num_heads,
+            dk if launch.by_keys else dq, dv, sums, num_queries, num_keys, num_heads,
             scale * LOG2_E,
             **constants, num_warps=4, maxnreg=MAX_REGISTERS, **FP_FUSION,
         )  # fmt: skip
+        if launch.with_q:
+            cast_sums(sums, dq, scale)
     return dq, dk, dv, dlam.sum_to_size(lam.shape)
 
 

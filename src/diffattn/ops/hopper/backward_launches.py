@@ -9,8 +9,8 @@ ROWS = CHUNK
 NUM_GROUPS = 2
 _MOST_COLUMNS = 256
 """Of a warpgroup's sums: a thread has 232 registers, and half the columns are sums of its own."""
-_CONSUMER_REGISTERS = 232
-_PRODUCER_REGISTERS = 40
+_REGISTERS, _REGISTERS_WITH_Q = (232, 40), (240, 24)
+"""Per thread that multiplies, and per thread that copies."""
 MAX_REGISTERS = 168
 """Per thread at entry: 12 warps of 168 are what 4 of 40 and 8 of 232 share out."""
 
@@ -26,6 +26,8 @@ class Launch:
     with_v: bool
     exchange: bool = False
     """Both warpgroups have the same rows and exchange what the other's sums need."""
+    with_q: bool = False
+    """dQ as well, to which every program by keys adds in float32, in any order."""
 
     @property
     def num_rows(self) -> int:
@@ -35,11 +37,13 @@ class Launch:
     def width(self, head_dim: int, value_dim: int) -> int:
         """Multiply-adds per query and key: of the scores, then of what they are for."""
         per_x = 2 * head_dim + value_dim
-        return 2 * head_dim + self.with_x * per_x + self.with_v * value_dim
+        width = (2 + 2 * self.with_q) * head_dim
+        return width + self.with_x * per_x + self.with_v * value_dim
 
 
 _LAUNCHES = {
     "dkv": Launch("dkv", True, True, True),
+    "one_pass": Launch("one_pass", True, True, True, with_q=True),
     "exchange": Launch("exchange", True, True, True, exchange=True),
     "dk": Launch("dk", True, True, False),
     "dv": Launch("dv", True, False, True),
@@ -47,10 +51,12 @@ _LAUNCHES = {
 }
 
 
-def launches(head_dim: int, value_dim: int, shared_keys: bool) -> tuple[Launch, ...]:
+def launches(
+    head_dim: int, value_dim: int, shared_keys: bool, deterministic: bool
+) -> tuple[Launch, ...]:
     """The launches of a backward pass: as few as registers hold the sums of."""
     if _columns(_LAUNCHES["dkv"], head_dim, value_dim, shared_keys) <= _MOST_COLUMNS:
-        names = ["dkv", "dq"]
+        names = ["dkv", "dq"] if deterministic else ["one_pass"]
     else:
         names = ["dk", "dv", "dq"] if shared_keys else ["exchange", "dq"]
     return tuple(_LAUNCHES[name] for name in names)
@@ -75,12 +81,14 @@ def kernel_constants(
 ) -> dict[str, int]:
     """The compile-time constants of a launch."""
     block, stages = tile(launch, head_dim, value_dim, shared_keys)
+    consumer, producer = _REGISTERS_WITH_Q if launch.with_q else _REGISTERS
     return {
         "BY_KEYS": launch.by_keys, "WITH_X": launch.with_x, "WITH_V": launch.with_v,
-        "EXCHANGE": launch.exchange, "CAUSAL": causal, "SHARED_KEYS": shared_keys, "GROUP": group,
+        "WITH_Q": launch.with_q, "EXCHANGE": launch.exchange, "CAUSAL": causal,
+        "SHARED_KEYS": shared_keys, "GROUP": group,
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "ROWS": ROWS, "NUM_GROUPS": NUM_GROUPS,
         "BLOCK": block, "STAGES": stages, "NUM_NUMBERS": NUM_NUMBERS,
-        "CONSUMER_REGISTERS": _CONSUMER_REGISTERS, "PRODUCER_REGISTERS": _PRODUCER_REGISTERS,
+        "CONSUMER_REGISTERS": consumer, "PRODUCER_REGISTERS": producer,
     }  # fmt: skip
 
 

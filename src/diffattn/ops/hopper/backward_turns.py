@@ -1,7 +1,8 @@
 r"""Turns of the Hopper backward: what one warpgroup adds to its sums for a tile of the other side.
 
 Where a warpgroup holds all sums of its rows (:func:`_fold`), weights and dS stay in the registers
-that the next products read: nothing is exchanged.
+that the next products read. For dQ, which needs the keys of both, dS lies in shared memory as well:
+warpgroup m multiplies dS_m of both by their keys.
 
 At d 128 V1's dK1, dK2 and dV are twice what a warpgroup can hold. There both have the same 64 keys
 (:func:`_fold_exchanging`). They share scores by queries: of two tiles each makes S, dP,
@@ -41,10 +42,11 @@ def _weights(b_s, b_lse, m_seen, scale_log2):
 
 
 @gluon.jit
-def _seen(b_own, columns, ahead, BY_KEYS: gl.constexpr):
-    """Which queries see which keys."""
+def _seen(b_own, first, BLOCK: gl.constexpr, BY_KEYS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Which queries see which keys, of a tile from column ``first`` on."""
+    columns = first + gl.expand_dims(gl.arange(0, BLOCK, layout=gl.SliceLayout(0, LAYOUT)), 0)
     if BY_KEYS:
-        m_seen = b_own <= columns + ahead
+        m_seen = b_own <= columns
     else:
         m_seen = columns < b_own
     return m_seen
@@ -64,72 +66,159 @@ def _own_tiles(own_bufs, i_rows, WITH_X: gl.constexpr, OWN_MAPS: gl.constexpr):
 
 
 @gluon.jit
+def _tile(ring_bufs, slot, TILE_MAPS: gl.constexpr):
+    """Both maps' queries or keys of a tile, and dO or V."""
+    x_bufs, v_bufs, _ = ring_bufs
+    block: gl.constexpr = x_bufs.shape[2]
+    b_y1 = x_bufs.index(slot * TILE_MAPS).reshape([block, x_bufs.shape[5]])
+    b_y2 = x_bufs.index(slot * TILE_MAPS + TILE_MAPS - 1).reshape([block, x_bufs.shape[5]])
+    return b_y1, b_y2, v_bufs.index(slot).reshape([block, v_bufs.shape[4]])
+
+
+@gluon.jit
+def _scores(own_tiles, b_y1, b_y2, b_u, WITH_X: gl.constexpr, LAYOUT: gl.constexpr):
+    """S of both maps of a tile and, where dK or dQ is made, dP; in flight."""
+    rows: gl.constexpr = own_tiles[0].shape[0]
+    columns: gl.constexpr = b_u.shape[0]
+    b_zeros = gl.zeros([rows, columns], gl.float32, layout=LAYOUT)
+    b_s1 = warpgroup_mma(own_tiles[0], b_y1.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
+    b_s2 = warpgroup_mma(own_tiles[1], b_y2.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
+    b_dp = b_zeros
+    if WITH_X:
+        b_u = b_u.permute((1, 0))
+        b_dp = warpgroup_mma(own_tiles[2], b_u, b_zeros, use_acc=False, is_async=True)
+    return b_s1, b_s2, b_dp
+
+
+@gluon.jit
+def _both_weights(
+    b_s1, b_s2, numbers_bufs, slot, m_seen, scale_log2, I_GROUP: gl.constexpr,
+    BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, NUM_NUMBERS: gl.constexpr,
+    LENGTH: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """A1, and A2 or λ A2, while dP is in flight."""
+    # Products finish in the order of their issue.
+    b_s1 = warpgroup_mma_wait(num_outstanding=WITH_X + 1, deps=(b_s1,))
+    b_lse1 = _number(numbers_bufs, slot, 0, BY_KEYS, I_GROUP, NUM_NUMBERS, LENGTH, LAYOUT)
+    b_p1 = _weights(b_s1, b_lse1, m_seen, scale_log2)
+    b_s2 = warpgroup_mma_wait(num_outstanding=WITH_X + 0, deps=(b_s2,))
+    b_lse2 = _number(numbers_bufs, slot, 1, BY_KEYS, I_GROUP, NUM_NUMBERS, LENGTH, LAYOUT)
+    b_p2 = _weights(b_s2, b_lse2, m_seen, scale_log2)
+    if BY_KEYS:  # else it is a factor of the row
+        b_p2 = b_p2 * _number(numbers_bufs, slot, 4, True, 0, NUM_NUMBERS, LENGTH, LAYOUT)
+    return b_p1, b_p2
+
+
+@gluon.jit
 def _fold(
-    b_x1, b_x2, b_v, own_bufs, b_own, ring_bufs, ready, empty,
-    begin, end, offset, ahead, scale_log2,
+    b_x1, b_x2, b_v, p_dq, own_bufs, b_own, ring_bufs, given_bufs, ready, empty, given,
+    begin, end, offset, scale_log2,
     I_GROUP: gl.constexpr, BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, WITH_V: gl.constexpr,
-    OWN_MAPS: gl.constexpr, TILE_MAPS: gl.constexpr, BLOCK: gl.constexpr,
-    STAGES: gl.constexpr, HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
-    NUM_NUMBERS: gl.constexpr, LAYOUT: gl.constexpr, X_SUM: gl.constexpr, V_SUM: gl.constexpr,
+    WITH_Q: gl.constexpr, OWN_MAPS: gl.constexpr, TILE_MAPS: gl.constexpr, BLOCK: gl.constexpr,
+    STAGES: gl.constexpr, NUM_NUMBERS: gl.constexpr, LAYOUT: gl.constexpr, X_SUM: gl.constexpr,
+    V_SUM: gl.constexpr,
 ):  # fmt: skip
     """Add what the tiles [begin, end) of one head give; tile j comes in turn ``j + offset``."""
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, X_SUM, k_width=2)
     V_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, V_SUM, k_width=2)
-    x_bufs, v_bufs, numbers_bufs = ring_bufs
-    num_rows: gl.constexpr = b_x1.shape[0]
-    own_1, own_2, own_v = _own_tiles(own_bufs, I_GROUP, WITH_X, OWN_MAPS)
-    dtype: gl.constexpr = x_bufs.dtype
-    length: gl.constexpr = BLOCK if BY_KEYS else num_rows
+    numbers_bufs = ring_bufs[2]
+    own_tiles = _own_tiles(own_bufs, I_GROUP, WITH_X, OWN_MAPS)
+    length: gl.constexpr = BLOCK if BY_KEYS else b_x1.shape[0]
+    tile_sums: gl.constexpr = 2 * b_x1.shape[1] * BLOCK
+    if WITH_Q:
+        p_dq += begin * tile_sums
     for j in range(begin, end):
         i = j + offset
         slot = i % STAGES
         mbarrier.wait(ready.index(slot), i // STAGES & 1)
-        b_y1 = x_bufs.index(slot * TILE_MAPS).reshape([BLOCK, HEAD_DIM])
-        b_y2 = x_bufs.index(slot * TILE_MAPS + TILE_MAPS - 1).reshape([BLOCK, HEAD_DIM])
-        b_u = v_bufs.index(slot).reshape([BLOCK, VALUE_DIM])
-        b_zeros = gl.zeros([num_rows, BLOCK], gl.float32, layout=LAYOUT)
-        b_s1 = warpgroup_mma(own_1, b_y1.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-        b_s2 = warpgroup_mma(own_2, b_y2.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-        if WITH_X:
-            b_dp = warpgroup_mma(own_v, b_u.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-        columns = j * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, LAYOUT))
-        m_seen = _seen(b_own[:, None], columns[None, :], ahead, BY_KEYS)
-        # Products finish in the order of their issue.
-        b_s1 = warpgroup_mma_wait(num_outstanding=WITH_X + 1, deps=(b_s1,))
-        b_lse1 = _number(numbers_bufs, slot, 0, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
-        b_p1 = _weights(b_s1, b_lse1, m_seen, scale_log2)
-        b_s2 = warpgroup_mma_wait(num_outstanding=WITH_X + 0, deps=(b_s2,))
-        b_lse2 = _number(numbers_bufs, slot, 1, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
-        b_p2 = _weights(b_s2, b_lse2, m_seen, scale_log2)
-        if BY_KEYS:  # else it is a factor of the row
-            b_p2 = b_p2 * _number(numbers_bufs, slot, 4, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
+        b_y1, b_y2, b_u = _tile(ring_bufs, slot, TILE_MAPS)
+        b_s1, b_s2, b_dp = _scores(own_tiles, b_y1, b_y2, b_u, WITH_X, LAYOUT)
+        m_seen = _seen(b_own[:, None], j * BLOCK, BLOCK, BY_KEYS, LAYOUT)
+        b_p1, b_p2 = _both_weights(
+            b_s1, b_s2, numbers_bufs, slot, m_seen, scale_log2, I_GROUP, BY_KEYS, WITH_X,
+            NUM_NUMBERS, length, LAYOUT,
+        )  # fmt: skip
         if WITH_V:
-            b_p = gl.convert_layout((b_p1 - b_p2).to(dtype), V_LAYOUT)
+            b_p = gl.convert_layout((b_p1 - b_p2).to(b_u.dtype), V_LAYOUT)
             b_v = warpgroup_mma(b_p, b_u, b_v, is_async=True)
         if WITH_X:
             b_dp = warpgroup_mma_wait(num_outstanding=WITH_V + 0, deps=(b_dp,))
             b_delta1 = _number(numbers_bufs, slot, 2, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
-            b_ds1 = gl.convert_layout((b_p1 * (b_dp - b_delta1)).to(dtype), X_LAYOUT)
+            b_ds1 = b_p1 * (b_dp - b_delta1)
+            b_ds1 = _put(b_ds1, given_bufs, 4 * slot + I_GROUP, WITH_Q, X_LAYOUT)
             b_x1 = warpgroup_mma(b_ds1, b_y1, b_x1, is_async=True)
             b_delta2 = _number(numbers_bufs, slot, 3, BY_KEYS, I_GROUP, NUM_NUMBERS, length, LAYOUT)
-            b_ds2 = gl.convert_layout((b_p2 * (b_delta2 - b_dp)).to(dtype), X_LAYOUT)
+            b_ds2 = b_p2 * (b_delta2 - b_dp)
+            b_ds2 = _put(b_ds2, given_bufs, 4 * slot + 2 + I_GROUP, WITH_Q, X_LAYOUT)
             if OWN_MAPS == 1:
                 b_x1 = warpgroup_mma(b_ds2, b_y2, b_x1, is_async=True)
             else:
                 b_x2 = warpgroup_mma(b_ds2, b_y2, b_x2, is_async=True)
+            if WITH_Q:
+                _announce(given.index(slot))
+                mbarrier.wait(given.index(slot), i // STAGES & 1)
+                b_dq = _multiply_keys(own_bufs[0], given_bufs, slot, I_GROUP, OWN_MAPS, LAYOUT)
+            if OWN_MAPS == 2:
                 b_x2 = warpgroup_mma_wait(num_outstanding=0, deps=(b_x2,))
             # What lies in registers is read until here as well.
             b_x1, b_ds1, b_ds2 = warpgroup_mma_wait(num_outstanding=0, deps=(b_x1, b_ds1, b_ds2))
         if WITH_V:
             b_v, b_p = warpgroup_mma_wait(num_outstanding=0, deps=(b_v, b_p))
+        if WITH_Q:
+            b_dq = warpgroup_mma_wait(num_outstanding=0, deps=(b_dq,))
+            _add(p_dq, b_dq, I_GROUP, LAYOUT)
+            p_dq += tile_sums
         mbarrier.arrive(empty.index(slot), count=1)
     return b_x1, b_x2, b_v
+
+
+@gluon.jit
+def _put(b_ds, bufs, i, WITH_Q: gl.constexpr, LAYOUT: gl.constexpr):
+    """dS as an operand in registers and, for dQ, in shared memory as well."""
+    b_ds = b_ds.to(bufs.dtype)
+    if WITH_Q:
+        bufs.index(i).store(b_ds)
+    return gl.convert_layout(b_ds, LAYOUT)
+
+
+@gluon.jit
+def _multiply_keys(
+    own_x_bufs, given_bufs, slot, I_GROUP: gl.constexpr, OWN_MAPS: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """dQ of map m, transposed, from the keys of both warpgroups, by warpgroup m; in flight."""
+    rows: gl.constexpr = own_x_bufs.shape[2]
+    head_dim: gl.constexpr = own_x_bufs.shape[5]
+    block: gl.constexpr = given_bufs.shape[2]
+    b_dq = gl.zeros([head_dim, block], gl.float32, layout=LAYOUT)
+    for i in gl.static_range(2):
+        keys = own_x_bufs.index(i * OWN_MAPS + (I_GROUP if OWN_MAPS == 2 else 0))
+        b_ds = given_bufs.index(4 * slot + 2 * I_GROUP + i)
+        b_keys = keys.reshape([rows, head_dim]).permute((1, 0))
+        b_dq = warpgroup_mma(b_keys, b_ds, b_dq, use_acc=i > 0, is_async=True)
+    return b_dq
+
+
+@gluon.jit
+def _add(p_dq, b_dq, I_GROUP: gl.constexpr, LAYOUT: gl.constexpr):
+    """Add to this warpgroup's map in the sums ``[2, D, BLOCK]`` of a tile."""
+    head_dim: gl.constexpr = b_dq.shape[0]
+    block: gl.constexpr = b_dq.shape[1]
+    channels = I_GROUP * head_dim + gl.arange(0, head_dim, layout=gl.SliceLayout(1, LAYOUT))
+    queries = gl.arange(0, block, layout=gl.SliceLayout(0, LAYOUT))
+    gl.atomic_add(p_dq + channels[:, None] * block + queries[None, :], b_dq, sem="relaxed")
 
 
 @gluon.jit
 def _give(buf, barrier, b_tile):
     """Hand a tile to the other warpgroup, whose products read it."""
     buf.store(b_tile)
+    _announce(barrier)
+
+
+@gluon.jit
+def _announce(barrier):
+    """Say that this warpgroup has stored all of its tile."""
     fence_async_shared()
     # Every thread has stored before one of them says so.
     _sync_warpgroup()
@@ -137,21 +226,9 @@ def _give(buf, barrier, b_tile):
 
 
 @gluon.jit
-def _scores(own_tiles, b_q1, b_q2, b_do, LAYOUT: gl.constexpr):
-    """S of both maps and dP of a tile, in flight."""
-    rows: gl.constexpr = own_tiles[0].shape[0]
-    columns: gl.constexpr = b_do.shape[0]
-    b_zeros = gl.zeros([rows, columns], gl.float32, layout=LAYOUT)
-    b_s1 = warpgroup_mma(own_tiles[0], b_q1.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-    b_s2 = warpgroup_mma(own_tiles[1], b_q2.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-    b_dp = warpgroup_mma(own_tiles[2], b_do.permute((1, 0)), b_zeros, use_acc=False, is_async=True)
-    return b_s1, b_s2, b_dp
-
-
-@gluon.jit
 def _fold_exchanging(
     b_x, b_v, own_bufs, b_own, ring_bufs, given_bufs, ready, empty, given,
-    begin, end, offset, num_queries, num_keys, scale_log2,
+    begin, end, offset, num_queries, scale_log2,
     I_GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr, VALUE_DIM: gl.constexpr,
     NUM_NUMBERS: gl.constexpr, LAYOUT: gl.constexpr, X_SUM: gl.constexpr, V_SUM: gl.constexpr,
 ):  # fmt: skip
@@ -168,19 +245,13 @@ def _fold_exchanging(
         # It is 0. Addresses cannot be formed before the loop, for which there are no registers.
         zero = i + num_queries >> 31
         own_tiles = _own_tiles(own_bufs, zero, True, 2)
-        b_q1 = x_bufs.index(2 * near).reshape([BLOCK, head_dim])
-        b_q2 = x_bufs.index(2 * near + 1).reshape([BLOCK, head_dim])
-        b_do = v_bufs.index(near).reshape([BLOCK, VALUE_DIM])
-        b_s1, b_s2, b_dp = _scores(own_tiles, b_q1, b_q2, b_do, LAYOUT)
-        columns = (j + I_GROUP) * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, LAYOUT))
-        m_seen = _seen(b_own[:, None], columns[None, :], num_keys - num_queries, True)
-        b_s1 = warpgroup_mma_wait(num_outstanding=2, deps=(b_s1,))
-        b_lse1 = _number(numbers_bufs, near, 0, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
-        b_p1 = _weights(b_s1, b_lse1, m_seen, scale_log2)
-        b_s2 = warpgroup_mma_wait(num_outstanding=1, deps=(b_s2,))
-        b_lse2 = _number(numbers_bufs, near, 1, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
-        b_p2 = _weights(b_s2, b_lse2, m_seen, scale_log2)
-        b_p2 = b_p2 * _number(numbers_bufs, near, 4, True, 0, NUM_NUMBERS, BLOCK, LAYOUT)
+        b_q1, b_q2, b_do = _tile(ring_bufs, near, 2)
+        b_s1, b_s2, b_dp = _scores(own_tiles, b_q1, b_q2, b_do, True, LAYOUT)
+        m_seen = _seen(b_own[:, None], (j + I_GROUP) * BLOCK, BLOCK, True, LAYOUT)
+        b_p1, b_p2 = _both_weights(
+            b_s1, b_s2, numbers_bufs, near, m_seen, scale_log2, 0, True, True, NUM_NUMBERS, BLOCK,
+            LAYOUT,
+        )  # fmt: skip
         b_p = (b_p1 - b_p2).to(dtype)
         before = i + STAGES - 2  # Both have left that turn: what was given in it has been read.
         mbarrier.wait(empty.index(before % STAGES), (before // STAGES & 1) ^ 1)
