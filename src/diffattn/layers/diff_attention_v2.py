@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from diffattn.layers.attention import AttentionLayer
 from diffattn.ops.attention import diff_attention
-from diffattn.ops.inputs.lambda_param import sigmoid_lambda
+from diffattn.ops.layer_parts import lambda_of_logits
 
 
 class DiffAttentionV2(AttentionLayer):
@@ -30,7 +30,7 @@ class DiffAttentionV2(AttentionLayer):
 
     query_maps = 2
     operator = staticmethod(diff_attention)
-    lambda_of = staticmethod(sigmoid_lambda)
+    lambda_of = staticmethod(lambda_of_logits)
     """λ of its logits."""
 
     def __init__(

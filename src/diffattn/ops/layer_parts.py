@@ -67,6 +67,17 @@ def lambda_of_vectors(
     return lam
 
 
+def lambda_of_logits(logits: Tensor) -> Tensor:
+    """:func:`diffattn.ops.inputs.lambda_param.sigmoid_lambda`, in one kernel.
+
+    Source: DIFF V2 note (January 2026), λ projection.
+    """
+    if not (isinstance(logits, Tensor) and _by_kernel(logits)):
+        return lambda_param.sigmoid_lambda(logits)
+    lam: Tensor = _SigmoidLambda.apply(logits)
+    return lam
+
+
 def kernels_run_on(device: torch.device) -> bool:
     """Whether these kernels run on a device: where the operator's do, and on request alone, as no
     GPU has run them."""
@@ -151,6 +162,26 @@ class _Lambda(torch.autograd.Function):
             return None, *_differentiate(formula, vectors, grad)
         with torch.cuda.device_of(grad):
             return None, *layer_parts.diff_lambda_backward(grad, vectors)
+
+
+class _SigmoidLambda(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        from diffattn.ops.triton import layer_parts
+
+        ctx.save_for_backward(logits)
+        with torch.cuda.device_of(logits):
+            return layer_parts.sigmoid(logits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        from diffattn.ops.triton import layer_parts
+
+        (logits,) = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_plain(grad):
+            return _differentiate(lambda_param.sigmoid_lambda, (logits,), grad)[0]
+        with torch.cuda.device_of(grad):
+            return layer_parts.sigmoid(logits, grad)
 
 
 def _differentiate(

@@ -8,7 +8,7 @@ import torch
 from diffattn.errors import ShapeError
 from diffattn.ops import layer_parts
 from diffattn.ops.inputs.head_norm import head_norm
-from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.ops.inputs.lambda_param import diff_lambda, sigmoid_lambda
 from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
 
 pytest.importorskip("triton")
@@ -109,6 +109,14 @@ def test_lambda_is_made_in_one_launch(width, kernel_device, kernels):
     assert kernels.call_count == 2
 
 
+@dtypes
+def test_lambda_of_logits_is_made_in_one_launch(dtype, kernel_device, kernels):
+    logits = (8 * torch.randn(3, 400, 2, device=kernel_device)).to(dtype)[:, ::2]
+    # A logit of 32 at most times log2(e), rounded; its exponential, a sum, a quotient, products.
+    assert_like_formula(layer_parts.lambda_of_logits, sigmoid_lambda, (logits,), steps=64)
+    assert kernels.call_count == 2
+
+
 def test_derivatives_of_derivatives(kernel_device, kernels):
     x, weight = torch.randn(2, 3, 2, 4, device=kernel_device), torch.rand(4, device=kernel_device)
     q, tables = torch.randn(1, 3, 2, 4, device=kernel_device), rotary_embedding(torch.arange(3), 4)
@@ -127,6 +135,7 @@ def test_derivatives_of_derivatives(kernel_device, kernels):
         lambda *xs: layer_parts.lambda_of_vectors(*xs, lambda_init=0.2),
         lambda *xs: diff_lambda(*xs, 0.2), list(0.3 * x.flatten(0, 2)[:4]), steps=64, twice=True,
     )  # fmt: skip
+    assert_like_formula(layer_parts.lambda_of_logits, sigmoid_lambda, (x,), steps=64, twice=True)
     assert kernels.call_count >= 3
 
 
@@ -140,6 +149,7 @@ def test_gradients_of_many_outputs_at_once(kernel_device):
         layer_parts.rotate_both(x, x, *tables)[0]: [x],
         layer_parts.normalise_heads(x, weight, 0.1, 0.3): [x, weight],
         layer_parts.lambda_of_vectors(*vectors, lambda_init=0.2): vectors,
+        layer_parts.lambda_of_logits(x): [x],
     }
     for out, inputs in calls.items():
         many = torch.stack([torch.ones_like(out), torch.randn_like(out)])

@@ -1,4 +1,4 @@
-"""Kernels of what a layer does around its operator: rotation, norm of the heads, λ of V1."""
+"""Kernels of what a layer does around its operator: rotation, norm of the heads, λ."""
 
 import torch
 import triton
@@ -11,6 +11,8 @@ from diffattn.ops.triton.launcher import run_kernel
 
 _ROWS = 16
 """Heads that a program of the norm reads at once."""
+_NUMBERS = 1_024
+"""Logits of a program of the sigmoid."""
 
 
 @triton.jit
@@ -217,6 +219,31 @@ def diff_lambda_backward(grad: Tensor, vectors: tuple[Tensor, ...]) -> tuple[Ten
         WIDTH=width, BLOCK=_power(width), num_warps=1,
     )  # fmt: skip
     return gradients
+
+
+@triton.jit
+def _sigmoid_kernel(
+    p_logits, p_grad, p_out, size, log2_e, BACKWARD: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    i_out = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i_out < size
+    b_logits = tl.load(p_logits + i_out, mask=mask, other=0.0).to(tl.float32)
+    b_out = 1 / (1 + tl.exp2(-b_logits * log2_e))
+    if BACKWARD:
+        b_out *= (1 - b_out) * tl.load(p_grad + i_out, mask=mask, other=0.0)
+    tl.store(p_out + i_out, b_out.to(p_out.dtype.element_ty), mask=mask)
+
+
+def sigmoid(logits: Tensor, grad: Tensor | None = None) -> Tensor:
+    """The sigmoid in float32, or from its gradient that of the logits, in one launch."""
+    logits = logits.contiguous()
+    out = logits.new_empty(logits.shape, dtype=torch.float32 if grad is None else None)
+    run_kernel(
+        _sigmoid_kernel, (num_blocks(out.numel(), _NUMBERS), 1, 1),
+        (logits, grad if grad is None else grad.contiguous(), out), (out.numel(), LOG2_E),
+        BACKWARD=grad is not None, BLOCK=_NUMBERS, num_warps=4,
+    )  # fmt: skip
+    return out
 
 
 def _of_rows(x: Tensor, weight: Tensor | None) -> dict[str, int]:
