@@ -20,7 +20,7 @@ from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs.isolation import isolated
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
-from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
+from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, repeat_heads
 
 SUBTRACTED_MEAN = 0.7
 """Share of the mean value that :class:`MeanFreeAttention` takes off."""
@@ -29,15 +29,8 @@ SUBTRACTED_MEAN = 0.7
 class NoAttention(nn.Module):
     """Nothing at all: the output is zero, and tokens never meet.
 
-    It has no parameters. Its cache holds zeros, so that decoding can count the tokens read.
-
-    Args:
-        hidden_size: Unused; the interface is that of the other layers.
-        num_heads: H, of the zeros that a cache keeps.
-        head_dim: D, their width.
-        num_kv_heads: Hkv. Default: ``num_heads``.
-        layer_idx: Of the cache.
-        **options: Unused.
+    It has no parameters. Its cache holds zeros, so that decoding can count the tokens read. The
+    arguments are those of the other layers; heads, widths and index are the cache's.
     """
 
     def __init__(
@@ -153,10 +146,7 @@ class RawLambdaAttention(DiffAttentionV2):
               \mathrm{softmax}(s Q_2 K^\top)) V
     """
 
-    @staticmethod
-    def lambda_of(logits: Tensor) -> Tensor:
-        """The logits in float32 or wider."""
-        return logits if logits.dtype == torch.float64 else logits.float()
+    lambda_of = staticmethod(at_least_float32)
 
 
 class AddedMapsAttention(DiffAttentionV2):
@@ -181,11 +171,7 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
     """
 
     def forward(
-        self,
-        x: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        *,
-        attend: Callable[..., Tensor] | None = None,
+        self, x: Tensor, *arguments: Any, attend: Callable[..., Tensor] | None = None
     ) -> Tensor:
         """As :meth:`AttentionLayer.forward`."""
         attend = attend or self.operator
@@ -194,7 +180,7 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
             out = attend(q, k, v, lam)
             return (out * ((1 + lam) / (1 - lam))[..., None]).to(out.dtype)  # lam is −λ
 
-        return super().forward(x, position_embeddings, attend=attend_and_scale)
+        return super().forward(x, *arguments, attend=attend_and_scale)
 
 
 class AddedMapsV1(DiffAttention):

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from diffattn.errors import BackendError
 from diffattn.ops.inputs.isolation import in_own_dtype
+from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.ops.inputs.operators import is_plain
 
 IGNORED = -100
@@ -39,9 +40,7 @@ def chunked_token_losses(
     """
 
     def losses(part: Tensor, labels: Tensor) -> Tensor:
-        logits = head(part)
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = at_least_float32(head(part))
         return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
 
     parts = zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True)

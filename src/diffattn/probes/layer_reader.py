@@ -16,11 +16,11 @@ from transformers.masking_utils import flash_attention_mask
 
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.masking import num_heads_of, paired
+from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
 from diffattn.probes.finite import require_finite_logits, require_same_logits
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import at_least_float32, require_one_row
+from diffattn.probes.passes import require_one_row
 from diffattn.probes.unwrapped import unwrapped
 
 BLOCK_ENTRIES = 2**22

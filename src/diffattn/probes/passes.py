@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from diffattn.errors import ShapeError
@@ -59,8 +58,3 @@ def require_one_row(where: str, input_ids: Tensor) -> None:
 def root_mean_square(x: Tensor) -> float:
     """Over all entries, in float32."""
     return float(x.float().square().mean().sqrt())
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """``x`` in float32; float64 stays."""
-    return x if x.dtype == torch.float64 else x.float()

@@ -222,6 +222,11 @@ def in_range(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float16 else x
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x`` in float32; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def num_heads_of(q: Tensor) -> int:
     """H, the output heads of queries ``[B, T, G, R + 1, D]``: R of each group."""
     return q.shape[2] * (q.shape[3] - 1)
