@@ -51,7 +51,7 @@ BOTH = [  # of both functions
     ({"lam": zeros(dtype=torch.float64)}, "lam must be float32, got torch.float64."),
     ({"lam": zeros(T)}, "lam must be broadcastable to [B, T, H] = [2, 3, 4], got [3]."),
     ({"lam": torch.tensor([0.1, float("nan"), 0.3, 0.4])}, "lam must not be NaN, got NaN."),
-    ({"window": 0}, "window must be an integer of 1 or more tokens, got 0."),
+    ({"window": 0}, "window must be an integer from 1 to 2147483647 tokens, got 0."),
     ({"key_padding_mask": zeros(B, S)},
      "key_padding_mask must be torch.bool [2, 5], got torch.float32 [2, 5]."),
     ({"kv_lengths": torch.tensor([1, 2])},
@@ -63,7 +63,7 @@ BOTH = [  # of both functions
     (packed(cu_seqlens=int32(0, 5), kv_lengths=int32(5)),
      CU_NEEDS + "B = 1, T = 5, S = 5, kv_lengths set."),
     (packed(cu_seqlens=torch.tensor([0, 5])),
-     "cu_seqlens must be int32 [num_docs + 1], got torch.int64 [2]."),
+     "cu_seqlens must be torch.int32 [num_docs + 1], got torch.int64 [2]."),
     (packed(cu_seqlens=int32(0, 4)), "cu_seqlens must rise from 0 to S = 5, got [0, 4]."),
     (packed(cu_seqlens=int32(0, 3, 2, 5)), "cu_seqlens must rise from 0 to S = 5, "
      "got [0, 3, 2, 5]."),

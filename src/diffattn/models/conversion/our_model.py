@@ -83,12 +83,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
             )
         for layer in [None] if role in _OUTSIDE else range(config.num_hidden_layers):
             name = names[role].format(layer)
-            tensor = source.tensors.get(name)
-            if tensor is None or tensor.shape != shape:
-                got = "none" if tensor is None else list(tensor.shape)
-                raise CheckpointError(
-                    f"{source.name}: must hold {name} as {list(shape)}, got {got}."
-                )
+            tensor = source.tensor(name, shape)
             used.add(name)
             weights[role, layer] = _convert_to_ours(tensor, role, config, source.layout)
     _require_all_used(source, used, names)

@@ -1,6 +1,6 @@
 """The reader: a folder of safetensors, opened and checked, its tensors read one by one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +54,14 @@ class Source:
     layout: Layout
     names: Mapping[str, str]
     """Role to name; empty for our own, whose names follow from the model."""
+
+    def tensor(self, name: str, shape: Sequence[int]) -> LazyTensor:
+        """The tensor of a name, in this shape; a CheckpointError if it is not there."""
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.shape != tuple(shape):
+            got = "none" if tensor is None else list(tensor.shape)
+            raise CheckpointError(f"{self.name}: must hold {name} as {list(shape)}, got {got}.")
+        return tensor
 
 
 @contextmanager

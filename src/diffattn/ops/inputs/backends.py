@@ -269,24 +269,13 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
 
 
 def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
-    """Whether K and V of this call may be copied at no cost that counts.
-
-    Args:
-        op: For example ``"diff_attention"``.
-        name: What :func:`resolve` gave.
-        inputs: The facts of the call.
-    """
-    if inputs.needs_gradient:
-        return True
-    backend = _row(op, name)
-    assert backend is not None
-    return not backend.reads_in_place
+    """Whether K and V of a call that ``name`` runs may be copied at no cost that counts."""
+    return inputs.needs_gradient or not _known_row(op, name).reads_in_place
 
 
 def is_opaque(op: str, name: str) -> bool:
     """Whether a backend is a registered operator."""
-    backend = _row(op, name)
-    return backend is not None and backend.opaque
+    return _known_row(op, name).opaque
 
 
 def _row(op: str, name: str) -> Backend | None:
@@ -297,10 +286,10 @@ def _row(op: str, name: str) -> Backend | None:
     return None
 
 
-def _refusal(op: str, name: str, inputs: Inputs) -> str | None:
+def _known_row(op: str, name: str) -> Backend:
     backend = _row(op, name)
     assert backend is not None
-    return backend.refuses(inputs)
+    return backend
 
 
 _FEW_QUERIES = 8
@@ -333,7 +322,7 @@ def _auto_diff_attention(inputs: Inputs) -> str:
         )
         names = ("triton_decode",) * few + ("hopper",) * hopper + ("triton",)
         for name in names:
-            if _refusal("diff_attention", name, inputs) is None:
+            if _known_row("diff_attention", name).refuses(inputs) is None:
                 return name
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
@@ -367,7 +356,7 @@ def _auto_paged_decode(inputs: Inputs) -> str:
     """
     dense = replace(inputs, num_queries=1, num_keys=2)
     by_kernel = _AUTO["diff_attention"](dense) == "triton_decode"
-    refused = _refusal("paged_decode", "triton", inputs)
+    refused = _known_row("paged_decode", "triton").refuses(inputs)
     return "triton" if by_kernel and refused is None else "gathered"
 
 
