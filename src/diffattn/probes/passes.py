@@ -1,7 +1,8 @@
 """Forward passes that leave a model as it was, with no more memory than training needs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +23,15 @@ def evaluating(model: nn.Module, *hooks: Any) -> Iterator[None]:
         model.train(was_training)
         for hook in hooks:
             hook.remove()
+
+
+def watch_attention(attention: nn.Module, watch: Callable[..., Tensor]) -> Any:
+    """Let a layer attend by ``watch(operator, q, k, v, *lam)``, until the hook is removed."""
+
+    def hook(module: nn.Module, inputs: Any, options: dict[str, Any]) -> Any:
+        return inputs, {**options, "attend": partial(watch, options["attend"])}
+
+    return attention.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def run_windows(
