@@ -226,17 +226,9 @@ class TokenLambdaAttention(DiffAttentionV2):
     value_width = 2
     normalises_heads = True
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        layer_idx: int = 0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *sizes: int, layer_idx: int = 0, **options: Any) -> None:
         self.lambda_init = scheduled_lambda_init(layer_idx)
-        super().__init__(hidden_size, num_heads, head_dim, layer_idx=layer_idx, **options)
+        super().__init__(*sizes, layer_idx=layer_idx, **options)
 
 
 class _ThroughMaps:
@@ -307,26 +299,14 @@ class MapNormAttention(_ThroughMaps, SharedDiffAttention):
 
     Source: arXiv:2501.17900, Shared DIFF attention (GroupNorm on attention scores).
 
-    Args:
-        hidden_size: Width of the residual stream, in channels.
-        num_heads: H, differential heads.
-        head_dim: D, width of one query or key; values are 2D wide.
-        head_norm_eps: Added to the sum of squares of a row, and to the mean square of an output.
-        **options: Keyword arguments of :class:`SharedDiffAttention`.
+    Arguments are those of :class:`SharedDiffAttention`. ``head_norm_eps`` is added to the sum of
+    squares of a row, and to the mean square of an output.
     """
 
     normalises_heads = False
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        head_norm_eps: float = 1e-5,
-        **options: Any,
-    ) -> None:
-        super().__init__(hidden_size, num_heads, head_dim, head_norm_eps=head_norm_eps, **options)
+    def __init__(self, *sizes: int, head_norm_eps: float = 1e-5, **options: Any) -> None:
+        super().__init__(*sizes, head_norm_eps=head_norm_eps, **options)
         self.map_norm_eps = head_norm_eps
 
     def fold(self) -> DiffAttention:

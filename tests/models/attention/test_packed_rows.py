@@ -8,7 +8,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError
-from diffattn.ops.inputs.packed_rows import packed_row
+from diffattn.ops.inputs.packed_rows import window_inputs
 
 BORDERS = [0, 4, 5, 11]  # documents of 4, 1 and 6 tokens
 RESTARTS = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5]])
@@ -125,11 +125,11 @@ def test_windows_with_documents_apart_are_one_packed_row(
 ):
     """Two windows, the first of three documents."""
     model = build(make_config("diff"))
-    packed = packed_row(torch.cat([RESTARTS, torch.arange(11)[None]]))
+    packed = window_inputs(ids, torch.cat([RESTARTS, torch.arange(11)[None]]))
     assert packed["cu_seq_lens_q"].tolist() == [*BORDERS, 22]
     assert packed["cu_seq_lens_q"].dtype == torch.int32
     with torch.no_grad():
-        logits = model(ids.reshape(1, -1), **packed).logits.view(2, 11, -1)
+        logits = model(**packed).logits.view(2, 11, -1)
     assert_only_rounding([logits], model, by_documents(ids, [BORDERS, [0, 11]]))
 
 
