@@ -189,16 +189,6 @@ CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
 """Types with one change, to find its effect; see :mod:`diffattn.layers.controls`."""
 
 
-def attention_facts(where: str, name: str) -> AttentionType:
-    """The row of a type, for example ``"diff"``; ``where`` begins the message of a ConfigError.
-
-    Names of older configurations are known, too.
-    """
-    name = OLD_NAMES.get(name, name) if isinstance(name, str) else name
-    check_known(where, "attention_type", name, ATTENTION)
-    return ATTENTION[name]
-
-
 def checked_types(where: str, given: str | list[str], num_layers: int | None = None) -> str:
     """Attention types of a model in today's names: one, or one per layer with commas between them.
 
@@ -213,10 +203,9 @@ def checked_types(where: str, given: str | list[str], num_layers: int | None = N
     parts = given.split(",") if isinstance(given, str) else given
     if not isinstance(parts, list | tuple):
         parts = [parts]
-    names = [
-        attention_facts(where, part.strip() if isinstance(part, str) else part).name
-        for part in parts
-    ]
+    names = [OLD_NAMES.get(x.strip(), x.strip()) if isinstance(x, str) else x for x in parts]
+    for name in names:
+        check_known(where, "attention_type", name, ATTENTION)
     if len(names) != 1 and num_layers is not None and len(names) != num_layers:
         raise ConfigError(
             f"{where}: attention_type must name one type, or one for each of {num_layers} layers, "

@@ -89,7 +89,7 @@ def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
             f"{where}: lam must be broadcastable to [B, T, H] = {list(target)}, "
             f"got {list(lam.shape)}."
         )
-    if _look(lam, _has_nan):
+    if _look(lam, lambda x: x.isnan().any()):
         raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
     return lam
 
@@ -296,10 +296,6 @@ def _expect(
         )
     if x.device != like.device:
         raise ShapeError(f"{where}: {name} must be on {like.device} like q, got {x.device}.")
-
-
-def _has_nan(x: Tensor) -> Tensor:
-    return x.isnan().any()
 
 
 def _look(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
