@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from backend_skips import require_backend
 from diffattn.errors import BackendError, ShapeError
 from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
@@ -97,16 +96,6 @@ def test_traced_graph_equals_the_call(backend, case, mode):
     arguments = (*(x.detach() for x in inputs.tensors().values()), inputs.options)
     graph = make_fx(partial(call, backend), tracing_mode=mode)(*arguments)
     assert torch.equal(graph(*arguments), call(backend, *arguments))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
-def test_meta_tensors_give_the_shape(backend, case):
-    require_backend("diff_attention", backend, device="meta", dtype=torch.float32, case=case)
-    inputs = make_diff_attention_inputs(case, device="meta")
-    out = call(backend, *inputs.tensors().values(), inputs.options)
-    assert out.is_meta
-    assert out.shape == (*inputs.q.shape[:3], case.value_dim)
 
 
 class Operator(torch.nn.Module):

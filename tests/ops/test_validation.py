@@ -34,6 +34,13 @@ CU_NEEDS = "cu_seqlens describes one packed row, so it needs B = 1, T = S and no
 BOTH = [  # of both functions
     ({"q": zeros(B, T, H, D)}, "q must be [B, T, H, 2, D] or in groups [B, T, G, R + 1, D], "
      "got [2, 3, 4, 3]."),
+    ({"q": zeros(B, T, H, 1, D)}, "q must be [B, T, H, 2, D] or in groups [B, T, G, R + 1, D], "
+     "got [2, 3, 4, 1, 3]."),
+    ({"q": zeros(B, T, 3, 4, D)},  # three groups
+     "the number of key/value heads must divide the 3 query heads, got 2. "
+     "Heads are on axis 2, tokens on axis 1: [B, T, H, ...]."),
+    ({"q": zeros(B, T, H, 4, D), "lam": zeros(4)},
+     "lam must be broadcastable to [B, T, H] = [2, 3, 12], got [4]."),
     ({"k": zeros(B, S, D)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and D = 3, "
      "got [2, 5, 3]."),
     ({"k": zeros(B, S, HKV, 4)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and "
