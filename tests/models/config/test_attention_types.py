@@ -9,11 +9,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import TYPES, VARIANTS
 from diffattn.lab.cli.list_ import _types
-from diffattn.models.config.attention_types import (
-    ATTENTION,
-    ATTENTION_TYPES,
-    checked_types,
-)
+from diffattn.models.config.attention_types import ATTENTION, ATTENTION_TYPES, checked_types
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import build_attention

@@ -74,15 +74,8 @@ def as_diffllama(model: OurModel) -> Written:
         "tie_word_embeddings": tied,
         "architectures": ["DiffLlamaForCausalLM"],
     }
-    other = DiffLlamaConfig(**settings)
-    moved = OurModel(config, weights)
-    return Written(
-        layout,
-        _name_tensors(moved, layout.names[0], layout),
-        other.save_pretrained,
-        "diff",
-        rounded,
-    )
+    tensors = _name_tensors(OurModel(config, weights), layout.names[0], layout)
+    return Written(layout, tensors, DiffLlamaConfig(**settings).save_pretrained, "diff", rounded)
 
 
 def as_original(model: OurModel) -> Written:

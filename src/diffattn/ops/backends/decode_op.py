@@ -54,10 +54,9 @@ def paged_forward(
         BackendError: A gradient is wanted; ``op`` begins the message.
     """
     _refuse_gradient(op, "triton", *(x for x in (q, k_pages, v_pages, lam) if x is not None))
-    causal, window, _, kv_lengths, _ = mask.flat()
-    assert kv_lengths is not None
+    assert mask.kv_lengths is not None
     return triton_paged_decode(
-        q, k_pages, v_pages, lam, block_table, kv_lengths, scale, causal, window
+        q, k_pages, v_pages, lam, block_table, mask.kv_lengths, scale, mask.causal, mask.window
     )
 
 
@@ -104,11 +103,6 @@ def triton_decode(
         return decode.decode(q, k, v, lam, scale=scale, mask=mask)
 
 
-@triton_decode.register_fake
-def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[-1])
-
-
 @registered("diffattn::triton_paged_decode")
 def triton_paged_decode(
     q: Tensor,
@@ -131,9 +125,8 @@ def triton_paged_decode(
         )
 
 
-@triton_paged_decode.register_fake
-def _fake_paged(q: Tensor, k_pages: Tensor, v_pages: Tensor, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v_pages.shape[-1])
+def _shape(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
 def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
@@ -141,5 +134,6 @@ def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
     raise BackendError(f"diffattn::triton_decode {_NO_GRADIENT}.")
 
 
-triton_decode.register_autograd(_refuse_backward)
-triton_paged_decode.register_autograd(_refuse_backward)
+for _op in (triton_decode, triton_paged_decode):
+    _op.register_fake(_shape)
+    _op.register_autograd(_refuse_backward)

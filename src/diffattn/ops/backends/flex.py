@@ -196,11 +196,7 @@ def _refuse(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _validate_masks(
-    where: str,
-    q: Tensor,
-    k: Tensor,
-    mask_mod: MaskMod | None,
-    block_mask: "BlockMask | None",
+    where: str, q: Tensor, k: Tensor, mask_mod: MaskMod | None, block_mask: "BlockMask | None"
 ) -> None:
     """Raise ShapeError unless at most one mask is given and it fits."""
     from torch.nn.attention.flex_attention import BlockMask

@@ -28,7 +28,14 @@ _TRITON: dict[str, Any] = {
     "accepts_widths": kernel_support.accepts_widths,
     "least_capability": kernel_support.LEAST_CAPABILITY,
     "available": kernel_support.available,
+    "gradient": "any order",
     "opaque": True,
+}
+_TRITON_DECODE = _TRITON | {
+    "gradient": "none",
+    "no_gradient_on": kernel_support.devices(),
+    "max_queries": kernel_support.MAX_DECODE_QUERIES,
+    "reads_in_place": True,
 }
 _CHUNKED: dict[str, Any] = {
     "devices": ("cpu", "meta"),
@@ -129,17 +136,12 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="one fused pass for both maps; O, O2 and the row sums saved",
-            gradient="any order",
             **_TRITON,
         ),
         Backend(
             name="triton_decode",
             summary="split keys, K1, K2 and V read once; at most 16 queries",
-            gradient="none",
-            no_gradient_on=kernel_support.devices(),
-            max_queries=kernel_support.MAX_DECODE_QUERIES,
-            reads_in_place=True,
-            **_TRITON,
+            **_TRITON_DECODE,
         ),
         Backend(
             name="hopper",
@@ -185,7 +187,6 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="the technique of differential 'triton' with one map: its baseline",
-            gradient="any order",
             **_TRITON,
         ),
         Backend(
@@ -202,17 +203,12 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             gradient="any order",
         ),
         Backend(
-            name="gathered",
-            summary="gathers the pages, then what 'auto' of diff_attention chooses",
+            name="gathered", summary="gathers the pages, then what 'auto' of diff_attention chooses"
         ),
         Backend(
             name="triton",
             summary="'triton_decode' of diff_attention through the block table, pages read once",
-            gradient="none",
-            no_gradient_on=kernel_support.devices(),
-            max_queries=kernel_support.MAX_DECODE_QUERIES,
-            reads_in_place=True,
-            **_TRITON,
+            **_TRITON_DECODE,
         ),
     ),
 }

@@ -5,12 +5,7 @@ from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
 from diffattn.ops.inputs.masking import at_least_float32
-from diffattn.ops.inputs.validation import (
-    MAX,
-    checked_number,
-    validate_dtype,
-    validate_tensor,
-)
+from diffattn.ops.inputs.validation import MAX, checked_number, validate_dtype, validate_tensor
 
 
 def head_norm(

@@ -8,11 +8,7 @@ from torch import Tensor
 from diffattn.errors import ConfigError, ShapeError, shown
 from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.ops.inputs.numbers import is_whole, plain
-from diffattn.ops.inputs.validation import (
-    checked_number,
-    validate_dtype,
-    validate_tensor,
-)
+from diffattn.ops.inputs.validation import checked_number, validate_dtype, validate_tensor
 
 _MAX_LAYER = 2**31 - 1
 
