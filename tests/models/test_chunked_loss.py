@@ -8,7 +8,6 @@ from torch import nn
 from diffattn.errors import BackendError
 from diffattn.models import chunked_loss
 from diffattn.models.chunked_loss import chunked_token_losses, mean_loss
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.window_losses import window_losses
 
@@ -71,10 +70,8 @@ def test_the_successor_of_each_token_is_predicted():
 
 
 @pytest.fixture
-def model():
-    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1, "num_heads": 2}
-    config = DiffTransformerConfig(head_dim=8, max_position_embeddings=16, **sizes)
-    return DiffTransformerForCausalLM(config)
+def model(make_config):
+    return DiffTransformerForCausalLM(make_config("diff", vocab_size=60, num_hidden_layers=1))
 
 
 @pytest.mark.parametrize("num_items", [None, 20], ids=["mean", "of a larger batch"])
