@@ -102,14 +102,9 @@ def test_a_uniform_second_map_is_v1_whose_second_queries_are_zero(x):
     torch.testing.assert_close(uniform(x), v1(x), rtol=0, atol=1e-12)
     v = v1.v_proj(x).unflatten(-1, (HEADS, 2 * DIM))
     seen = torch.arange(1, 8, dtype=torch.float64)[:, None, None]
-    first = v1.operator(*uniform_inputs(uniform, x, v), torch.tensor(0.0))
+    first = v1.operator(*uniform.queries_keys(x), v, torch.tensor(0.0))
     expected = v1.head_norm(first - v1.lam() * v.cumsum(1) / seen)
     torch.testing.assert_close(uniform(x), v1.o_proj(expected.flatten(2)), rtol=0, atol=1e-7)
-
-
-def uniform_inputs(layer, x, v):
-    """Queries of both maps, keys and values."""
-    return *layer.queries_keys(x), v
 
 
 def test_a_lambda_per_token_is_v1_where_it_equals_v1s(x):
@@ -147,24 +142,26 @@ def test_a_shuffled_map_has_v2s_weights_at_other_keys(x):
     torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
 
 
+def assert_v2_with_lambda(layer, x, lam):
+    """Of V2's maps the second is subtracted ``lam`` times, ``[B, T, H]``."""
+    first, second, v = v2_maps(layer, x)
+    signed = first - lam.transpose(1, 2)[..., None] * second
+    expected = torch.einsum("bhts,bshd->bthd", signed, v)
+    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
+
+
 def test_without_lambda_the_maps_are_subtracted_whole(x):
     layer = controls.WholeDifferenceAttention(WIDTH, HEADS, DIM).double()
-    first, second, v = v2_maps(layer, x)
-    expected = torch.einsum("bhts,bshd->bthd", first - second, v)
-    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
-    assert not layer(x)[:, 0].abs().max() > 1e-12  # the first token sees itself alone
+    assert_v2_with_lambda(layer, x, torch.ones(2, 7, HEADS))
 
 
 def test_a_raw_lambda_is_its_projection(x):
     layer = controls.RawLambdaAttention(WIDTH, HEADS, DIM).double()
     layer.lambda_proj.weight.data.mul_(20)
-    first, second, v = v2_maps(layer, x)
     lam = layer.lambda_proj(x)
     assert lam.min() < 0
     assert lam.max() > 1
-    signed = first - lam.transpose(1, 2)[..., None] * second
-    expected = torch.einsum("bhts,bshd->bthd", signed, v)
-    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
+    assert_v2_with_lambda(layer, x, lam)
     assert layer.float().bfloat16().lambdas(x.bfloat16())[0].dtype == torch.float32
 
 

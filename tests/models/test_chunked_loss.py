@@ -7,8 +7,7 @@ from torch import nn
 
 from diffattn.errors import BackendError
 from diffattn.models import chunked_loss
-from diffattn.models.chunked_loss import chunked_token_losses, mean_loss, next_token_losses
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.chunked_loss import chunked_token_losses, mean_loss
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.window_losses import window_losses
 
@@ -64,17 +63,15 @@ def test_logits_of_one_chunk_exist_at_a_time():
 def test_the_successor_of_each_token_is_predicted():
     hidden = torch.eye(4)[None]
     labels = torch.tensor([[3, 0, chunked_loss.IGNORED, 2]])
-    losses = next_token_losses(hidden, lambda x: 10 * x, labels, 3)
+    _, losses = mean_loss(hidden, lambda x: 10 * x, labels, 3)
     assert losses[0, 0].item() == pytest.approx(F.cross_entropy(10 * hidden[0, 0], labels[0, 1]))
     assert losses[0, [1, 3]].tolist() == [0, 0]  # ignored, and without successor
     assert 0 < losses[0, 2].item() < 1e-3  # label 2 follows, where the logit is 10
 
 
 @pytest.fixture
-def model():
-    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1, "num_heads": 2}
-    config = DiffTransformerConfig(head_dim=8, max_position_embeddings=16, **sizes)
-    return DiffTransformerForCausalLM(config)
+def model(make_config):
+    return DiffTransformerForCausalLM(make_config("diff", vocab_size=60, num_hidden_layers=1))
 
 
 @pytest.mark.parametrize("num_items", [None, 20], ids=["mean", "of a larger batch"])

@@ -39,10 +39,7 @@ MODELS = {
     "diff_v2_across": "4a6d94d44c313855",
     "shared_diff_map_norm": "60dead57ddc7b7fc",
 }
-LAYERS = {
-    "diff": "9a98f1cfbe429ee6",
-    "shared_diff": "2083310b4b547105",
-}
+LAYERS = {"diff": "9a98f1cfbe429ee6", "shared_diff": "2083310b4b547105"}
 
 
 def digest(named_parameters):

@@ -12,6 +12,7 @@ from transformers import TrainingArguments as Arguments
 from transformers.trainer_pt_utils import LabelSmoother
 
 from diffattn.errors import CheckpointError
+from diffattn.lab.training.loop.schedule import parameter_groups
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -138,3 +139,20 @@ def test_a_run_directory_stands_for_its_model(kind, tmp_path):
         kind.from_pretrained(tmp_path / "begun")
     with pytest.raises(CheckpointError, match=r"must hold a model .*, got several: .*run\. Name"):
         kind.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("attention_type", ATTENTION_TYPES)
+def test_a_stock_trainer_decays_what_the_papers_recipe_decays(
+    attention_type, make_config, tmp_path
+):
+    """Matrices, and neither λ nor norms."""
+    bias = attention_type == "diff_v2"
+    config = make_config(
+        attention_type, head_norm=True, lambda_bias=bias, qkv_bias=True, qk_norm=True
+    )
+    model = DiffTransformerForCausalLM(config)
+    trainer_groups = trainer(model, tmp_path, weight_decay=0.1).create_optimizer().param_groups
+    for group, expected in zip(trainer_groups, parameter_groups(model, 0.1), strict=True):
+        assert group["weight_decay"] == expected["weight_decay"]
+        assert [id(x) for x in group["params"]] == [id(x) for x in expected["params"]]
+        assert group["params"]

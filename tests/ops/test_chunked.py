@@ -112,16 +112,3 @@ def test_registered_operators_follow_the_rules():
     q, k, v, _ = plain
     transposed = torch.rand(*reversed(q.shape[:3])).permute(2, 1, 0)
     torch.library.opcheck(chunked.chunked_backward, (grad, q, k, v, transposed, *options, True))
-
-
-def test_activation_checkpointing_gives_the_same_gradients():
-    inputs = make_diff_attention_inputs(OP_CASES[2])
-    tensors = list(inputs.tensors().values())
-
-    def call(*tensors):
-        return diff_attention(*tensors, backend="chunked").square().sum()
-
-    expected = torch.autograd.grad(call(*tensors), tensors)
-    again = torch.utils.checkpoint.checkpoint(call, *tensors, use_reentrant=False)
-    actual = torch.autograd.grad(again, tensors)
-    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from backend_skips import require_backend
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs import backends
@@ -103,9 +104,15 @@ def test_scores_beyond_float16(num_queries, size):
 
 @pytest.mark.parametrize("backend", ["auto", *BACKENDS])
 @pytest.mark.parametrize("num_queries", [1, 20])
-def test_autocast_rounds_no_float32(backend, num_queries):
-    """Every backend does as ``chunked`` does."""
+def test_autocast_rounds_no_float32(backend, num_queries, device):
+    """Neither λ, nor a map, nor the output."""
+    if backend != "auto":
+        require_backend("diff_attention", backend, device=device, dtype=torch.float32)
     tensors, _, _ = spoilt({"num_queries": num_queries, "num_keys": 30}, 0, 0.0)
+    tensors = [x.to(device) for x in tensors]
     expected = diff_attention(*tensors, backend=backend)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    q, k, _, lam = tensors
+    maps = torch.stack(diff_attention_maps(q, k, lam))
+    with torch.autocast(device.type, dtype=torch.bfloat16):
         assert torch.equal(diff_attention(*tensors, backend=backend), expected)
+        assert torch.equal(torch.stack(diff_attention_maps(q, k, lam)), maps)

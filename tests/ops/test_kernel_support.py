@@ -141,10 +141,3 @@ def test_every_tested_version_has_a_row_in_the_document():
     for (major, minor), versions in kernel_support.TESTED.items():
         for version in versions:
             assert f"| {major}.{minor} | {version}." in page.read_text(encoding="utf-8")
-
-
-def test_widths():
-    assert kernel_support.accepts_widths(64, 128)
-    assert kernel_support.accepts_widths(96, 96)
-    assert not kernel_support.accepts_widths(80, 160)
-    assert not kernel_support.accepts_widths(64, 32)

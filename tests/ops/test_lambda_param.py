@@ -27,16 +27,15 @@ def vectors(dtype, width=16):
     return [torch.randn(width, dtype=torch.float64).to(dtype) for _ in range(4)]
 
 
-@pytest.mark.parametrize(
+dtypes = pytest.mark.parametrize(
     ("dtype", "expected_dtype"),
-    [
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ],
+    [(torch.float16, torch.float32), (torch.bfloat16, torch.float32),
+     (torch.float32, torch.float32), (torch.float64, torch.float64)],
     ids=str,
-)
+)  # fmt: skip
+
+
+@dtypes
 def test_lambda_equals_equation_2(dtype, expected_dtype, device):
     q1, k1, q2, k2 = (x.to(device) * 0.5 for x in vectors(dtype))
     lam = diff_lambda(q1, k1, q2, k2, 0.3555)
@@ -87,17 +86,13 @@ def test_derivatives():
     assert gradcheck(sigmoid_lambda, xs[0])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_sigmoid_lambda_is_float32(dtype, device):
+@dtypes
+def test_sigmoid_lambda_is_float32_or_wider(dtype, expected_dtype, device):
     logits = torch.linspace(-9, 9, 24, device=device).view(2, 3, 4).to(dtype)
     lam = sigmoid_lambda(logits)
-    assert lam.dtype == torch.float32
+    assert lam.dtype == expected_dtype
     assert lam.shape == logits.shape
     expected = 1 / (1 + (-logits.double()).exp())
     assert_equal_to_rounding(lam, expected, steps=3, magnitude=1.0)
     assert (lam > 0).all()
     assert (lam < 1).all()
-
-
-def test_sigmoid_lambda_keeps_float64():
-    assert sigmoid_lambda(torch.zeros(1, 1, 1, dtype=torch.float64)).dtype == torch.float64

@@ -86,31 +86,24 @@ def test_maps_have_derivatives(case):
     assert gradcheck(function, (inputs.q, inputs.k, inputs.lam), **DIFFERENCES)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"]
+)
 @pytest.mark.parametrize("case", [*_CASES, *_HEADS], ids=str)
-def test_float32_is_off_by_rounding_alone(case, device):
-    inputs = make_diff_attention_inputs(case, device=device)
-    exact = inputs.map_tensors(torch.Tensor.double)
-    expected = diff_attention(*arguments(exact), backend="reference", **inputs.options)
-    actual = diff_attention(*arguments(inputs), backend="reference", **inputs.options)
-    steps, magnitude = rounding_steps(inputs)
-    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-@pytest.mark.parametrize("case", [*_CASES, *_HEADS], ids=str)
-def test_16_bits_round_queries_logits_map_and_output_only(case, dtype, device):
-    """Two roundings of a logit of size L move weight and normaliser: 4 L; map and output: 2."""
+def test_queries_logits_map_and_output_are_rounded_and_nothing_else(case, dtype, device):
+    """In 16 bits two roundings of a logit of size L move weight and normaliser: 4 L; map and
+    output: 2."""
     inputs = make_diff_attention_inputs(case, dtype=dtype, device=device)
     exact = inputs.map_tensors(torch.Tensor.double)
     expected = diff_attention(*arguments(exact), backend="reference", **inputs.options)
     actual = diff_attention(*arguments(inputs), backend="reference", **inputs.options)
     assert actual.dtype == dtype
-    _, magnitude = rounding_steps(inputs)
-    scale = abs(inputs.options.get("scale", case.head_dim**-0.5))
-    largest = exact.q.detach().abs().max() * exact.k.detach().abs().max()
-    logit = float(scale * case.head_dim * largest)
-    # eps is two unit roundoffs
-    assert_equal_to_rounding(actual, expected, steps=2 * logit + 1, magnitude=magnitude)
+    steps, magnitude = rounding_steps(inputs)
+    if dtype != torch.float32:
+        scale = abs(inputs.options.get("scale", case.head_dim**-0.5))
+        largest = exact.q.detach().abs().max() * exact.k.detach().abs().max()
+        steps = 2 * float(scale * case.head_dim * largest) + 1  # eps is two unit roundoffs
+    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
 
 
 @pytest.mark.parametrize("case", _CASES, ids=str)

@@ -44,34 +44,6 @@ def test_equals_complex_rotation(heads, theta, positions):
     )  # fmt: skip
 
 
-def test_scores_depend_on_the_distance_alone():
-    q, k = torch.randn(2, 1, 1, 1, DIM).double().unbind(0)
-
-    def score(query_position, key_position):
-        turned = [
-            apply_rotary(x, *(t.double() for t in rotary_embedding(torch.tensor([position]), DIM)))
-            for x, position in ((q, query_position), (k, key_position))
-        ]
-        return (turned[0] * turned[1]).sum()
-
-    # The tables are float32: angles up to 40 are off by 3 of their roundings, in each table.
-    tolerance = 2 * 3 * 40 * torch.finfo(torch.float32).eps * float(q.norm() * k.norm())
-    assert (score(5, 2) - score(40, 37)).abs() <= tolerance
-    assert (score(5, 2) - score(40, 36)).abs() > 100 * tolerance
-
-
-def test_both_maps_turn_alike():
-    x = torch.randn(1, 4, 2, 1, DIM).expand(1, 4, 2, 2, DIM)
-    turned = apply_rotary(x, *rotary_embedding(torch.arange(4), DIM))
-    assert torch.equal(turned[:, :, :, 0], turned[:, :, :, 1])
-    assert not torch.equal(turned[:, 1:], x[:, 1:])
-
-
-def test_position_zero_turns_nothing():
-    x = torch.randn(1, 1, 2, DIM)
-    assert torch.equal(apply_rotary(x, *rotary_embedding(torch.tensor([0]), DIM)), x)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_16_bits_round_only_the_result(dtype):
     x = torch.randn(1, 5, 2, DIM).to(dtype)

@@ -1,4 +1,4 @@
-"""The operator under autocast, compilation, export, vmap and tensors without values.
+"""The operator under compilation, export, vmap and tensors without values.
 
 Derivatives in forward mode, of higher order, and at every length: ``test_derivatives.py``.
 """
@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from backend_skips import require_backend
 from diffattn.errors import BackendError, ShapeError
 from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.lab.testing.rounding import rounding_steps
-from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs import backends
 
 # Kernels of fixed widths have these tests in tests/ops/triton.
@@ -34,36 +33,6 @@ def call(backend, q, k, v, lam, options):
 def assert_same(actual, expected, inputs):
     steps, magnitude = rounding_steps(inputs)
     assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_autocast_keeps_lambda_and_output_dtype(backend, device):
-    """λ = 1 + 2⁻¹² and equal maps: bfloat16 anywhere on λ's way would give 0."""
-    require_backend("diff_attention", backend, device=device, dtype=torch.float32, case=CASE)
-    inputs = make_diff_attention_inputs(CASE, device=device)
-    q = inputs.q[:, :, :, :1].expand_as(inputs.q)
-    k = inputs.k[:, :, :, :1].expand_as(inputs.k)
-    unit = torch.ones((), device=device)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        tiny = call(backend, q, k, inputs.v, unit + 2.0**-12, inputs.options)
-        plain = call(backend, q, k, inputs.v, unit * 0, inputs.options)
-    assert tiny.dtype == torch.float32
-    error = (-tiny * 2**12 - plain).abs().max()
-    # Map, output and the two logits behind them are rounded to bfloat16 the same way twice.
-    assert error <= 2 * torch.finfo(torch.bfloat16).eps * inputs.v.detach().abs().max()
-    assert plain.abs().max() > 0.1
-
-
-def test_autocast_keeps_softmaxes_in_float32(device):
-    """Rows sum to 1 to float32 rounding; weights in bfloat16 would miss by 1e-3."""
-    case = OpCase(name="", num_queries=64)
-    inputs = make_diff_attention_inputs(case, device=device)
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        maps = diff_attention_maps(inputs.q, inputs.k, inputs.lam, causal=False)
-    for weights, total in zip(maps, (1.0, 1.0, 1.0 - float(inputs.lam.detach())), strict=True):
-        assert weights.dtype == torch.float32
-        expected = torch.full(weights.shape[:-1], total, device=device)
-        assert_equal_to_rounding(weights.sum(-1), expected, steps=2 * 64 + 4, magnitude=2)
 
 
 # PyTorch's fused CPU attention has no batching rule and says so.
@@ -127,16 +96,6 @@ def test_traced_graph_equals_the_call(backend, case, mode):
     arguments = (*(x.detach() for x in inputs.tensors().values()), inputs.options)
     graph = make_fx(partial(call, backend), tracing_mode=mode)(*arguments)
     assert torch.equal(graph(*arguments), call(backend, *arguments))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
-def test_meta_tensors_give_the_shape(backend, case):
-    require_backend("diff_attention", backend, device="meta", dtype=torch.float32, case=case)
-    inputs = make_diff_attention_inputs(case, device="meta")
-    out = call(backend, *inputs.tensors().values(), inputs.options)
-    assert out.is_meta
-    assert out.shape == (*inputs.q.shape[:3], case.value_dim)
 
 
 class Operator(torch.nn.Module):

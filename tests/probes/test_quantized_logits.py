@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.models.attention import cached_attention
+from diffattn.models.attention.cached_attention import Attend
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
@@ -149,7 +149,7 @@ def test_both_maps_are_quantised_before_their_softmax(make_model, kind):
     """Against the definition, with one scale for both maps of a layer."""
     network = make_model(kind).eval().double()
     heads, kv_heads = network.config.num_heads, network.config.num_kv_heads
-    layer = network.model.layers[0].self_attn
+    block = network.model.layers[0]
     generator = torch.Generator().manual_seed(3)
     shared_keys = kind == "diff_v2"
     width = 8 if shared_keys else 16
@@ -163,14 +163,10 @@ def test_both_maps_are_quantised_before_their_softmax(make_model, kind):
         ~causal, torch.finfo(torch.float64).min
     )
     with quantized_logits(network, 4):
-        attend = cached_attention.bind(
-            layer,
-            network.model.layers[0].kernel,
-            network.config,
-            mask=mask,
-            past_key_values=None,
-            recorder=None,
-        )
+        attend = Attend(
+            layer=block.self_attn, kernel=block.kernel, config=network.config, mask=mask,
+            past_key_values=None, recorder=None, kwargs={},
+        )  # fmt: skip
         actual = attend(q, k, v, lam)
     keys = k[:, :, :, None].expand(-1, -1, -1, 2, -1) if shared_keys else k
     keys, values = (x.repeat_interleave(heads // kv_heads, dim=2) for x in (keys, v))

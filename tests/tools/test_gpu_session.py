@@ -34,15 +34,19 @@ def test_a_stage_takes_another_limit(tmp_path, capsys):
     assert lines[-1] == "at most 5 minutes"
 
 
-@pytest.mark.parametrize("word", ["oops=60", "ops", "ops=0", "ops=soon", "ops=-3"])
-def test_a_wrong_limit_is_one_line(tmp_path, capsys, word):
-    assert gpu_session.main(["--plan", "--limit", word, "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("limit: must be STAGE=SECONDS with one of {corr")
-
-
-def test_a_wrong_stage_is_one_line(tmp_path, capsys):
-    assert gpu_session.main(["--plan", "--stages", "oops", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("stages: must be of 1 to 14 or of {correctness, ")
+@pytest.mark.parametrize(
+    ("words", "must"),
+    [
+        *(
+            (["--limit", word], "limit: must be STAGE=SECONDS with one of {corr")
+            for word in ("oops=60", "ops", "ops=0", "ops=soon", "ops=-3")
+        ),
+        (["--stages", "oops"], "stages: must be of 1 to 14 or of {correctness, "),
+    ],
+)
+def test_a_wrong_limit_or_stage_is_one_line(tmp_path, capsys, words, must):
+    assert gpu_session.main(["--plan", *words, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(must)
 
 
 def bench_case(size, length, mode, seconds):

@@ -147,23 +147,20 @@ def test_processes_find_what_one_does(tmp_path, monkeypatch, few):
     assert results[0] == results[1]
 
 
-@interpreted
-def test_a_wrong_candidate_is_not_timed(monkeypatch, few):
-    with launched_as_on(90):
-        subject = module._subjects(TINY, 90)[0]
-    wrong = {"passed": False, "worst": "output", "error": 1.0, "budget": 0.5}
-    object.__setattr__(subject, "small", type("Small", (), {"check": lambda _, grad: wrong})())
-    assert module._refusal(subject, "forward", {}) == (
-        "output: error 1.00e+00 against the float64 reference, budget 5.00e-01"
-    )
-
-
 def a_subject(check):
     """Of the search; its check is given."""
     with launched_as_on(90):
         subject = module._subjects(TINY, 90)[0]
     object.__setattr__(subject, "small", type("Small", (), {"check": check})())
     return subject
+
+
+@interpreted
+def test_a_wrong_candidate_is_not_timed(few):
+    wrong = {"passed": False, "worst": "output", "error": 1.0, "budget": 0.5}
+    assert module._refusal(a_subject(lambda _, gradients: wrong), "forward", {}) == (
+        "output: error 1.00e+00 against the float64 reference, budget 5.00e-01"
+    )
 
 
 @interpreted

@@ -20,7 +20,7 @@ from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs.isolation import isolated
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
-from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
+from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, repeat_heads
 
 SUBTRACTED_MEAN = 0.7
 """Share of the mean value that :class:`MeanFreeAttention` takes off."""
@@ -29,15 +29,8 @@ SUBTRACTED_MEAN = 0.7
 class NoAttention(nn.Module):
     """Nothing at all: the output is zero, and tokens never meet.
 
-    It has no parameters. Its cache holds zeros, so that decoding can count the tokens read.
-
-    Args:
-        hidden_size: Unused; the interface is that of the other layers.
-        num_heads: H, of the zeros that a cache keeps.
-        head_dim: D, their width.
-        num_kv_heads: Hkv. Default: ``num_heads``.
-        layer_idx: Of the cache.
-        **options: Unused.
+    It has no parameters. Its cache holds zeros, so that decoding can count the tokens read. The
+    arguments are those of the other layers; heads, widths and index are the cache's.
     """
 
     def __init__(
@@ -153,10 +146,7 @@ class RawLambdaAttention(DiffAttentionV2):
               \mathrm{softmax}(s Q_2 K^\top)) V
     """
 
-    @staticmethod
-    def lambda_of(logits: Tensor) -> Tensor:
-        """The logits in float32 or wider."""
-        return logits if logits.dtype == torch.float64 else logits.float()
+    lambda_of = staticmethod(at_least_float32)
 
 
 class AddedMapsAttention(DiffAttentionV2):
@@ -181,11 +171,7 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
     """
 
     def forward(
-        self,
-        x: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        *,
-        attend: Callable[..., Tensor] | None = None,
+        self, x: Tensor, *arguments: Any, attend: Callable[..., Tensor] | None = None
     ) -> Tensor:
         """As :meth:`AttentionLayer.forward`."""
         attend = attend or self.operator
@@ -194,7 +180,7 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
             out = attend(q, k, v, lam)
             return (out * ((1 + lam) / (1 - lam))[..., None]).to(out.dtype)  # lam is −λ
 
-        return super().forward(x, position_embeddings, attend=attend_and_scale)
+        return super().forward(x, *arguments, attend=attend_and_scale)
 
 
 class AddedMapsV1(DiffAttention):
@@ -240,17 +226,9 @@ class TokenLambdaAttention(DiffAttentionV2):
     value_width = 2
     normalises_heads = True
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        layer_idx: int = 0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *sizes: int, layer_idx: int = 0, **options: Any) -> None:
         self.lambda_init = scheduled_lambda_init(layer_idx)
-        super().__init__(hidden_size, num_heads, head_dim, layer_idx=layer_idx, **options)
+        super().__init__(*sizes, layer_idx=layer_idx, **options)
 
 
 class _ThroughMaps:
@@ -321,26 +299,14 @@ class MapNormAttention(_ThroughMaps, SharedDiffAttention):
 
     Source: arXiv:2501.17900, Shared DIFF attention (GroupNorm on attention scores).
 
-    Args:
-        hidden_size: Width of the residual stream, in channels.
-        num_heads: H, differential heads.
-        head_dim: D, width of one query or key; values are 2D wide.
-        head_norm_eps: Added to the sum of squares of a row, and to the mean square of an output.
-        **options: Keyword arguments of :class:`SharedDiffAttention`.
+    Arguments are those of :class:`SharedDiffAttention`. ``head_norm_eps`` is added to the sum of
+    squares of a row, and to the mean square of an output.
     """
 
     normalises_heads = False
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        head_norm_eps: float = 1e-5,
-        **options: Any,
-    ) -> None:
-        super().__init__(hidden_size, num_heads, head_dim, head_norm_eps=head_norm_eps, **options)
+    def __init__(self, *sizes: int, head_norm_eps: float = 1e-5, **options: Any) -> None:
+        super().__init__(*sizes, head_norm_eps=head_norm_eps, **options)
         self.map_norm_eps = head_norm_eps
 
     def fold(self) -> DiffAttention:

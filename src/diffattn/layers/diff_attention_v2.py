@@ -1,5 +1,6 @@
 """Differential attention V2: λ per token and head, shared keys, no head norm."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ class DiffAttentionV2(AttentionLayer):
 
     query_maps = 2
     operator = staticmethod(diff_attention)
-    lambda_of = staticmethod(lambda_of_logits)
+    lambda_of: Callable[[Tensor], Tensor] = staticmethod(lambda_of_logits)
     """λ of its logits."""
 
     def __init__(

@@ -40,13 +40,7 @@ class SharedDiffAttention(DiffAttention):
     k_up: nn.Parameter
 
     def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        shared_rank: int,
-        **options: Any,
+        self, hidden_size: int, num_heads: int, head_dim: int, *, shared_rank: int, **options: Any
     ) -> None:
         if shared_rank < 1:
             raise ConfigError(

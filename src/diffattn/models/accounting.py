@@ -57,10 +57,7 @@ def parameter_count(config: ModelSettings, *, embeddings: bool = True) -> int:
 
 
 def flops_per_token(
-    config: ModelSettings,
-    seq_len: int | None = None,
-    *,
-    training: bool = False,
+    config: ModelSettings, seq_len: int | None = None, *, training: bool = False
 ) -> int:
     """Floating-point operations per token: matrix products only, two per multiply-add.
 

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from diffattn.errors import BackendError
 from diffattn.ops.inputs.isolation import in_own_dtype
+from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.ops.inputs.operators import is_plain
 
 IGNORED = -100
@@ -39,37 +40,11 @@ def chunked_token_losses(
     """
 
     def losses(part: Tensor, labels: Tensor) -> Tensor:
-        logits = head(part)
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = at_least_float32(head(part))
         return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
 
     parts = zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
     return torch.cat([checkpoint(losses, *part, use_reentrant=False) for part in parts])
-
-
-def next_token_losses(
-    hidden: Tensor,
-    head: Callable[[Tensor], Tensor],
-    labels: Tensor,
-    chunk_tokens: int,
-    shift_labels: Tensor | None = None,
-) -> Tensor:
-    """Losses ``[B, T]`` of each token's successor; see :func:`chunked_token_losses`.
-
-    They are 0 before an ignored label, and at the last position of ``labels``.
-
-    Args:
-        hidden: ``[B, T, hidden_size]``.
-        head: Makes logits.
-        labels: int64 ``[B, T]``, unshifted.
-        chunk_tokens: Most tokens of a chunk.
-        shift_labels: int64 ``[B, T]``, each token's successor, in place of ``labels``, whose parts
-            lack the successor of their last token.
-    """
-    following = _successors(labels, shift_labels, hidden)
-    losses = chunked_token_losses(hidden.flatten(0, 1), head, following.flatten(), chunk_tokens)
-    return losses.view_as(following)
 
 
 def mean_loss(
@@ -81,7 +56,9 @@ def mean_loss(
     shift_labels: Tensor | None = None,
     **unused: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The loss as transformers defines it, and the losses of :func:`next_token_losses`, detached.
+    """The loss as transformers defines it, and the loss of each token's successor ``[B, T]``.
+
+    The latter is detached, and 0 before an ignored label, and at the last position of ``labels``.
 
     Args:
         hidden: ``[B, T, hidden_size]``.
@@ -90,16 +67,22 @@ def mean_loss(
         chunk_tokens: Most tokens of a chunk. Default, for a head that
             :func:`takes_gradients_at_once`: gradients with the loss, by :data:`MOST_LOGITS`.
         num_items_in_batch: What the sum of losses is divided by. Default: the tokens that count.
-        shift_labels: As there.
+        shift_labels: int64 ``[B, T]``, each token's successor, in place of ``labels``, whose parts
+            lack the successor of their last token.
         **unused: Further arguments of a model's loss.
     """
     if num_items_in_batch is None:
         targets = labels[:, 1:] if shift_labels is None else shift_labels
         num_items_in_batch = (targets != IGNORED).sum()
+    if shift_labels is None:
+        shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    following = shift_labels.to(hidden.device)
     if chunk_tokens is not None:
-        losses = next_token_losses(hidden, head, labels, chunk_tokens, shift_labels)
+        flat_losses = chunked_token_losses(
+            hidden.flatten(0, 1), head, following.flatten(), chunk_tokens
+        )
+        losses = flat_losses.view_as(following)
         return losses.sum() / num_items_in_batch, losses.detach()
-    following = _successors(labels, shift_labels, hidden)
     weight, kind = cast(Tensor, head.weight), hidden.device.type
     if torch.is_autocast_enabled(kind):
         hidden, weight = (x.to(torch.get_autocast_dtype(kind)) for x in (hidden, weight))
@@ -183,9 +166,3 @@ class _MeanLoss(torch.autograd.Function):
             for x in ctx.saved_tensors
         )  # in float32, rounded once
         return *gradients, None, None, None, None
-
-
-def _successors(labels: Tensor, shift_labels: Tensor | None, hidden: Tensor) -> Tensor:
-    if shift_labels is None:
-        shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    return shift_labels.to(hidden.device)

@@ -213,15 +213,15 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             return {name: how for name, how in plan.items() if ".mlp." in name}
         if self.uses("lambda_projection"):
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
-        if self.uses_head_norm:
-            plan["layers.*.self_attn.head_norm"] = "replicated_with_grad_allreduce"
-        if self.uses("head_matrix"):
-            plan["layers.*.self_attn.dex_proj"] = "replicated_with_grad_allreduce"
-        if self.qk_norm:
-            for name in ("q_norm", "k_norm"):
+        for name, is_there in (
+            ("head_norm", self.uses_head_norm),
+            ("dex_proj", self.uses("head_matrix")),
+            ("q_norm", self.qk_norm),
+            ("k_norm", self.qk_norm),
+            ("lambda_bias", self.uses("lambda_vectors")),
+        ):
+            if is_there:
                 plan[f"layers.*.self_attn.{name}"] = "replicated_with_grad_allreduce"
-        if self.uses("lambda_vectors"):
-            plan["layers.*.self_attn.lambda_bias"] = "replicated_with_grad_allreduce"
         if self.uses("low_rank_maps"):
             for name in ("q", "k"):
                 plan[f"layers.*.self_attn.{name}_down_proj"] = "colwise"

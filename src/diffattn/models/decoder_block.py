@@ -7,7 +7,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffattn.layers.feed_forward import SwiGLU
-from diffattn.models.attention import cached_attention
+from diffattn.models.attention.cached_attention import Attend
 from diffattn.models.attention.kernels import AttentionMapRecorder, KernelCall
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -75,14 +75,14 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         **kwargs: Any,
     ) -> Tensor:
         """``[B, T, hidden_size]`` to the same shape and dtype."""
-        attend = cached_attention.bind(
-            self.self_attn,
-            self.kernel,
-            self.config,
+        attend = Attend(
+            layer=self.self_attn,
+            kernel=self.kernel,
+            config=self.config,
             mask=attention_mask,
             past_key_values=past_key_values,
             recorder=self.attention_maps if record_maps else None,
-            **kwargs,
+            kwargs=kwargs,
         )
         attended = self.self_attn(
             self.input_layernorm(hidden_states), position_embeddings, attend=attend

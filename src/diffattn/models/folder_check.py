@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from diffattn.errors import CheckpointError, short
+from diffattn.errors import CheckpointError, first_line, short
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
@@ -116,8 +116,7 @@ def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str
             f"{where}: must be nested {_MOST_DEPTH} deep at most, got more."
         ) from error
     except ValueError as error:  # no JSON, no UTF-8, or an integer of thousands of digits
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise CheckpointError(f"{where}: must be JSON, got: {reason}.") from error
+        raise CheckpointError(f"{where}: must be JSON, got: {first_line(error)}.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{where}: must hold an object, got {short(content)}.")
     for field, value, depth in _leaves(content):

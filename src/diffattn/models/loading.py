@@ -125,9 +125,9 @@ def usable_device(name: str | None) -> torch.device:
         torch.zeros(1, device=device).cpu()
     # An unknown name, a missing driver, a build without it: torch has an error for each.
     except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ConfigError(
-            f"device: must be one that works here, such as 'cpu', got {name!r} ({reason})."
+            "device: must be one that works here, such as 'cpu', "
+            f"got {name!r} ({first_line(error)})."
         ) from error
     return device
 

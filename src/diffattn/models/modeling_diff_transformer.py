@@ -28,12 +28,7 @@ from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models.attention import cached_attention
 from diffattn.models.attention.continuous_batching import BatchesContinuously
 from diffattn.models.attention.kernels import AttentionMapRecorder
-from diffattn.models.attention.masks import (
-    kernel_mask,
-    key_mask,
-    padded_to_cache,
-    positions,
-)
+from diffattn.models.attention.masks import kernel_mask, key_mask, padded_to_cache, positions
 from diffattn.models.attention.paged_cache import paged_batch
 from diffattn.models.chunked_loss import mean_loss, takes_gradients_at_once
 from diffattn.models.config.input_checks import (

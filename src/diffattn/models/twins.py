@@ -86,15 +86,15 @@ def twin(
 def _convert_settings(config: ModelSettings, attention_type: str, match: str) -> dict[str, Any]:
     """Settings that another attention type changes; the others keep their values."""
     types = [ATTENTION[name] for name in attention_type.split(",")]
-    # Settings of the old type fall back to the new type's default.
-    values: dict[str, Any] = {"shared_rank": None, "head_norm": None, "lambda_bias": False}
-    values["group_ratio"] = None
     if match == "attention_flops" and any(x.grouped for x in (*types, *config.attention_by_layer)):
         raise ConfigError(
             "twin: match of 'grouped_diff' must be 'params', 'heads' or 'flops', got "
             "'attention_flops', which whole heads do not give."
         )
+    # Settings of the old type fall back to the new type's default.
+    values: dict[str, Any] = dict.fromkeys(("shared_rank", "group_ratio", "head_norm"))
     values |= {
+        "lambda_bias": False,
         "attention_type": attention_type,
         "attention_backend": kept_backend(config.attention_backend, types),
     }

@@ -3,8 +3,8 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -27,8 +27,7 @@ def files_in(folder: Path) -> Find:
     return find
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(NamedTuple):
     """Totals over all files of one model."""
 
     tensors: int
@@ -47,8 +46,7 @@ def weights_of(name: str, find: Find) -> Weights | None:
     if files is None:
         return None
     parts = [file_totals(f"{name}/{file}", path) for file, path in files.items()]
-    tensors, numbers, size = (sum(column) for column in zip(*map(astuple, parts), strict=True))
-    return Weights(tensors, numbers, size)
+    return Weights(*map(sum, zip(*parts, strict=True)))
 
 
 def weight_files(name: str, find: Find) -> dict[str, Path] | None:

@@ -153,12 +153,7 @@ def diff_attention_maps(
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, dtype of ``q``.
         lam: λ, a number or float32, broadcastable to ``[B, T, H]``.
         rows: int64 ``[R]``, query positions in [0, T). Default: all.
-        scale: As in :func:`diff_attention`, likewise the other options.
-        causal: Bottom-right aligned.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        scale: As in :func:`diff_attention`, likewise all options that follow.
 
     Returns:
         A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).

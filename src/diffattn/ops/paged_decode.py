@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -109,18 +110,9 @@ def _gather(
 ) -> Tensor:
     k, v = gathered_pages(k_pages, block_table), gathered_pages(v_pages, block_table)
     k, v = mask.without_unseen(q.shape[1], k, v)  # pages that nobody wrote may hold anything
-    causal, window, _, kv_lengths, _ = mask.flat()
-    return diff_attention(
-        q,
-        k,
-        v,
-        lam,
-        scale=scale,
-        causal=causal,
-        window=window,
-        kv_lengths=kv_lengths,
-        backend=backend,
-    )
+    options: dict[str, Any] = {"causal": mask.causal, "window": mask.window}
+    options["kv_lengths"] = mask.kv_lengths
+    return diff_attention(q, k, v, lam, scale=scale, backend=backend, **options)
 
 
 _FORWARD: dict[str, Callable[..., Tensor]] = {

@@ -56,11 +56,7 @@ def softmax_attention(
         k: ``[B, S, Hkv, D]``, dtype of ``q``.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``.
         scale: s, dimensionless. Default ``D ** -0.5``.
-        causal: As in :func:`diffattn.diff_attention`, likewise the other options.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        causal: As in :func:`diffattn.diff_attention`, likewise the options up to ``cu_seqlens``.
         backend: A name from ``backends.names("softmax_attention")``, or ``"auto"``. A named
             backend never falls back to another one.
 
@@ -105,12 +101,7 @@ def softmax_attention_maps(
         q: ``[B, T, H, D]``.
         k: ``[B, S, Hkv, D]``, dtype of ``q``.
         rows: int64 ``[R]``, query positions in [0, T). Default: all.
-        scale: As in :func:`softmax_attention`, likewise the other options.
-        causal: Bottom-right aligned.
-        window: In tokens.
-        key_padding_mask: bool ``[B, S]``.
-        kv_lengths: int32 ``[B]``.
-        cu_seqlens: int32 ``[num_docs + 1]``.
+        scale: As in :func:`softmax_attention`, likewise all options that follow.
 
     Returns:
         ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).

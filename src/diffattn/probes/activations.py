@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,13 @@ from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import lambda_range
-from diffattn.probes.passes import evaluating, pieces, root_mean_square, run_windows
+from diffattn.probes.passes import (
+    evaluating,
+    pieces,
+    root_mean_square,
+    run_windows,
+    watch_attention,
+)
 
 _BLOCK_ENTRIES = 2**24
 """Attention logits that are held at a time."""
@@ -77,12 +84,9 @@ def _activations(
     rows: list[dict[str, float]] = [{} for _ in blocks]
     hooks = []
     for row, block in zip(rows, blocks, strict=True):
-        hooks.append(block.register_forward_hook(_output_hook(row)))
-        hooks.append(
-            block.self_attn.register_forward_pre_hook(
-                _operator_hook(row, input_ids.shape, position_ids), with_kwargs=True
-            )
-        )
+        hooks.append(block.register_forward_hook(partial(_measure_output, row)))
+        watch = partial(_measure_attention, row, input_ids.shape, position_ids)
+        hooks.append(watch_attention(block.self_attn, watch))
     with evaluating(model, *hooks):
         run_windows(model, input_ids, position_ids)
     return rows
@@ -117,32 +121,28 @@ def largest_logit(q: Tensor, k: Tensor, position_ids: Tensor | None = None) -> f
     return float(largest)
 
 
-def _output_hook(row: dict[str, float]) -> Callable[..., None]:
-    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        row["hidden_max"] = float(output.abs().amax())
+def _measure_output(
+    row: dict[str, float], module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+) -> None:
+    row["hidden_max"] = float(output.abs().amax())
 
-    return hook
 
-
-def _operator_hook(
-    row: dict[str, float], windows: torch.Size, position_ids: Tensor | None
-) -> Callable[..., Any]:
-    def hook(
-        module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        operator = options["attend"]
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, *lam: Tensor) -> Tensor:
-            # Windows that are one packed row are windows again: [B, T, ...].
-            queries, keys = (x.reshape(*windows, *x.shape[2:]) for x in (q, k))
-            row["logit_max"] = largest_logit(queries, keys, position_ids)
-            row["value_rms"] = root_mean_square(v)
-            if lam:
-                row.update(lambda_range(lam[0]))
-            out: Tensor = operator(q, k, v, *lam)
-            row["context_rms"] = root_mean_square(out)
-            return out
-
-        return inputs, {**options, "attend": attend}
-
-    return hook
+def _measure_attention(
+    row: dict[str, float],
+    windows: torch.Size,
+    position_ids: Tensor | None,
+    operator: Callable[..., Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *lam: Tensor,
+) -> Tensor:
+    # Windows that are one packed row are windows again: [B, T, ...].
+    queries, keys = (x.reshape(*windows, *x.shape[2:]) for x in (q, k))
+    row["logit_max"] = largest_logit(queries, keys, position_ids)
+    row["value_rms"] = root_mean_square(v)
+    if lam:
+        row.update(lambda_range(lam[0]))
+    out = operator(q, k, v, *lam)
+    row["context_rms"] = root_mean_square(out)
+    return out

@@ -1,5 +1,6 @@
 """How large the gradients and updates of a model's matrices are, in one step of its training."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class GradientProbe:
         """Record the inputs of the head norms in the next forward pass."""
         self.end()
         self.hooks = [
-            layer.self_attn.head_norm.register_forward_hook(_head_hook(row))
+            layer.self_attn.head_norm.register_forward_hook(partial(_measure_heads, row))
             for layer, row in zip(self.layers, self.heads, strict=True)
         ]
 
@@ -133,19 +134,17 @@ def _rms(parts: list[Tensor]) -> float:
     return float((squares / sum(x.numel() for x in parts)) ** 0.5)
 
 
-def _head_hook(row: dict[str, float]) -> Any:
+def _measure_heads(
+    row: dict[str, float], module: Any, inputs: tuple[Tensor, ...], output: Tensor
+) -> None:
     """Medians over tokens and heads: a token that sees itself alone has larger heads."""
-
-    def hook(module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        row.clear()
-        mean_square = inputs[0].detach().float().square().mean(-1)
-        row["head_rms"] = float(mean_square.sqrt().median())
-        eps = getattr(module, "eps", None)
-        if eps is None:
-            return
-        gain: Any = module.factor / (mean_square + eps).sqrt().median()
-        if module.weight is not None:
-            gain = gain * module.weight.detach().float().square().mean().sqrt()
-        row["norm_gain"] = float(gain)
-
-    return hook
+    row.clear()
+    mean_square = inputs[0].detach().float().square().mean(-1)
+    row["head_rms"] = float(mean_square.sqrt().median())
+    eps = getattr(module, "eps", None)
+    if eps is None:
+        return
+    gain: Any = module.factor / (mean_square + eps).sqrt().median()
+    if module.weight is not None:
+        gain = gain * module.weight.detach().float().square().mean().sqrt()
+    row["norm_gain"] = float(gain)

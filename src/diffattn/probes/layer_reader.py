@@ -7,6 +7,7 @@ keys of a layer, some rows at a time.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +17,11 @@ from transformers.masking_utils import flash_attention_mask
 
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.masking import num_heads_of, paired
+from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
 from diffattn.probes.finite import require_finite_logits, require_same_logits
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import at_least_float32, require_one_row
+from diffattn.probes.passes import require_one_row, watch_attention
 from diffattn.probes.unwrapped import unwrapped
 
 BLOCK_ENTRIES = 2**22
@@ -90,13 +91,13 @@ def read_layers(
     network = unwrapped(network)
     with ExitStack() as hooks:
         for layer, block in enumerate(_blocks(network)):
-            hooks.callback(block.register_forward_hook(_stream_hook(layer, on_hidden)).remove)
+            stream_hook = partial(_hand_over_stream, layer, on_hidden)
+            hooks.callback(block.register_forward_hook(stream_hook).remove)
         if isinstance(network, DiffTransformerForCausalLM):
             for layer, block in enumerate(network.model.layers):
-                hook = _operator_hook(layer, on_attention)
-                attention: Any = block.self_attn
-                handle = attention.register_forward_pre_hook(hook, with_kwargs=True)
-                hooks.callback(handle.remove)
+                layer_attention: Any = block.self_attn
+                watch = partial(_hand_over, layer, on_attention)
+                hooks.callback(watch_attention(layer_attention, watch).remove)
         else:
             attention = _Interface(network, on_attention)
             # Masks would be T by T; flash attention's are none.
@@ -171,28 +172,25 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
         yield LogitRows(start=start, logits=logits, visible=visible)
 
 
-def _operator_hook(layer: int, on_attention: OnAttention) -> Callable[..., Any]:
-    def hook(
-        module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        operator = options["attend"]
-
-        def attend(q: Tensor, k: Tensor, v: Tensor, *lam: Tensor) -> Tensor:
-            one_map = q.ndim == 4
-            given = AttentionInputs(
-                q=q[0, :, :, None] if one_map else paired(q)[0],
-                k=k[0, :, :, None] if k.ndim == 4 else k[0],
-                v=v[0],
-                lam=None if one_map else lam[0].expand(*q.shape[:2], num_heads_of(q))[0],
-                scale=q.shape[-1] ** -0.5,
-            )
-            on_attention(layer, given)
-            out: Tensor = operator(q, k, v, *lam)
-            return out
-
-        return inputs, {**options, "attend": attend}
-
-    return hook
+def _hand_over(
+    layer: int,
+    on_attention: OnAttention,
+    operator: Callable[..., Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *lam: Tensor,
+) -> Tensor:
+    one_map = q.ndim == 4
+    given = AttentionInputs(
+        q=q[0, :, :, None] if one_map else paired(q)[0],
+        k=k[0, :, :, None] if k.ndim == 4 else k[0],
+        v=v[0],
+        lam=None if one_map else lam[0].expand(*q.shape[:2], num_heads_of(q))[0],
+        scale=q.shape[-1] ** -0.5,
+    )
+    on_attention(layer, given)
+    return operator(q, k, v, *lam)
 
 
 class _Interface:
@@ -266,11 +264,10 @@ def _blocks(network: Any) -> list[nn.Module]:
     raise ConfigError(f"analysis: {_kind(network)} must have a list of {number} blocks, got none.")
 
 
-def _stream_hook(layer: int, on_hidden: OnHidden) -> Callable[..., None]:
-    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])
-
-    return hook
+def _hand_over_stream(
+    layer: int, on_hidden: OnHidden, module: nn.Module, inputs: Any, output: Any
+) -> None:
+    on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])
 
 
 def _require_whole(kind: str, window: int | None, num_tokens: int) -> None:

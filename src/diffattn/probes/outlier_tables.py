@@ -3,14 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from diffattn.probes.outliers import (
-    HIDDEN_PLACE,
-    LOGIT_PLACE,
-    OutlierScan,
-    Parts,
-    Tally,
-    merged,
-)
+from diffattn.probes.outliers import HIDDEN_PLACE, LOGIT_PLACE, OutlierScan, Parts, Tally, merged
 
 RANKS = (1, 2, 3, 10, 100)
 """Of Table 5."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import DiffAttnError
+from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.probes.layer_reader import AttentionInputs, LogitRows
-from diffattn.probes.passes import at_least_float32
 
 TOP = 100
 """Largest values that are kept. Each has its place: layer, head, position and so on."""
@@ -197,10 +197,7 @@ class OutlierScan:
             seen = rows.logits[:, :, queries, keys]  # [H, maps, n]
             _require_finite(f"attention logits of layer {layer}", seen)
             for number, x in enumerate(seen.unbind(1)):
-                place_of = partial(
-                    _logit_places, layer=layer, number=number, text=text, tokens=tokens,
-                    queries=queries + rows.start, keys=keys,
-                )  # fmt: skip
+                place_of = partial(_logit_places, (layer, number, text), tokens, pairs, rows.start)
                 parts = self.logits.setdefault((layer, number), _parts(len(LOGIT_PLACE)))
                 parts[of_first].add(x.flatten(), place_of)
 
@@ -214,45 +211,33 @@ class OutlierScan:
         x = at_least_float32(x)
         parts = self.hidden.setdefault(layer, _parts(len(HIDDEN_PLACE)))
         for of_first, part, begin in ((True, x[:1], 0), (False, x[1:], 1)):
-            place_of = partial(
-                _hidden_places, layer=layer, text=text, tokens=tokens, begin=begin,
-                width=x.shape[1],
-            )  # fmt: skip
+            place_of = partial(_hidden_places, (layer, text), tokens, begin, x.shape[1])
             parts[of_first].add(part.flatten(), place_of)
 
 
 def _logit_places(
-    index: Tensor,
-    *,
-    layer: int,
-    number: int,
-    text: int,
-    tokens: Tensor,
-    queries: Tensor,
-    keys: Tensor,
+    where: tuple[int, int, int], tokens: Tensor, pairs: Tensor, start: int, index: Tensor
 ) -> Tensor:
     """Columns of :data:`LOGIT_PLACE`; ``index`` is a flat index into ``[heads, pairs]``."""
-    head, pair = index // len(keys), index % len(keys)
-    query, key = queries[pair], keys[pair]
+    layer, number, text = where
+    query, key = pairs[index % len(pairs)].unbind(1)
+    head, query = index // len(pairs), query + start
     return _columns([layer, number, head, text, query, key, tokens[query], tokens[key]], index)
 
 
 def _hidden_places(
-    index: Tensor, *, layer: int, text: int, tokens: Tensor, begin: int, width: int
+    where: tuple[int, int], tokens: Tensor, begin: int, width: int, index: Tensor
 ) -> Tensor:
     """Columns of :data:`HIDDEN_PLACE`; ``index`` is a flat index into ``[tokens, channels]``."""
+    layer, text = where
     position = index // width + begin
     return _columns([layer, index % width, text, position, tokens[position]], index)
 
 
 def _edges(patterns: Tensor) -> Tensor:
     """Lower ends of bins, float64. After the last bin follows the largest float32 number."""
-    return (
-        (patterns.int() << 16)
-        .view(torch.float32)
-        .double()
-        .nan_to_num(posinf=torch.finfo(torch.float32).max)
-    )
+    edges = (patterns.int() << 16).view(torch.float32).double()
+    return edges.nan_to_num(posinf=torch.finfo(torch.float32).max)
 
 
 def _parts(width: int) -> Parts:

@@ -1,10 +1,10 @@
 """Forward passes that leave a model as it was, with no more memory than training needs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from diffattn.errors import ShapeError
@@ -23,6 +23,15 @@ def evaluating(model: nn.Module, *hooks: Any) -> Iterator[None]:
         model.train(was_training)
         for hook in hooks:
             hook.remove()
+
+
+def watch_attention(attention: nn.Module, watch: Callable[..., Tensor]) -> Any:
+    """Let a layer attend by ``watch(operator, q, k, v, *lam)``, until the hook is removed."""
+
+    def hook(module: nn.Module, inputs: Any, options: dict[str, Any]) -> Any:
+        return inputs, {**options, "attend": partial(watch, options["attend"])}
+
+    return attention.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def run_windows(
@@ -59,8 +68,3 @@ def require_one_row(where: str, input_ids: Tensor) -> None:
 def root_mean_square(x: Tensor) -> float:
     """Over all entries, in float32."""
     return float(x.float().square().mean().sqrt())
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """``x`` in float32; float64 stays."""
-    return x if x.dtype == torch.float64 else x.float()

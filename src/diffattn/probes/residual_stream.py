@@ -1,5 +1,6 @@
 """Sizes of the residual stream and of the writes of every block."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,18 +27,17 @@ def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> lis
     """
     rows: list[dict[str, float]] = []
 
-    def read(name: str, *, of_input: bool) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            if name == "stream":
-                rows.append({})
-            rows[-1][name] = root_mean_square(inputs[0] if of_input else output)
-
-        return hook
+    def read(
+        name: str, of_input: bool, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> None:
+        if name == "stream":
+            rows.append({})
+        rows[-1][name] = root_mean_square(inputs[0] if of_input else output)
 
     # The norms read the stream before each write, in this order.
     blocks: list[Any] = list(model.model.layers)
     hooks = [
-        module.register_forward_hook(read(name, of_input=of_input))
+        module.register_forward_hook(partial(read, name, of_input))
         for block in blocks
         for name, module, of_input in (
             ("stream", block.input_layernorm, True),

@@ -42,6 +42,7 @@ def test_attentions_are_the_differential_maps(model, ids, implementation, lambda
         assert raw.shape == (2, config.num_heads, num_maps, 11, 11)
         budget = 4 * 11 * epsilon * (1 + lam.abs())
         assert (raw >= 0).all()
+        assert raw[..., -1, :].max() > 0.3  # else a swapped head or map would not show in this file
         assert ((raw.sum(-1) - 1).abs() <= 4 * 11 * epsilon).all()
         assert ((signed.sum(-1) - (1 - lam)).abs() <= budget).all()
         expected = raw[:, :, 0] - (lam[..., None] * raw[:, :, 1] if num_maps == 2 else 0)
@@ -87,13 +88,6 @@ def test_implementations_give_the_same_maps(model, ids, implementation, assert_o
 
     with implementation(model, name):
         assert_only_rounding(compute(model), model, compute)
-
-
-def test_maps_of_the_test_models_are_far_from_uniform(model, ids):
-    """Else a swapped head or map would not show in this file."""
-    with torch.no_grad():
-        maps = model(ids, output_attention_maps=True).attention_maps
-    assert all(raw[..., -1, :].max() > 0.3 for raw in maps)
 
 
 @pytest.mark.parametrize("name", WITH_MAPS)

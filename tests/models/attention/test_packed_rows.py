@@ -8,15 +8,12 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError
-from diffattn.ops.inputs import backends
-from diffattn.ops.inputs.packed_rows import packed_row
+from diffattn.ops.inputs.packed_rows import window_inputs
 
 BORDERS = [0, 4, 5, 11]  # documents of 4, 1 and 6 tokens
 RESTARTS = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5]])
 BATCH = torch.cat([RESTARTS, torch.tensor([[0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]])])
 BATCH_BORDERS = [BORDERS, [0, 2, 11]]
-PACKED_BACKENDS = ("reference", "chunked", "decode", "composed", "sdpa")
-"""Those that run on a CPU without compiling. Kernels: tests/ops, in the interpreter."""
 CU_SEQLENS = torch.tensor(BORDERS, dtype=torch.int32)
 MARKS = {
     "restarts": {"position_ids": RESTARTS},
@@ -103,26 +100,6 @@ def test_compiled_code_keeps_documents_apart(make_config, build, ids, assert_onl
     )
 
 
-@pytest.mark.scheduled
-def test_compiled_training_keeps_documents_apart(
-    make_config, build, attention_type, ids, assert_only_rounding
-):
-    model = build(make_config(attention_type))
-
-    def gradients(run):
-        def compute(m):
-            m.zero_grad()
-            (run or m)(ids, labels=ids, position_ids=BATCH, use_cache=False).loss.backward()
-            return [m.model.embed_tokens.weight.grad]
-
-        return compute
-
-    torch._dynamo.reset()
-    step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
-    actual = gradients(step)(model)
-    assert_only_rounding(actual, model, gradients(None))
-
-
 @pytest.mark.parametrize("name", ["diffattn", "eager"])
 def test_maps_of_packed_rows(model, ids, implementation, name):
     with implementation(model, name), torch.no_grad():
@@ -143,29 +120,17 @@ def test_borders_are_given_for_one_row_alone(model, ids):
         model(ids, cu_seq_lens_q=CU_SEQLENS)
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["auto", *(pytest.param(name, marks=pytest.mark.scheduled) for name in PACKED_BACKENDS)],
-)
 def test_windows_with_documents_apart_are_one_packed_row(
-    make_config, build, attention_type, ids, assert_only_rounding, backend
+    make_config, build, ids, assert_only_rounding
 ):
-    """Two windows, the first of three documents, on every backend that runs here."""
-    config = make_config(attention_type)
-    if backend != "auto" and backend not in backends.names(config.attention_op):
-        pytest.skip(f"{config.attention_op} has no backend {backend}")
-    model = build(make_config(attention_type, attention_backend=backend))
-    packed = packed_row(torch.cat([RESTARTS, torch.arange(11)[None]]))
+    """Two windows, the first of three documents."""
+    model = build(make_config("diff"))
+    packed = window_inputs(ids, torch.cat([RESTARTS, torch.arange(11)[None]]))
     assert packed["cu_seq_lens_q"].tolist() == [*BORDERS, 22]
     assert packed["cu_seq_lens_q"].dtype == torch.int32
     with torch.no_grad():
-        logits = model(ids.reshape(1, -1), **packed).logits.view(2, 11, -1)
+        logits = model(**packed).logits.view(2, 11, -1)
     assert_only_rounding([logits], model, by_documents(ids, [BORDERS, [0, 11]]))
-
-
-def test_wrong_borders_are_refused(model, row):
-    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to S = 11"):
-        model(row, cu_seq_lens_q=torch.tensor([0, 4, 9], dtype=torch.int32))
 
 
 @pytest.fixture

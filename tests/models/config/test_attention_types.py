@@ -9,11 +9,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import TYPES, VARIANTS
 from diffattn.lab.cli.list_ import _types
-from diffattn.models.config.attention_types import (
-    ATTENTION,
-    ATTENTION_TYPES,
-    attention_facts,
-)
+from diffattn.models.config.attention_types import ATTENTION, ATTENTION_TYPES, checked_types
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import build_attention
@@ -54,7 +50,7 @@ def test_the_row_describes_the_layer(row):
 
 def test_an_unknown_type_is_named_with_its_neighbour():
     with pytest.raises(ConfigError) as caught:
-        attention_facts("here", "dif_v2")
+        checked_types("here", "dif_v2")
     assert str(caught.value) == (
         f"here: attention_type must be in {{{', '.join(ATTENTION)}}}, got 'dif_v2'. "
         "Did you mean 'diff_v2'?"

@@ -24,8 +24,7 @@ PUSHED = ("v1-gqa", "v2-gqa")
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[] if c in PUSHED else pytest.mark.scheduled) for c in CASES],
+    "case", [pytest.param(c, marks=[] if c in PUSHED else pytest.mark.scheduled) for c in CASES]
 )
 def test_logits_are_those_of_the_formula(
     case, original, converted, network, missing_settings, ids, assert_close, tmp_path

@@ -30,10 +30,14 @@ def settings(folder):
     return json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
-def test_a_saved_model_names_its_code_and_has_it(folder):
+def test_a_saved_model_names_its_code_and_has_it_unless_it_is_left_out(folder, tmp_path):
     assert settings(folder)["auto_map"] == AUTO_MAP
     assert (folder / FILE_NAME).exists()
     assert (folder / "README.md").exists()
+    model = DiffTransformerForCausalLM.from_pretrained(folder)
+    model.save_pretrained(tmp_path / "plain", remote_code=False)
+    assert "auto_map" not in settings(tmp_path / "plain")
+    assert model.config.auto_map == AUTO_MAP
 
 
 def test_without_code_nothing_points_to_it(make_config, build, tmp_path):
@@ -51,13 +55,6 @@ def test_without_code_nothing_points_to_it(make_config, build, tmp_path):
         name: model.config.to_dict()[name] for name in ("architectures", "dtype")
     }
     assert "auto_map" not in model.config.settings()
-
-
-def test_a_loaded_model_can_be_saved_without_code(folder, tmp_path):
-    model = DiffTransformerForCausalLM.from_pretrained(folder)
-    model.save_pretrained(tmp_path / "plain", remote_code=False)
-    assert "auto_map" not in settings(tmp_path / "plain")
-    assert model.config.auto_map == AUTO_MAP
 
 
 def test_a_configuration_alone_names_code_only_beside_it(make_config, folder, tmp_path):

@@ -20,7 +20,7 @@ once: see :mod:`diffattn.models.attention.paged_cache`. So does vLLM's cache, se
 the kernels' layout, too: see :mod:`diffattn.models.attention.cache_layout`.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,52 +47,45 @@ from diffattn.ops.inputs.masking import num_heads_of
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 
 IMPLEMENTATION = "diffattn"
+
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """q, k, v and λ."""
 
 
-def bind(
-    layer: Any,
-    kernel: KernelCall,
-    config: DiffTransformerConfig,
-    *,
-    mask: Any,
-    past_key_values: Cache | None,
-    recorder: AttentionMapRecorder | None,
-    **kwargs: Any,
-) -> Callable[..., Tensor]:
-    """The ``attend(q, k, v, lam=None)`` of one layer in one forward pass.
+@dataclass(kw_only=True, eq=False)
+class Attend:
+    """The ``attend(q, k, v, lam=None)`` of one layer in one forward pass."""
 
-    Args:
-        layer: An attention layer of ours.
-        kernel: Its call of Hugging Face's interface.
-        config: Configuration of the model.
-        mask: A :class:`KeyMask` under ``"diffattn"``, a :class:`PagedBatch` in continuous
-            batching, else the mask of Hugging Face's kernel.
-        past_key_values: Cache to read and extend, or ``None``.
-        recorder: Given when maps are wanted.
-        **kwargs: Arguments of Hugging Face's kernel, for example a paged cache.
-    """
+    layer: Any
+    """An attention layer of ours."""
+    kernel: KernelCall
+    """Its call of Hugging Face's interface."""
+    config: DiffTransformerConfig
+    """Of the model."""
+    mask: Any
+    """A :class:`KeyMask` under ``"diffattn"``, a :class:`PagedBatch` in continuous batching, else
+    the mask of Hugging Face's kernel."""
+    past_key_values: Cache | None
+    """Cache to read and extend."""
+    recorder: AttentionMapRecorder | None
+    """Given when maps are wanted."""
+    kwargs: dict[str, Any]
+    """Arguments of Hugging Face's kernel, for example a paged cache."""
 
-    acting_map = getattr(layer, "acting_map", None)  # of a layer that needs its maps
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
-        if past_key_values is not None:
-            k, v = update(past_key_values, k, v, layer.layer_idx)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
+        """Attend to what the cache holds, and to the new tokens, by our operator or a kernel."""
+        config, layer, mask = self.config, self.layer, self.mask
+        if self.past_key_values is not None:
+            k, v = update(self.past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != IMPLEMENTATION:
-            if acting_map is not None:
-                raise ConfigError(
-                    f"DiffTransformer: attention_type {config.attention_type!r} needs "
-                    f"attn_implementation {IMPLEMENTATION!r}, got {config._attn_implementation!r}."
-                )
-            return _hugging_face(kernel, config, mask, recorder, kwargs, (q, k, v, lam))
+            return self._by_hugging_face((q, k, v, lam))
         if isinstance(mask, PagedBatch):
-            if recorder is not None:
+            if self.recorder is not None:
                 raise ConfigError("DiffTransformer: attention maps need a pass without pages.")
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
         key_mask = KeyMask() if mask is None else mask
         if key_mask.scores is not None:
-            return _by_scores(kernel, config, key_mask.scores, acting_map, recorder, (q, k, v, lam))
+            return self._by_scores(key_mask.scores, (q, k, v, lam))
         batch, num_tokens = q.shape[:2]
         rows = batch if key_mask.cu_seqlens is not None else 1  # laid end to end
         if rows > 1:
@@ -100,17 +93,75 @@ def bind(
             if lam is not None:
                 lam = lam.expand(batch, num_tokens, num_heads_of(q)).flatten(0, 1)[None]
         options = key_mask.options()
-        if recorder is not None:
-            _record(recorder, acting_map, q, k, lam, options, rows)
+        if self.recorder is not None:
+            signed, raw = self._maps(q, k, lam, options)
+            self.recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))
         if lam is None:
             out = softmax_attention(q, k, v, backend=config.attention_backend, **options)
-        elif acting_map is not None:
+        elif self._acting_map is not None:
             out = layer.operator(q, k, v, lam, **options)
         else:
             out = diff_attention(q, k, v, lam, backend=config.attention_backend, **options)
         return out[0].unflatten(0, (batch, num_tokens)) if rows > 1 else out
 
-    return attend
+    @property
+    def _acting_map(self) -> ActingMap | None:
+        """Of a layer that needs its maps."""
+        return getattr(self.layer, "acting_map", None)
+
+    def _maps(
+        self, q: Tensor, k: Tensor, lam: Tensor | None, options: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        if lam is None:
+            signed = softmax_attention_maps(q, k, **options)
+            return signed, signed[:, :, None]
+        map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
+        if self._acting_map is not None:
+            signed = self._acting_map(map_1, map_2, lam_of_rows(lam, q))
+        return signed, torch.stack([map_1, map_2], dim=2)
+
+    def _by_scores(self, scores: Tensor, inputs: Inputs) -> Tensor:
+        """Attend with a mask of every score, which no backend of this package takes.
+
+        ``"auto"`` means here: PyTorch's kernel in one call, or the definition if maps are wanted.
+        """
+        if self.config.attention_backend != "auto":
+            raise ConfigError(
+                "DiffTransformer: an attention_mask of four axes needs attention_backend 'auto', "
+                f"got {self.config.attention_backend!r}."
+            )
+        if self.recorder is not None or self._acting_map is not None:
+            return through_maps(
+                *inputs, scores, acting_map=self._acting_map, recorder=self.recorder
+            )
+        scores = scores if scores.dtype == torch.bool else scores.to(inputs[0].dtype)
+        return by_kernel("sdpa", self.kernel, *inputs, scores, {})
+
+    def _by_hugging_face(self, inputs: Inputs) -> Tensor:
+        implementation, mask = self.config._attn_implementation, self.mask
+        if self._acting_map is not None:
+            raise ConfigError(
+                f"DiffTransformer: attention_type {self.config.attention_type!r} needs "
+                f"attn_implementation {IMPLEMENTATION!r}, got {implementation!r}."
+            )
+        if implementation == "eager":  # adds its mask, one of bools, too
+            is_bool = mask is not None and mask.dtype == torch.bool
+            if self.recorder is not None or is_bool:
+                return through_maps(*inputs, mask, acting_map=None, recorder=self.recorder)
+        if self.recorder is not None:
+            raise ConfigError(
+                "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
+                f"got {implementation!r}."
+            )
+        q = inputs[0]
+        # Instead of float32 transformers takes the dtype of a linear layer, which our module lacks.
+        narrows = torch.is_autocast_enabled(q.device.type) or hasattr(self.config, "_is_quantized")
+        if q.dtype == torch.float32 and is_flash_attention_requested(self.config) and not narrows:
+            raise ConfigError(
+                f"DiffTransformer: attn_implementation {implementation!r} needs float16 or "
+                "bfloat16, got float32. Load the model with dtype=torch.bfloat16, or use autocast."
+            )
+        return by_kernel(implementation, self.kernel, *inputs, mask, self.kwargs)
 
 
 def chosen_backend(
@@ -157,26 +208,6 @@ def chosen_backend(
     return backends.resolve(config.attention_op, config.attention_backend, inputs)
 
 
-def _record(
-    recorder: AttentionMapRecorder,
-    acting_map: ActingMap | None,
-    q: Tensor,
-    k: Tensor,
-    lam: Tensor | None,
-    options: dict[str, Any],
-    rows: int,
-) -> None:
-    if lam is None:
-        signed = softmax_attention_maps(q, k, **options)
-        raw = signed[:, :, None]
-    else:
-        map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
-        if acting_map is not None:
-            signed = acting_map(map_1, map_2, lam_of_rows(lam, q))
-        raw = torch.stack([map_1, map_2], dim=2)
-    recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))
-
-
 def _of_each_row(maps: Tensor, rows: int) -> Tensor:
     """``[1, ..., rows * T, rows * T]`` to ``[rows, ..., T, T]``: none sees another's tokens."""
     if rows == 1:
@@ -184,58 +215,6 @@ def _of_each_row(maps: Tensor, rows: int) -> Tensor:
     size = maps.shape[-1] // rows
     maps = maps[0].unflatten(-1, (rows, size)).unflatten(-3, (rows, size))
     return maps.diagonal(dim1=-4, dim2=-2).movedim(-1, 0)
-
-
-def _by_scores(
-    kernel: KernelCall,
-    config: DiffTransformerConfig,
-    scores: Tensor,
-    acting_map: ActingMap | None,
-    recorder: AttentionMapRecorder | None,
-    inputs: Inputs,
-) -> Tensor:
-    """Attend with a mask of every score, which no backend of this package takes.
-
-    ``"auto"`` means here: PyTorch's kernel in one call, or the definition if maps are wanted.
-    """
-    if config.attention_backend != "auto":
-        raise ConfigError(
-            "DiffTransformer: an attention_mask of four axes needs attention_backend 'auto', "
-            f"got {config.attention_backend!r}."
-        )
-    if recorder is not None or acting_map is not None:
-        return through_maps(*inputs, scores, acting_map=acting_map, recorder=recorder)
-    scores = scores if scores.dtype == torch.bool else scores.to(inputs[0].dtype)
-    return by_kernel("sdpa", kernel, *inputs, scores, {})
-
-
-def _hugging_face(
-    kernel: KernelCall,
-    config: DiffTransformerConfig,
-    mask: Any,
-    recorder: AttentionMapRecorder | None,
-    kwargs: dict[str, Any],
-    inputs: Inputs,
-) -> Tensor:
-    implementation = config._attn_implementation
-    if implementation == "eager":  # adds its mask, one of bools, too
-        is_bool = mask is not None and mask.dtype == torch.bool
-        if recorder is not None or is_bool:
-            return through_maps(*inputs, mask, acting_map=None, recorder=recorder)
-    if recorder is not None:
-        raise ConfigError(
-            "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
-            f"got {implementation!r}."
-        )
-    q = inputs[0]
-    # In place of float32 transformers takes the dtype of a linear layer, which our module lacks.
-    narrows = torch.is_autocast_enabled(q.device.type) or hasattr(config, "_is_quantized")
-    if q.dtype == torch.float32 and is_flash_attention_requested(config) and not narrows:
-        raise ConfigError(
-            f"DiffTransformer: attn_implementation {implementation!r} needs float16 or bfloat16, "
-            "got float32. Load the model with dtype=torch.bfloat16, or use autocast."
-        )
-    return by_kernel(implementation, kernel, *inputs, mask, kwargs)
 
 
 def only_through_our_models(*args: Any, **kwargs: Any) -> Any:

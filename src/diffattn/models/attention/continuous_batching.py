@@ -10,10 +10,7 @@ from transformers import __version__ as transformers_version
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from diffattn.models.attention.cached_attention import IMPLEMENTATION
-from diffattn.models.configuration_diff_transformer import (
-    DiffTransformerConfig,
-    heads_of_one_copy,
-)
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig, heads_of_one_copy
 
 _SINCE = (5, 23)
 """The transformers whose caches hand out their pages."""

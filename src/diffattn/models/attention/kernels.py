@@ -11,7 +11,13 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 from diffattn.errors import ConfigError
 from diffattn.models.attention.cache_layout import in_kernel_layout
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.ops.inputs.masking import in_range, num_heads_of, paired, repeat_heads
+from diffattn.ops.inputs.masking import (
+    at_least_float32,
+    in_range,
+    num_heads_of,
+    paired,
+    repeat_heads,
+)
 
 ActingMap = Callable[[Tensor, Tensor, Tensor], Tensor]
 """A layer's ``acting_map(A1, A2, λ)``: the map that acts on V."""
@@ -174,8 +180,7 @@ def through_maps(
     k = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
     q, k = in_range(q), in_range(k)
     scores = q.permute(0, 2, 3, 1, 4) @ k.permute(0, 2, 3, 4, 1)  # [B, H, maps, T, S]
-    scores = scores.to(torch.float64 if dtype == torch.float64 else torch.float32)
-    scores = scores * q.shape[-1] ** -0.5
+    scores = at_least_float32(scores) * q.shape[-1] ** -0.5
     if mask is not None:
         mask = mask[:, :, None]
         if mask.dtype == torch.bool:

@@ -8,7 +8,7 @@ key/value head, which in memory is the operator's own layout.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,7 @@ _FEW_QUERIES = 16
 """Most queries of one sequence that the decode kernel takes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Few:
+class _Few(NamedTuple):
     """Sequences with at most 16 queries each."""
 
     tokens: Tensor
@@ -35,8 +34,7 @@ class _Few:
     """int32 ``[B]``, keys with those of this pass."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Many:
+class _Many(NamedTuple):
     """One sequence with more queries."""
 
     tokens: slice
@@ -100,12 +98,9 @@ class PagedBatch:
         """Write, and give the layer's pages in the operator's layout, uncopied."""
         heads = (self.allocator.num_key_value_heads, self.allocator.head_dim)
         self.allocator.update(
-            k[0].reshape(-1, *heads),
-            v[0].reshape(-1, *heads),
-            layer_idx,
-            self.write_index[:0],
-            self.write_index,
-        )
+            k[0].reshape(-1, *heads), v[0].reshape(-1, *heads), layer_idx,
+            self.write_index[:0], self.write_index,
+        )  # fmt: skip
         k_pages, v_pages = self.allocator.get_cache_for_block_table(layer_idx)
         k_pages, v_pages = (x.flatten(2) for x in (k_pages, v_pages))  # views
         return k_pages.unflatten(2, k.shape[2:]), v_pages.unflatten(2, v.shape[2:])
@@ -135,34 +130,27 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
     if read_index.numel() == 0:
         return batch
     key_borders = kwargs["cu_seq_lens_k"][allocator.layer_type]
-    lengths = key_borders.diff()
-    table = _block_table(
-        read_index,
-        key_borders,
-        kwargs["max_length_k"][allocator.layer_type],
-        allocator.tokens_per_page,
-    )
+    lengths, most_keys = key_borders.diff(), kwargs["max_length_k"][allocator.layer_type]
+    table = _block_table(read_index, key_borders, most_keys, allocator.tokens_per_page)
     most = kwargs["max_length_q"]
     if most <= _FEW_QUERIES:
-        tokens = _tokens(borders, most, num_tokens)
-        return replace(batch, few=_Few(tokens=tokens, table=table, lengths=lengths))
+        return replace(batch, few=_Few(_tokens(borders, most, num_tokens), table, lengths))
     if borders.is_cuda and torch.cuda.is_current_stream_capturing():
         raise ConfigError(
             "DiffTransformer: continuous batching with use_cuda_graph needs attn_implementation "
             "'sdpa' or a flash one, got 'diffattn'."
         )
-    starts, ends = borders[:-1].tolist(), borders[1:].tolist()
+    counts, ends = borders.diff().tolist(), borders[1:].tolist()
     many = tuple(
-        _Many(tokens=slice(start, end), table=table[row : row + 1], length=length)
-        for row, (start, end, length) in enumerate(zip(starts, ends, lengths.tolist(), strict=True))
-        if end - start > _FEW_QUERIES
+        _Many(slice(end - count, end), table[row : row + 1], length)
+        for row, (count, end, length) in enumerate(zip(counts, ends, lengths.tolist(), strict=True))
+        if count > _FEW_QUERIES
     )
     batch = replace(batch, many=many)
-    rows = [row for row in range(len(starts)) if 0 < ends[row] - starts[row] <= _FEW_QUERIES]
+    rows = [row for row, count in enumerate(counts) if 0 < count <= _FEW_QUERIES]
     if rows:
-        most = max(ends[row] - starts[row] for row in rows)
-        tokens = _tokens(borders, most, num_tokens)[rows]
-        batch = replace(batch, few=_Few(tokens=tokens, table=table[rows], lengths=lengths[rows]))
+        tokens = _tokens(borders, max(counts[row] for row in rows), num_tokens)[rows]
+        batch = replace(batch, few=_Few(tokens, table[rows], lengths[rows]))
     return batch
 
 

@@ -4,7 +4,7 @@ Layers hold the arithmetic; a row names its layer and gives what models, counts,
 caches and tables have to know of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -101,124 +101,83 @@ class AttentionType:
         return getattr(import_module(module), name)
 
 
-_CONTROLS = "diffattn.layers.controls"
+_SOFTMAX = AttentionType(
+    name="softmax", layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
+    source="arXiv:1706.03762", query_maps=1, key_maps=1, value_width=1, attention_units=2,
+    head_norm=False,
+)  # fmt: skip
+_V1 = AttentionType(
+    name="diff", layer=("diffattn.layers.diff_attention", "DiffAttention"),
+    source="arXiv:2410.05258v2", query_maps=2, key_maps=2, value_width=2, attention_units=4,
+    head_norm=True, lambda_vectors=True,
+)  # fmt: skip
+_V2 = AttentionType(
+    name="diff_v2", layer=("diffattn.layers.diff_attention_v2", "DiffAttentionV2"),
+    source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
+    attention_units=4, head_norm=False, lambda_projection=True,
+)  # fmt: skip
+_SHARED = replace(
+    _V1, name="shared_diff", source="arXiv:2501.17900", low_rank_maps=True,
+    layer=("diffattn.layers.shared_diff_attention", "SharedDiffAttention"),
+)  # fmt: skip
+_GATED = replace(
+    _SOFTMAX, name="gated_head", source="arXiv:2505.06708", lambda_projection=True,
+    layer=("diffattn.layers.gated_attention", "GatedAttention"),
+)  # fmt: skip
+
+
+def _control(
+    base: AttentionType, name: str, layer: str, change: str, *, source: str = "ours", **facts: Any
+) -> AttentionType:
+    """The row of a type with one change; ``facts`` are those in which it differs."""
+    layer_class = ("diffattn.layers.controls", layer)
+    return replace(base, name=name, layer=layer_class, source=source, control=change, **facts)
+
+
 _ROWS = (
-    AttentionType(
-        name="softmax", layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
-        source="arXiv:1706.03762", query_maps=1, key_maps=1, value_width=1, attention_units=2,
-        head_norm=False,
+    _SOFTMAX,
+    _V1,
+    _V2,
+    _SHARED,
+    _GATED,
+    replace(
+        _GATED, name="gated_element", lambda_per_channel=True,
+        layer=("diffattn.layers.gated_attention", "ElementGatedAttention"),
     ),
-    AttentionType(
-        name="diff", layer=("diffattn.layers.diff_attention", "DiffAttention"),
-        source="arXiv:2410.05258v2", query_maps=2, key_maps=2, value_width=2, attention_units=4,
-        head_norm=True, lambda_vectors=True,
+    replace(
+        _V1, name="grouped_diff", source="arXiv:2510.06949v1", grouped=True,
+        layer=("diffattn.layers.diff_attention", "GroupedDiffAttention"),
     ),
-    AttentionType(
-        name="diff_v2", layer=("diffattn.layers.diff_attention_v2", "DiffAttentionV2"),
-        source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
-        attention_units=4, head_norm=False, lambda_projection=True,
+    replace(
+        _SOFTMAX, name="dex", layer=("diffattn.layers.dex", "DexAttention"),
+        source="arXiv:2505.16333", lambda_vectors=True, head_matrix=True,
     ),
-    AttentionType(
-        name="shared_diff", layer=("diffattn.layers.shared_diff_attention", "SharedDiffAttention"),
-        source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
-        head_norm=True, lambda_vectors=True, low_rank_maps=True,
-    ),
-    AttentionType(
-        name="gated_head", layer=("diffattn.layers.gated_attention", "GatedAttention"),
-        source="arXiv:2505.06708", query_maps=1, key_maps=1, value_width=1, attention_units=2,
-        head_norm=False, lambda_projection=True,
-    ),
-    AttentionType(
-        name="gated_element", layer=("diffattn.layers.gated_attention", "ElementGatedAttention"),
-        source="arXiv:2505.06708", query_maps=1, key_maps=1, value_width=1, attention_units=2,
-        head_norm=False, lambda_projection=True, lambda_per_channel=True,
-    ),
-    AttentionType(
-        name="grouped_diff", layer=("diffattn.layers.diff_attention", "GroupedDiffAttention"),
-        source="arXiv:2510.06949v1", query_maps=2, key_maps=2, value_width=2, attention_units=4,
-        head_norm=True, lambda_vectors=True, grouped=True,
-    ),
-    AttentionType(
-        name="dex", layer=("diffattn.layers.dex", "DexAttention"), source="arXiv:2505.16333",
-        query_maps=1, key_maps=1, value_width=1, attention_units=2, head_norm=False,
-        lambda_vectors=True, head_matrix=True,
-    ),
-    AttentionType(
-        name="none", layer=(_CONTROLS, "NoAttention"), control="no attention: zero in its place",
-        source="ours", query_maps=1, key_maps=1, value_width=1, attention_units=0,
-        head_norm=False, projected_maps=0,
-    ),
-    AttentionType(
-        name="softmax_half", layer=(_CONTROLS, "HalvedAttention"), control="softmax times ½",
-        source="ours", query_maps=1, key_maps=1, value_width=1, attention_units=2,
-        head_norm=False,
-    ),
-    AttentionType(
-        name="softmax_minus_mean", layer=(_CONTROLS, "MeanFreeAttention"),
-        control="softmax minus 0.7 times the mean value: the second map is uniform",
-        source="ours", query_maps=2, key_maps=1, value_width=1, attention_units=4,
-        head_norm=False, projected_maps=1,
-    ),
-    AttentionType(
-        name="diff_v2_constant", layer=(_CONTROLS, "ConstantLambdaAttention"),
-        control="V2 with λ = ½", source="ours", query_maps=2, key_maps=1, value_width=1,
-        attention_units=4, head_norm=False,
-    ),
-    AttentionType(
-        name="diff_v2_added", layer=(_CONTROLS, "AddedMapsAttention"),
-        control="V2 whose second map is added", source="ours", query_maps=2, key_maps=1,
-        value_width=1, attention_units=4, head_norm=False, lambda_projection=True,
-    ),
-    AttentionType(
-        name="diff_v2_added_matched", layer=(_CONTROLS, "MatchedAddedMapsAttention"),
-        control="V2 whose second map is added, its output as large as V2's", source="ours",
-        query_maps=2, key_maps=1, value_width=1, attention_units=4, head_norm=False,
-        lambda_projection=True,
-    ),
-    AttentionType(
-        name="diff_added", layer=(_CONTROLS, "AddedMapsV1"),
-        control="V1 whose second map is added", source="ours", query_maps=2, key_maps=2,
-        value_width=2, attention_units=4, head_norm=True, lambda_vectors=True,
-    ),
-    AttentionType(
-        name="diff_uniform", layer=(_CONTROLS, "UniformSecondMap"),
-        control="V1 whose second map is uniform", source="ours", query_maps=2, key_maps=2,
-        value_width=2, attention_units=4, head_norm=True, lambda_vectors=True, projected_maps=1,
-    ),
-    AttentionType(
-        name="diff_token_lambda", layer=(_CONTROLS, "TokenLambdaAttention"),
-        control="V1 with V2's λ per token and head", source="ours", query_maps=2, key_maps=2,
-        value_width=2, attention_units=4, head_norm=True, lambda_projection=True,
-    ),
-    AttentionType(
-        name="diff_v2_no_lambda", layer=(_CONTROLS, "WholeDifferenceAttention"),
-        control="V2 without λ: A1 − A2", source="DIFF V2 note, January 2026", query_maps=2,
-        key_maps=1, value_width=1, attention_units=4, head_norm=False,
-    ),
-    AttentionType(
-        name="diff_v2_raw_lambda", layer=(_CONTROLS, "RawLambdaAttention"),
-        control="V2 with λ not through a sigmoid", source="DIFF V2 note, January 2026",
-        query_maps=2, key_maps=1, value_width=1, attention_units=4, head_norm=False,
-        lambda_projection=True,
-    ),
-    AttentionType(
-        name="diff_v2_across", layer=(_CONTROLS, "AcrossGroupsAttention"),
-        control="V2, pairs share no keys or values",
-        source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
-        attention_units=4, head_norm=False, lambda_projection=True, subtracts_outputs=True,
-    ),
-    AttentionType(
-        name="diff_v2_shuffled", layer=(_CONTROLS, "ShuffledMapAttention"),
-        control="V2 whose second map has its weights at shuffled keys", source="ours",
-        query_maps=2, key_maps=1, value_width=1, attention_units=4, head_norm=False,
-        lambda_projection=True, needs_maps=True,
-    ),
-    AttentionType(
-        name="shared_diff_map_norm", layer=(_CONTROLS, "MapNormAttention"),
-        control="Shared DIFF, norm on the map",
-        source="arXiv:2501.17900", query_maps=2, key_maps=2, value_width=2, attention_units=4,
-        head_norm=False, lambda_vectors=True, low_rank_maps=True, needs_maps=True,
-    ),
+    _control(_SOFTMAX, "none", "NoAttention", "no attention: zero in its place",
+             attention_units=0, projected_maps=0),
+    _control(_SOFTMAX, "softmax_half", "HalvedAttention", "softmax times ½"),
+    _control(_SOFTMAX, "softmax_minus_mean", "MeanFreeAttention",
+             "softmax minus 0.7 times the mean value: the second map is uniform",
+             query_maps=2, attention_units=4, projected_maps=1),
+    _control(_V2, "diff_v2_constant", "ConstantLambdaAttention", "V2 with λ = ½",
+             lambda_projection=False),
+    _control(_V2, "diff_v2_added", "AddedMapsAttention", "V2 whose second map is added"),
+    _control(_V2, "diff_v2_added_matched", "MatchedAddedMapsAttention",
+             "V2 whose second map is added, its output as large as V2's"),
+    _control(_V1, "diff_added", "AddedMapsV1", "V1 whose second map is added"),
+    _control(_V1, "diff_uniform", "UniformSecondMap", "V1 whose second map is uniform",
+             projected_maps=1),
+    _control(_V1, "diff_token_lambda", "TokenLambdaAttention", "V1 with V2's λ per token and head",
+             lambda_vectors=False, lambda_projection=True),
+    _control(_V2, "diff_v2_no_lambda", "WholeDifferenceAttention", "V2 without λ: A1 − A2",
+             source=_V2.source, lambda_projection=False),
+    _control(_V2, "diff_v2_raw_lambda", "RawLambdaAttention", "V2 with λ not through a sigmoid",
+             source=_V2.source),
+    _control(_V2, "diff_v2_across", "AcrossGroupsAttention", "V2, pairs share no keys or values",
+             source=_V2.source, subtracts_outputs=True),
+    _control(_V2, "diff_v2_shuffled", "ShuffledMapAttention",
+             "V2 whose second map has its weights at shuffled keys", needs_maps=True),
+    _control(_SHARED, "shared_diff_map_norm", "MapNormAttention", "Shared DIFF, norm on the map",
+             source=_SHARED.source, head_norm=False, needs_maps=True),
 )  # fmt: skip
 ATTENTION = {row.name: row for row in _ROWS}
 """Name to facts, in the order of tables and studies; the controls come last."""
@@ -228,16 +187,6 @@ ATTENTION_TYPES = tuple(row.name for row in _ROWS if not row.control)
 """Types of the papers."""
 CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
 """Types with one change, to find its effect; see :mod:`diffattn.layers.controls`."""
-
-
-def attention_facts(where: str, name: str) -> AttentionType:
-    """The row of a type, for example ``"diff"``; ``where`` begins the message of a ConfigError.
-
-    Names of older configurations are known, too.
-    """
-    name = OLD_NAMES.get(name, name) if isinstance(name, str) else name
-    check_known(where, "attention_type", name, ATTENTION)
-    return ATTENTION[name]
 
 
 def checked_types(where: str, given: str | list[str], num_layers: int | None = None) -> str:
@@ -254,10 +203,9 @@ def checked_types(where: str, given: str | list[str], num_layers: int | None = N
     parts = given.split(",") if isinstance(given, str) else given
     if not isinstance(parts, list | tuple):
         parts = [parts]
-    names = [
-        attention_facts(where, part.strip() if isinstance(part, str) else part).name
-        for part in parts
-    ]
+    names = [OLD_NAMES.get(x.strip(), x.strip()) if isinstance(x, str) else x for x in parts]
+    for name in names:
+        check_known(where, "attention_type", name, ATTENTION)
     if len(names) != 1 and num_layers is not None and len(names) != num_layers:
         raise ConfigError(
             f"{where}: attention_type must name one type, or one for each of {num_layers} layers, "

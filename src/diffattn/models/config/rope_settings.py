@@ -31,16 +31,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rope_theta": (1.0, 1e12),
     "factor": (1.0, 1e6),
     "original_max_position_embeddings": (1, 2**31 - 1),
-    "attention_factor": (1e-3, 1e3),
-    "beta_fast": (1e-3, 1e6),
-    "beta_slow": (1e-3, 1e6),
-    "mscale": (1e-3, 1e3),
-    "mscale_all_dim": (1e-3, 1e3),
-    "low_freq_factor": (1e-3, 1e6),
-    "high_freq_factor": (1e-3, 1e6),
-    "short_factor": (1e-3, 1e6),
-    "long_factor": (1e-3, 1e6),
     "partial_rotary_factor": (1.0, 1.0),  # every layer turns whole heads
+    **dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim"), (1e-3, 1e3)),
+    **dict.fromkeys(("beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"), (1e-3, 1e6)),
+    **dict.fromkeys(("short_factor", "long_factor"), (1e-3, 1e6)),
 }
 """Smallest and largest number of every field, those of the lists too."""
 

@@ -40,11 +40,7 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
         names = {OUR_ENDINGS[role]: name.format(layer) for role, name in source.names.items()}
         state = {}
         for key, like in made.state_dict().items():
-            name = names[saved_name(key)]
-            tensor = source.tensors.get(name)
-            if tensor is None or tensor.shape != like.shape:
-                got = "none" if tensor is None else list(tensor.shape)
-                raise CheckpointError(f"{path}: must hold {name} as {list(like.shape)}, got {got}.")
+            tensor = source.tensor(names[saved_name(key)], like.shape)
             state[key] = tensor.load().to(like.dtype if "lambda" in key else tensor.dtype)
     made.load_state_dict(state, assign=True)
     assert isinstance(made, DiffAttention)

@@ -10,9 +10,9 @@ from diffattn.errors import ConfigError
 from diffattn.files.io import write_json
 from diffattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
-from diffattn.models.conversion import pretrained
 from diffattn.models.conversion.layouts import STARTS
 from diffattn.models.conversion.our_model import OurModel, fold, read_model
+from diffattn.models.conversion.pretrained import start_from_softmax
 from diffattn.models.conversion.source import Source, open_source
 from diffattn.models.conversion.target import WRITERS, Written, as_ours
 from diffattn.models.conversion.verifier import Verification, verify_logits
@@ -122,9 +122,9 @@ def _express(
     """Express the model as the target; also whether it computes the same as the source."""
     kind = model.config.attention_type
     if kind == "softmax" and target in STARTS:
-        begun = pretrained.start_from_softmax(model, target, start)
+        begun = start_from_softmax(model, target, start)
         rounded = target in ("diff", "shared_diff")  # the others' factor of 2 rounds nothing
-        return replace(as_ours(begun), rounded=rounded), pretrained.preserves_output(begun.config)
+        return replace(as_ours(begun), rounded=rounded), not begun.config.uses_head_norm
     if start:
         raise ConfigError(
             f"convert: {', '.join(sorted(start))} must be left out unless a softmax model becomes "

@@ -122,7 +122,7 @@ LAYOUTS = {
         ),
     )
 }  # fmt: skip
-"""Name to layout. Our own names follow from the model, see ``our_names``."""
+"""Name to layout. Our own names follow from the model, see ``our_parameters``."""
 
 
 def layouts_of(names: Collection[str]) -> list[tuple[Layout, Mapping[str, str]]]:

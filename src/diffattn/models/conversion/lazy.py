@@ -29,14 +29,11 @@ Weights = dict[Key, LazyTensor]
 
 
 def derive(change: Callable[..., Tensor], *sources: LazyTensor) -> LazyTensor:
-    """``change`` of some tensors; shape and dtype follow from the same change of empty ones."""
+    """``change`` of some tensors; shape and dtype follow from the same change of empty ones.
+
+    Without sources it makes a small tensor that comes from no file.
+    """
     empty = change(*(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in sources))
     return LazyTensor(
         tuple(empty.shape), empty.dtype, lambda: change(*(source.load() for source in sources))
     )
-
-
-def create(make: Callable[[], Tensor]) -> LazyTensor:
-    """A small tensor that comes from no file."""
-    tensor = make()
-    return LazyTensor(tuple(tensor.shape), tensor.dtype, make)

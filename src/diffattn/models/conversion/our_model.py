@@ -40,12 +40,8 @@ class OurModel:
         return range(self.config.num_hidden_layers)
 
 
-def our_names(config: DiffTransformerConfig) -> dict[str, str]:
-    """Role to name, ``{}`` in place of the layer, from a first layer built without memory."""
-    return {role: name for role, (name, _) in _parameters(config).items()}
-
-
-def _parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
+def our_parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Role to name, ``{}`` in place of the layer, and shape, from a first layer without memory."""
     one_layer = DiffTransformerConfig(
         **config.settings()
         | {"num_hidden_layers": 1, "lambda_init": 0.5 if config.attention.lambda_vectors else None}
@@ -72,7 +68,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     """
     config = DiffTransformerConfig(**settings_of(source, changes))
     config.architectures = [_CLASS]
-    parameters = _parameters(config)
+    parameters = our_parameters(config)
     names = source.names or {role: name for role, (name, _) in parameters.items()}
     weights: Weights = {}
     used = set()
@@ -83,12 +79,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
             )
         for layer in [None] if role in _OUTSIDE else range(config.num_hidden_layers):
             name = names[role].format(layer)
-            tensor = source.tensors.get(name)
-            if tensor is None or tensor.shape != shape:
-                got = "none" if tensor is None else list(tensor.shape)
-                raise CheckpointError(
-                    f"{source.name}: must hold {name} as {list(shape)}, got {got}."
-                )
+            tensor = source.tensor(name, shape)
             used.add(name)
             weights[role, layer] = _convert_to_ours(tensor, role, config, source.layout)
     _require_all_used(source, used, names)

@@ -38,7 +38,7 @@ from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.config.settings import kept_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS
-from diffattn.models.conversion.lazy import LazyTensor, Weights, create, derive
+from diffattn.models.conversion.lazy import LazyTensor, Weights, derive
 from diffattn.models.conversion.our_model import OurModel, configure_like, multiply
 
 _LARGEST_FACTOR = 1e3
@@ -46,6 +46,8 @@ _LARGEST_FACTOR = 1e3
 
 def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
     """A differential model that starts from a softmax model.
+
+    It has the softmax model's output unless it normalises its heads.
 
     Args:
         model: Softmax model.
@@ -75,11 +77,6 @@ def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, 
     return replace(model, config=config, weights=weights)
 
 
-def preserves_output(config: DiffTransformerConfig) -> bool:
-    """Whether a model that :func:`start_from_softmax` gave has the softmax model's output."""
-    return not config.uses_head_norm
-
-
 def _start_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     """λ from a projection that is 0 at first."""
     dtype = weights["q", layer].dtype
@@ -87,8 +84,8 @@ def _start_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
         _repeat_for_both_maps(weights, "q", layer, config.num_heads)
     weights["o", layer] = multiply(weights["o", layer], 2.0)
     shape = (config.lambda_rows, config.hidden_size)
-    weights["lambda_proj", layer] = create(partial(torch.zeros, shape, dtype=dtype))
-    weights["lambda_bias", layer] = create(partial(torch.zeros, shape[:1], dtype=dtype))
+    weights["lambda_proj", layer] = derive(partial(torch.zeros, shape, dtype=dtype))
+    weights["lambda_bias", layer] = derive(partial(torch.zeros, shape[:1], dtype=dtype))
     if config.uses_head_norm:
         raise ConfigError("convert: head_norm of a converted V2 model must be off, got on.")
 
@@ -116,7 +113,7 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
             partial(_scale_by_value_size, heads=heads, factor=factor), o, *values
         )
         if config.head_norm_affine:
-            weights["subln", layer] = create(partial(torch.ones, 2 * width, dtype=o.dtype))
+            weights["subln", layer] = derive(partial(torch.ones, 2 * width, dtype=o.dtype))
     else:
         weights["o", layer] = derive(partial(_pad_columns, heads=heads, factor=factor), o)
     _start_lambda(weights, config, layer)
@@ -125,7 +122,7 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
 def _start_dex(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     """A matrix of zeros, whose gradient is λ_init times that of the output."""
     shape, dtype = (config.head_dim, config.head_dim), weights["o", layer].dtype
-    weights["dex", layer] = create(partial(torch.zeros, shape, dtype=dtype))
+    weights["dex", layer] = derive(partial(torch.zeros, shape, dtype=dtype))
     _start_lambda(weights, config, layer)
     if config.uses_head_norm:
         raise ConfigError("convert: head_norm of a converted DEX model must be off, got on.")
@@ -133,7 +130,7 @@ def _start_dex(weights: Weights, config: DiffTransformerConfig, layer: int) -> N
 
 def _start_lambda(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
     for role in LAMBDAS:  # q1 = q2 and k1 = k2: the exponentials cancel, their gradients do not
-        weights[role, layer] = create(
+        weights[role, layer] = derive(
             partial(_draw_normal, 2 * layer + (role[7] == "k"), config.head_dim)
         )
 
@@ -150,7 +147,7 @@ def _add_low_rank(weights: Weights, config: DiffTransformerConfig, layer: int) -
     for role, heads in (("q", config.num_heads), ("k", config.num_kv_heads)):
         dtype = weights[role, layer].dtype
         down = (heads * 2 * rank, config.hidden_size)
-        weights[f"{role}_down", layer] = create(partial(torch.zeros, down, dtype=dtype))
+        weights[f"{role}_down", layer] = derive(partial(torch.zeros, down, dtype=dtype))
         seed = 2**20 + 2 * layer + (role == "k")
         up = partial(_draw_normal, seed, heads, 2, width, rank, std=rank**-0.5, dtype=dtype)
         weights[f"{role}_up", layer] = LazyTensor((heads, 2, width, rank), dtype, up)

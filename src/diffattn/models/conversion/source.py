@@ -1,6 +1,6 @@
 """The reader: a folder of safetensors, opened and checked, its tensors read one by one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +20,7 @@ from diffattn.models.folder_check import read_object
 from diffattn.models.weight_files import files_in, weight_files
 from diffattn.ops.inputs.numbers import is_number, is_whole
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _COUNTS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "max_position_embeddings",
@@ -54,6 +49,14 @@ class Source:
     layout: Layout
     names: Mapping[str, str]
     """Role to name; empty for our own, whose names follow from the model."""
+
+    def tensor(self, name: str, shape: Sequence[int]) -> LazyTensor:
+        """The tensor of a name, in this shape; a CheckpointError if it is not there."""
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.shape != tuple(shape):
+            got = "none" if tensor is None else list(tensor.shape)
+            raise CheckpointError(f"{self.name}: must hold {name} as {list(shape)}, got {got}.")
+        return tensor
 
 
 @contextmanager

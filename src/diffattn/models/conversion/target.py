@@ -16,7 +16,7 @@ from diffattn.models.config.settings import OPTIONS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, LAYOUTS, Layout
 from diffattn.models.conversion.lazy import LazyTensor, derive
-from diffattn.models.conversion.our_model import OurModel, fold, from_ours, multiply, our_names
+from diffattn.models.conversion.our_model import OurModel, fold, from_ours, multiply, our_parameters
 from diffattn.models.conversion.settings_of import SHARED_FIELDS
 
 _ORIGINAL_EPS = 1e-5
@@ -37,7 +37,8 @@ class Written:
 
 def as_ours(model: OurModel) -> Written:
     """In the layout of this package."""
-    tensors = _name_tensors(model, our_names(model.config), LAYOUTS["diffattn"])
+    names = {role: name for role, (name, _) in our_parameters(model.config).items()}
+    tensors = _name_tensors(model, names, LAYOUTS["diffattn"])
     kind = model.config.attention_type
     write_config = partial(model.config.save_pretrained, remote_code=True)
     return Written(LAYOUTS["diffattn"], tensors, write_config, kind, rounded=False)
@@ -73,15 +74,8 @@ def as_diffllama(model: OurModel) -> Written:
         "tie_word_embeddings": tied,
         "architectures": ["DiffLlamaForCausalLM"],
     }
-    other = DiffLlamaConfig(**settings)
-    moved = OurModel(config, weights)
-    return Written(
-        layout,
-        _name_tensors(moved, layout.names[0], layout),
-        other.save_pretrained,
-        "diff",
-        rounded,
-    )
+    tensors = _name_tensors(OurModel(config, weights), layout.names[0], layout)
+    return Written(layout, tensors, DiffLlamaConfig(**settings).save_pretrained, "diff", rounded)
 
 
 def as_original(model: OurModel) -> Written:

@@ -55,11 +55,7 @@ def _diff_attention(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """O, O2 and the logarithms of the sums."""
-    from diffattn.ops.triton import forward, launch
-
-    with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, AttentionMask(*mask))
-        return forward.forward(q, k, v, lam, scale=scale, mask=seen)
+    return _launch_forward(q, k, v, lam, scale, *mask)
 
 
 @registered(
@@ -71,11 +67,17 @@ def _diff_attention_inference(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
 ) -> Tensor:
     """O alone."""
+    return _launch_forward(q, k, v, lam, scale, *mask, inference=True)[0]
+
+
+def _launch_forward(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any, **options: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     from diffattn.ops.triton import forward, launch
 
     with torch.cuda.device_of(q):
         seen = launch.key_mask(q, k, AttentionMask(*mask))
-        return forward.forward(q, k, v, lam, scale=scale, mask=seen, inference=True)[0]
+        return forward.forward(q, k, v, lam, scale=scale, mask=seen, **options)
 
 
 @registered(

@@ -6,6 +6,8 @@ float32): the query heads that share a key/value head, and the queries of one ca
 of one product.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,32 +16,21 @@ from diffattn.ops.inputs.operators import transformed
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor | None,
+    *,
+    scale: float,
+    mask: AttentionMask = CAUSAL,
 ) -> Tensor:
     """Differential attention of few queries, by one product with K per map and one with V.
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`; keys and
-    values may be views of a cache.
+    values may be views of a cache. Without λ there is one map.
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
-    return _attend(q, k, v, lam, scale=scale, mask=mask)
-
-
-def softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
-) -> Tensor:
-    """:func:`diffattn.ops.softmax_attention.softmax_attention` of few queries, the same way.
-
-    Source: arXiv:1706.03762, Eq. (1).
-    """
-    return _attend(q[:, :, :, None], k, v, None, scale=scale, mask=mask)
-
-
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, scale: float, mask: AttentionMask
-) -> Tensor:
-    """q ``[B, T, H, maps, D]``; without λ there is one map."""
     batch, num_queries, num_heads = q.shape[:3]
     num_kv_heads = k.shape[2]
     visible = mask.visible_keys(num_queries, k.shape[1], device=q.device)
@@ -55,6 +46,14 @@ def _attend(
         signed = signed - lam.permute(0, 2, 3, 1)[..., None] * maps[:, :, 1]
     out = _weighted_values(signed.flatten(2, 3).to(v.dtype), v.transpose(1, 2))  # [B, Hkv, R, Dv]
     return out.unflatten(2, (-1, num_queries)).permute(0, 3, 1, 2, 4).flatten(2, 3).to(v.dtype)
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """:func:`diffattn.ops.softmax_attention.softmax_attention` of few queries, the same way.
+
+    Source: arXiv:1706.03762, Eq. (1).
+    """
+    return forward(q[:, :, :, None], k, v, None, **options)
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:

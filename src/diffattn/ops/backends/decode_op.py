@@ -36,11 +36,12 @@ def paged_forward(
     q: Tensor,
     k_pages: Tensor,
     v_pages: Tensor,
-    lam: Tensor,
+    lam: Tensor | None,
     block_table: Tensor,
     *,
     scale: float,
     mask: AttentionMask,
+    op: str = "paged_decode",
 ) -> Tensor:
     r"""Differential attention of at most 16 queries per sequence against pages, read in place.
 
@@ -50,24 +51,17 @@ def paged_forward(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Raises:
-        BackendError: A gradient is wanted.
+        BackendError: A gradient is wanted; ``op`` begins the message.
     """
-    _refuse_gradient("paged_decode", "triton", q, k_pages, v_pages, lam)
-    causal, window, _, kv_lengths, _ = mask.flat()
-    assert kv_lengths is not None
+    _refuse_gradient(op, "triton", *(x for x in (q, k_pages, v_pages, lam) if x is not None))
+    assert mask.kv_lengths is not None
     return triton_paged_decode(
-        q, k_pages, v_pages, lam, block_table, kv_lengths, scale, causal, window
+        q, k_pages, v_pages, lam, block_table, mask.kv_lengths, scale, mask.causal, mask.window
     )
 
 
 def paged_softmax(
-    q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    block_table: Tensor,
-    *,
-    scale: float,
-    mask: AttentionMask,
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Tensor, **options: Any
 ) -> Tensor:
     r"""Softmax attention by the kernel of :func:`paged_forward`: its baseline, for the benchmark.
 
@@ -75,26 +69,10 @@ def paged_softmax(
 
     Source: arXiv:1706.03762, Eq. (1).
 
-    Args:
-        q: ``[B, T, H, D]``, T at most 16.
-        k_pages: ``[pages, page size, Hkv, D]``.
-        v_pages: ``[pages, page size, Hkv, Dv]``.
-        block_table: int32 ``[B, table pages]``.
-        scale: s.
-        mask: As for :func:`paged_forward`.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
-
-    Raises:
-        BackendError: A gradient is wanted.
+    Arguments and errors are those of :func:`paged_forward` without λ and without an axis of maps:
+    q ``[B, T, H, D]``, pages of keys ``[pages, page size, Hkv, D]``.
     """
-    _refuse_gradient("paged_softmax", "triton", q, k_pages, v_pages)
-    causal, window, _, kv_lengths, _ = mask.flat()
-    assert kv_lengths is not None
-    return triton_paged_decode(
-        q, k_pages, v_pages, None, block_table, kv_lengths, scale, causal, window
-    )
+    return paged_forward(q, k_pages, v_pages, None, block_table, op="paged_softmax", **options)
 
 
 def _refuse_gradient(op: str, backend: str, *inputs: Tensor) -> None:
@@ -125,11 +103,6 @@ def triton_decode(
         return decode.decode(q, k, v, lam, scale=scale, mask=mask)
 
 
-@triton_decode.register_fake
-def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[-1])
-
-
 @registered("diffattn::triton_paged_decode")
 def triton_paged_decode(
     q: Tensor,
@@ -152,9 +125,8 @@ def triton_paged_decode(
         )
 
 
-@triton_paged_decode.register_fake
-def _fake_paged(q: Tensor, k_pages: Tensor, v_pages: Tensor, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v_pages.shape[-1])
+def _shape(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
 def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
@@ -162,5 +134,6 @@ def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
     raise BackendError(f"diffattn::triton_decode {_NO_GRADIENT}.")
 
 
-triton_decode.register_autograd(_refuse_backward)
-triton_paged_decode.register_autograd(_refuse_backward)
+for _op in (triton_decode, triton_paged_decode):
+    _op.register_fake(_shape)
+    _op.register_autograd(_refuse_backward)

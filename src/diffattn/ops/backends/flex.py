@@ -165,11 +165,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Softmax attention of one map, ``[B, T, H, Dv]``."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    if torch.compiler.is_compiling():
-        out = flex_attention(q, k, v, **options)
-        return (realized(out) if q.device.type == "cpu" else out).transpose(1, 2)
     if q.device.type != "cpu":
         return flex_attention(q, k, v, **options).transpose(1, 2)
+    if torch.compiler.is_compiling():
+        return realized(flex_attention(q, k, v, **options)).transpose(1, 2)
     with warnings.catch_warnings():
         # Unfused is what one gets there without a compiler; elsewhere the advice is right.
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
@@ -197,11 +196,7 @@ def _refuse(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _validate_masks(
-    where: str,
-    q: Tensor,
-    k: Tensor,
-    mask_mod: MaskMod | None,
-    block_mask: "BlockMask | None",
+    where: str, q: Tensor, k: Tensor, mask_mod: MaskMod | None, block_mask: "BlockMask | None"
 ) -> None:
     """Raise ShapeError unless at most one mask is given and it fits."""
     from torch.nn.attention.flex_attention import BlockMask

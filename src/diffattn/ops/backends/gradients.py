@@ -176,19 +176,10 @@ def softmax_attention_weight_gradients(
               \frac{\partial L}{\partial W_{Q_1}} =
               \tfrac{1}{\sqrt{2d}} X^\top [A \circ (G V^\top - (A \circ G V^\top) J)] K_1
 
-    The layer that the paper compares with: its query is :math:`[Q_1; Q_2]`.
+    The layer that the paper compares with: its query is :math:`[Q_1; Q_2]`. Arguments and result
+    are those of :func:`diff_attention_weight_gradients` without λ; the norm's factor is 1.
 
     Source: arXiv:2410.05258v2, Appendix G.
-
-    Args:
-        x: ``[N, C]`` or ``[B, N, C]``.
-        weights: W_Q, W_K, W_V, W_O, split as those of differential attention.
-        grad_y: Shape of ``x``.
-        norm: Head norm; its factor is 1. Default: none.
-        causal: Hide the keys after a query.
-
-    Returns:
-        Gradients in the shapes of their tensors, dtype of ``x``; none of λ.
     """
     q, k, v = _project(x, weights)
     scale = (2 * q.shape[-1]) ** -0.5
@@ -218,10 +209,7 @@ def diff_lambda_gradients(
     Source: arXiv:2410.05258v2, Eq. (2).
 
     Args:
-        lambda_q1: ``[D]``.
-        lambda_k1: ``[D]``.
-        lambda_q2: ``[D]``.
-        lambda_k2: ``[D]``.
+        lambda_q1, lambda_k1, lambda_q2, lambda_k2: ``[D]`` each.
         grad_lam: dλ, scalar ``[]``; ``lam`` of :class:`LayerGradients`.
 
     Returns:

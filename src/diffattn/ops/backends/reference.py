@@ -56,13 +56,8 @@ def maps(
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
-    Args:
-        q: As in :func:`forward`.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        lam: λ, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
-        rows: int64 ``[R]``, the queries wanted. Default: all T.
+    Arguments are those of :func:`forward`; ``rows``, int64 ``[R]``, are the queries wanted, by
+    default all T.
 
     Returns:
         A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).

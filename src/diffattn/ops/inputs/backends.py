@@ -28,7 +28,14 @@ _TRITON: dict[str, Any] = {
     "accepts_widths": kernel_support.accepts_widths,
     "least_capability": kernel_support.LEAST_CAPABILITY,
     "available": kernel_support.available,
+    "gradient": "any order",
     "opaque": True,
+}
+_TRITON_DECODE = _TRITON | {
+    "gradient": "none",
+    "no_gradient_on": kernel_support.devices(),
+    "max_queries": kernel_support.MAX_DECODE_QUERIES,
+    "reads_in_place": True,
 }
 _CHUNKED: dict[str, Any] = {
     "devices": ("cpu", "meta"),
@@ -129,17 +136,12 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="one fused pass for both maps; O, O2 and the row sums saved",
-            gradient="any order",
             **_TRITON,
         ),
         Backend(
             name="triton_decode",
             summary="split keys, K1, K2 and V read once; at most 16 queries",
-            gradient="none",
-            no_gradient_on=kernel_support.devices(),
-            max_queries=kernel_support.MAX_DECODE_QUERIES,
-            reads_in_place=True,
-            **_TRITON,
+            **_TRITON_DECODE,
         ),
         Backend(
             name="hopper",
@@ -185,7 +187,6 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
         Backend(
             name="triton",
             summary="the technique of differential 'triton' with one map: its baseline",
-            gradient="any order",
             **_TRITON,
         ),
         Backend(
@@ -202,17 +203,12 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             gradient="any order",
         ),
         Backend(
-            name="gathered",
-            summary="gathers the pages, then what 'auto' of diff_attention chooses",
+            name="gathered", summary="gathers the pages, then what 'auto' of diff_attention chooses"
         ),
         Backend(
             name="triton",
             summary="'triton_decode' of diff_attention through the block table, pages read once",
-            gradient="none",
-            no_gradient_on=kernel_support.devices(),
-            max_queries=kernel_support.MAX_DECODE_QUERIES,
-            reads_in_place=True,
-            **_TRITON,
+            **_TRITON_DECODE,
         ),
     ),
 }
@@ -269,24 +265,13 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
 
 
 def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
-    """Whether K and V of this call may be copied at no cost that counts.
-
-    Args:
-        op: For example ``"diff_attention"``.
-        name: What :func:`resolve` gave.
-        inputs: The facts of the call.
-    """
-    if inputs.needs_gradient:
-        return True
-    backend = _row(op, name)
-    assert backend is not None
-    return not backend.reads_in_place
+    """Whether K and V of a call that ``name`` runs may be copied at no cost that counts."""
+    return inputs.needs_gradient or not _known_row(op, name).reads_in_place
 
 
 def is_opaque(op: str, name: str) -> bool:
     """Whether a backend is a registered operator."""
-    backend = _row(op, name)
-    return backend is not None and backend.opaque
+    return _known_row(op, name).opaque
 
 
 def _row(op: str, name: str) -> Backend | None:
@@ -297,10 +282,10 @@ def _row(op: str, name: str) -> Backend | None:
     return None
 
 
-def _refusal(op: str, name: str, inputs: Inputs) -> str | None:
+def _known_row(op: str, name: str) -> Backend:
     backend = _row(op, name)
     assert backend is not None
-    return backend.refuses(inputs)
+    return backend
 
 
 _FEW_QUERIES = 8
@@ -333,7 +318,7 @@ def _auto_diff_attention(inputs: Inputs) -> str:
         )
         names = ("triton_decode",) * few + ("hopper",) * hopper + ("triton",)
         for name in names:
-            if _refusal("diff_attention", name, inputs) is None:
+            if _known_row("diff_attention", name).refuses(inputs) is None:
                 return name
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
@@ -367,7 +352,7 @@ def _auto_paged_decode(inputs: Inputs) -> str:
     """
     dense = replace(inputs, num_queries=1, num_keys=2)
     by_kernel = _AUTO["diff_attention"](dense) == "triton_decode"
-    refused = _refusal("paged_decode", "triton", inputs)
+    refused = _known_row("paged_decode", "triton").refuses(inputs)
     return "triton" if by_kernel and refused is None else "gathered"
 
 

@@ -1,16 +1,11 @@
 """Per-head normalisation of the attention output."""
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
-from diffattn.ops.inputs.validation import (
-    MAX,
-    checked_number,
-    validate_dtype,
-    validate_tensor,
-)
+from diffattn.ops.inputs.masking import at_least_float32
+from diffattn.ops.inputs.validation import MAX, checked_number, validate_dtype, validate_tensor
 
 
 def head_norm(
@@ -54,8 +49,6 @@ def head_norm(
             )
     eps = checked_number(where, "eps", eps, least=0.0, most=MAX)
     factor = checked_number(where, "factor", factor)
-    wide = x if x.dtype == torch.float64 else x.float()
-    normed = F.rms_norm(
-        wide, (x.shape[-1],), None if weight is None else weight.to(wide.dtype), eps
-    )
-    return (factor * normed).to(x.dtype)
+    wide = at_least_float32(x)
+    weight = None if weight is None else weight.to(wide.dtype)
+    return (factor * F.rms_norm(wide, x.shape[-1:], weight, eps)).to(x.dtype)

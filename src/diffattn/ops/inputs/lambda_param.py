@@ -6,12 +6,9 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ConfigError, ShapeError, shown
+from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.ops.inputs.numbers import is_whole, plain
-from diffattn.ops.inputs.validation import (
-    checked_number,
-    validate_dtype,
-    validate_tensor,
-)
+from diffattn.ops.inputs.validation import checked_number, validate_dtype, validate_tensor
 
 _MAX_LAYER = 2**31 - 1
 
@@ -57,10 +54,7 @@ def diff_lambda(
     Source: arXiv:2410.05258v2, Eq. (2).
 
     Args:
-        lambda_q1: ``[D]``, any floating dtype, as the other three.
-        lambda_k1: ``[D]``.
-        lambda_q2: ``[D]``.
-        lambda_k2: ``[D]``.
+        lambda_q1, lambda_k1, lambda_q2, lambda_k2: ``[D]`` each, any floating dtype.
         lambda_init: Constant part, dimensionless; see :func:`lambda_init`.
 
     Returns:
@@ -84,9 +78,8 @@ def diff_lambda(
             )
     lambda_init = checked_number("diff_lambda", "lambda_init", lambda_init)
     # mul and sum rather than matmul, which autocast runs in bfloat16.
-    exponent_1 = (_at_least_float32(lambda_q1) * _at_least_float32(lambda_k1)).sum()
-    exponent_2 = (_at_least_float32(lambda_q2) * _at_least_float32(lambda_k2)).sum()
-    return exponent_1.exp() - exponent_2.exp() + lambda_init
+    q1, k1, q2, k2 = map(at_least_float32, vectors.values())
+    return (q1 * k1).sum().exp() - (q2 * k2).sum().exp() + lambda_init
 
 
 def sigmoid_lambda(logits: Tensor) -> Tensor:
@@ -106,13 +99,9 @@ def sigmoid_lambda(logits: Tensor) -> Tensor:
         ShapeError: ``logits`` is no tensor of floating numbers.
     """
     _validate_floating("sigmoid_lambda", "logits", logits)
-    return torch.sigmoid(_at_least_float32(logits))
+    return torch.sigmoid(at_least_float32(logits))
 
 
 def _validate_floating(where: str, name: str, x: Tensor) -> None:
     validate_tensor(where, name, x)
     validate_dtype(where, name, x)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()

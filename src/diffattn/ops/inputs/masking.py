@@ -14,7 +14,7 @@ class AttentionMask:
     With L the row's key length (``kv_lengths``, else S) query i stands at position ``i + L - T``,
     so that the last query is the last key (bottom-right alignment). The public functions build
     one; registered operators, whose schemas are flat, take the options in this order and build it
-    again.
+    again. Methods take T and S as ``num_queries`` and ``num_keys``, and make results on ``device``.
 
     Source: the project's definition of the options of ``diff_attention``.
     """
@@ -58,15 +58,8 @@ class AttentionMask:
     ) -> Tensor | None:
         """Boolean mask, True where query i may see key j; ``None`` if every query sees every key.
 
-        Args:
-            num_queries: T.
-            num_keys: S.
-            device: Where the mask is made.
-            rows: int64 ``[R]``, the queries asked for. Default: all T.
-
-        Returns:
-            bool ``[B or 1, T or R, S]``, or ``None``; the query axis is 1 if all queries see the
-            same.
+        It is bool ``[B or 1, T or R, S]``; the query axis is 1 if all queries see the same.
+        ``rows``, int64 ``[R]``, are the queries asked for, by default all T.
         """
         keys = torch.arange(num_keys, device=device)  # [S]
         queries = torch.arange(num_queries, device=device) if rows is None else rows.to(device)
@@ -103,11 +96,6 @@ class AttentionMask:
         one query to the next. So a kernel needs two integers per query instead of a mask, and can
         skip blocks of keys, or of queries, as a whole.
 
-        Args:
-            num_queries: T.
-            num_keys: S.
-            device: Where the result is made.
-
         Returns:
             ``first`` and ``last``, int32 ``[B or 1, T]`` in [0, S]; no key is seen if
             ``first >= last``.
@@ -136,13 +124,8 @@ class AttentionMask:
     ) -> Tensor | None:
         """Keys that no query may see: padding, unwritten cache, and what every window has left.
 
-        Args:
-            num_queries: T, at least 1.
-            num_keys: S.
-            device: Where the result is made.
-
-        Returns:
-            bool ``[B or 1, S]``, or ``None`` if no option can hide a key from all queries.
+        It is bool ``[B or 1, S]``, or ``None`` if no option can hide a key from all queries. T is
+        1 or more.
         """
         unseen = None if self.key_padding_mask is None else ~self.key_padding_mask
         behind = self.window is not None and num_queries < num_keys
@@ -163,12 +146,7 @@ class AttentionMask:
         A weight of 0 is not enough: 0 · ∞ is NaN, and products with what lies there may overflow,
         in the gradients too. Copies, and only where an option hides a key from all queries.
 
-        Args:
-            num_queries: T, at least 1.
-            *tensors: ``[B, S, ...]`` each.
-
-        Returns:
-            The tensors in their order.
+        Tensors are ``[B, S, ...]`` each, and keep their order; T is 1 or more.
         """
         unseen = self.unseen_keys(num_queries, tensors[0].shape[1], device=tensors[0].device)
         if unseen is None:
@@ -220,6 +198,11 @@ def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:
 def in_range(x: Tensor) -> Tensor:
     """Queries or keys in a dtype that holds their products: float32 in place of float16."""
     return x.float() if x.dtype == torch.float16 else x
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x`` in float32; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def num_heads_of(q: Tensor) -> int:

@@ -5,11 +5,7 @@ from torch import Tensor
 
 from diffattn.errors import ShapeError, shown
 from diffattn.ops.inputs.numbers import is_whole, plain
-from diffattn.ops.inputs.validation import (
-    checked_number,
-    validate_dtype,
-    validate_tensor,
-)
+from diffattn.ops.inputs.validation import checked_number, validate_dtype, validate_tensor
 
 _MAX_WIDTH = 2**20
 _FLOAT32 = torch.finfo(torch.float32)

@@ -89,7 +89,7 @@ def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
             f"{where}: lam must be broadcastable to [B, T, H] = {list(target)}, "
             f"got {list(lam.shape)}."
         )
-    if _look(lam, _has_nan):
+    if _look(lam, lambda x: x.isnan().any()):
         raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
     return lam
 
@@ -170,13 +170,10 @@ def checked_mask(
     if not isinstance(causal, bool):
         raise ShapeError(f"{where}: causal must be True or False, got {shown(causal)}.")
     window = plain(window)
-    if window is not None and (not is_whole(window) or window < 1):
+    if window is not None and not (is_whole(window) and 1 <= window <= _MAX_WINDOW):
         raise ShapeError(
-            f"{where}: window must be an integer of 1 or more tokens, got {shown(window)}."
-        )
-    if window is not None and window > _MAX_WINDOW:
-        raise ShapeError(
-            f"{where}: window must be at most {_MAX_WINDOW} tokens, got {shown(window)}."
+            f"{where}: window must be an integer from 1 to {_MAX_WINDOW} tokens, "
+            f"got {shown(window)}."
         )
     batch, num_queries = q.shape[:2]
     num_keys = k.shape[1]
@@ -191,16 +188,9 @@ def checked_mask(
                 f"kv_lengths, got B = {batch}, T = {num_queries}, S = {num_keys}, "
                 f"kv_lengths {'set' if kv_lengths is not None else 'unset'}."
             )
-        validate_tensor(where, "cu_seqlens", cu_seqlens)
-        if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype != torch.int32:
-            raise ShapeError(
-                f"{where}: cu_seqlens must be int32 [num_docs + 1], "
-                f"got {cu_seqlens.dtype} {list(cu_seqlens.shape)}."
-            )
-        if cu_seqlens.device != q.device:
-            raise ShapeError(
-                f"{where}: cu_seqlens must be on {q.device} like q, got {cu_seqlens.device}."
-            )
+        _expect(where, "cu_seqlens", cu_seqlens, torch.int32, ("num_docs + 1",), q)
+        if len(cu_seqlens) < 2:
+            raise ShapeError(f"{where}: cu_seqlens must have 2 borders or more, got fewer.")
     _validate_mask_values(where, num_keys, kv_lengths, cu_seqlens)
     return AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
 
@@ -255,19 +245,8 @@ def validate_block_table(
     What a table and the lengths say is read where that is free, that is on CPU outside compiled
     code.
     """
-    validate_tensor(where, "block_table", block_table)
-    validate_tensor(where, "kv_lengths", kv_lengths)
     batch, (num_pages, page_size) = q.shape[0], pages.shape[:2]
-    right = block_table.ndim == 2 and block_table.shape[0] == batch
-    if not right or block_table.dtype != torch.int32:
-        raise ShapeError(
-            f"{where}: block_table must be int32 [B, table pages] with B = {batch}, "
-            f"got {block_table.dtype} {list(block_table.shape)}."
-        )
-    if block_table.device != q.device:
-        raise ShapeError(
-            f"{where}: block_table must be on {q.device} like q, got {block_table.device}."
-        )
+    _expect(where, "block_table", block_table, torch.int32, (batch, "table pages"), q)
     _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
     reach = block_table.shape[1] * page_size
     lengths = _look(kv_lengths)
@@ -303,19 +282,20 @@ def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
 
 
 def _expect(
-    where: str, name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...], like: Tensor
+    where: str, name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int | str, ...], like: Tensor
 ) -> None:
+    """Raise ShapeError unless ``x`` is as it must be; a size that has a name may be any."""
     validate_tensor(where, name, x)
-    if x.dtype != dtype or tuple(x.shape) != shape:
+    fits = x.ndim == len(shape) and all(
+        isinstance(size, str) or size == n for size, n in zip(shape, x.shape, strict=True)
+    )
+    if x.dtype != dtype or not fits:
+        form = ", ".join(map(str, shape))
         raise ShapeError(
-            f"{where}: {name} must be {dtype} {list(shape)}, got {x.dtype} {list(x.shape)}."
+            f"{where}: {name} must be {dtype} [{form}], got {x.dtype} {list(x.shape)}."
         )
     if x.device != like.device:
         raise ShapeError(f"{where}: {name} must be on {like.device} like q, got {x.device}.")
-
-
-def _has_nan(x: Tensor) -> Tensor:
-    return x.isnan().any()
 
 
 def _look(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
