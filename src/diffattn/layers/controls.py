@@ -171,7 +171,11 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
     """
 
     def forward(
-        self, x: Tensor, *arguments: Any, attend: Callable[..., Tensor] | None = None
+        self,
+        x: Tensor,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        *,
+        attend: Callable[..., Tensor] | None = None,
     ) -> Tensor:
         """As :meth:`AttentionLayer.forward`."""
         attend = attend or self.operator
@@ -180,7 +184,7 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
             out = attend(q, k, v, lam)
             return (out * ((1 + lam) / (1 - lam))[..., None]).to(out.dtype)  # lam is −λ
 
-        return super().forward(x, *arguments, attend=attend_and_scale)
+        return super().forward(x, position_embeddings, attend=attend_and_scale)
 
 
 class AddedMapsV1(DiffAttention):

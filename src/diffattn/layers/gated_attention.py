@@ -22,7 +22,11 @@ class AfterAttention(AttentionLayer):
         raise NotImplementedError
 
     def forward(
-        self, x: Tensor, *arguments: Any, attend: Callable[..., Tensor] | None = None
+        self,
+        x: Tensor,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        *,
+        attend: Callable[..., Tensor] | None = None,
     ) -> Tensor:
         """As :meth:`AttentionLayer.forward`; ``attend(q, k, v)`` gets no λ."""
         attend = attend or softmax_attention
@@ -32,7 +36,7 @@ class AfterAttention(AttentionLayer):
             out = attend(q, k, v)
             return self.combined(out, lam).to(out.dtype)
 
-        return super().forward(x, *arguments, attend=attend_and_combine)
+        return super().forward(x, position_embeddings, attend=attend_and_combine)
 
     def lambdas(self, x: Tensor) -> Any:
         """None for the operator."""
