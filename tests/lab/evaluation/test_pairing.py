@@ -3,11 +3,7 @@
 import pytest
 
 from diffattn.lab.evaluation.catalog import PRIMARY, PROTOCOLS
-from diffattn.lab.evaluation.compare import (
-    compare_answers,
-    differences,
-    pair_items,
-)
+from diffattn.lab.evaluation.compare import compare_answers, differences, pair_items
 from diffattn.lab.evaluation.judge.session import PROTOCOL as JUDGED
 from diffattn.lab.evaluation.metrics import is_share, primary_score
 from diffattn.lab.evaluation.protocol import prompt_facts

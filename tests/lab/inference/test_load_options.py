@@ -112,10 +112,7 @@ def test_the_command_ends_where_the_model_does(two_ends, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"dtype": "float64"},
-            "dtype must be in {auto, float32, bfloat16, float16}, got",
-        ),
+        ({"dtype": "float64"}, "dtype must be in {auto, float32, bfloat16, float16}, got"),
         ({"revision": "main"}, "revision must be of a hub name, got 'main'"),
         ({"device": "cpu", "device_map": "auto"}, "device must be left out where a device_map is"),
     ],

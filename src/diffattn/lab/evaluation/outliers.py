@@ -10,12 +10,7 @@ from diffattn.lab.evaluation.perplexity.documents import first_windows
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
-from diffattn.probes.layer_reader import (
-    AttentionInputs,
-    logit_rows,
-    read_layers,
-    require_readable,
-)
+from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers, require_readable
 from diffattn.probes.outlier_tables import (
     HIDDEN,
     LOGITS,
@@ -25,14 +20,7 @@ from diffattn.probes.outlier_tables import (
     outlier_summary,
     pooled,
 )
-from diffattn.probes.outliers import (
-    HIDDEN_PLACE,
-    LOGIT_PLACE,
-    OutlierScan,
-    Parts,
-    Tally,
-    merged,
-)
+from diffattn.probes.outliers import HIDDEN_PLACE, LOGIT_PLACE, OutlierScan, Parts, Tally, merged
 
 LARGEST = {"logits": "largest attention logit", "hidden": "largest hidden state"}
 """Headline metrics; the claims of Table 5 are read from them."""

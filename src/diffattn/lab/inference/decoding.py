@@ -95,11 +95,7 @@ def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) 
 
 
 def _decode(
-    model: NetworkReader,
-    rows: Rows,
-    count: int,
-    max_new_tokens: int,
-    stop: Sequence[str],
+    model: NetworkReader, rows: Rows, count: int, max_new_tokens: int, stop: Sequence[str]
 ) -> list[Generation]:
     """One batch of ``count`` rows: each step adds a token to every open one."""
     written: list[list[int]] = [[] for _ in range(count)]

@@ -6,14 +6,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 

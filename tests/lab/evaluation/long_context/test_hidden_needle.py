@@ -149,8 +149,7 @@ def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_p
         lengths=(250, 500, 1000, 2000), depths=3, needles=1, haystack=haystack
     )
     model = finding(
-        build("diff", max_length=4096),
-        lambda tokens, question: tokens < 1500 or "walk" in question,
+        build("diff", max_length=4096), lambda tokens, question: tokens < 1500 or "walk" in question
     )
     result, rows = evaluated(model, protocol, tmp_path / "out")
     found = {(m.name, *m.where.items()): m.value for m in result.metrics}

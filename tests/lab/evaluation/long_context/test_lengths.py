@@ -5,10 +5,7 @@ import random
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.lengths import (
-    length_metric,
-    most_that_fits,
-)
+from diffattn.lab.evaluation.long_context.lengths import length_metric, most_that_fits
 from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 
 

@@ -198,9 +198,7 @@ def longest_kept(examples: Iterable[Example]) -> int:
     return lengths[max(0, -(-len(lengths) * 99 // 100) - 1)]
 
 
-def kept_per_model(
-    prepare: Callable[[P, LanguageModel], T],
-) -> Callable[[P, LanguageModel], T]:
+def kept_per_model(prepare: Callable[[P, LanguageModel], T]) -> Callable[[P, LanguageModel], T]:
     """Keep the result for a model until it is asked with other settings, or the model goes."""
     kept: WeakKeyDictionary[LanguageModel, tuple[P, T]] = WeakKeyDictionary()
 

@@ -73,9 +73,7 @@ class HaystackProtocol(LengthProtocol):
 
     @staticmethod
     def read_rows(
-        model: LanguageModel,
-        prompts: Sequence[Any],
-        row: Callable[[Any, Prefix], dict[str, Any]],
+        model: LanguageModel, prompts: Sequence[Any], row: Callable[[Any, Prefix], dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """The rows of prompts: their facts, and what ``row`` gives for all tokens but the last.
 

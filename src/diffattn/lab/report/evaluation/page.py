@@ -20,14 +20,7 @@ from diffattn.lab.report.page.elements import (
     Text,
 )
 from diffattn.lab.report.page.tables import Cell, Table, run_cell, table
-from diffattn.lab.report.page.wording import (
-    MISSING,
-    count,
-    listing,
-    number,
-    plural,
-    span,
-)
+from diffattn.lab.report.page.wording import MISSING, count, listing, number, plural, span
 
 _MANY = 6
 """Models up to which the title names them."""

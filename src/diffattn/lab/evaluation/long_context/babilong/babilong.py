@@ -7,12 +7,7 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.babilong.stories import (
-    LABELS,
-    STORIES,
-    Story,
-    mentioned,
-)
+from diffattn.lab.evaluation.long_context.babilong.stories import LABELS, STORIES, Story, mentioned
 from diffattn.lab.evaluation.long_context.haystack import ChatProtocol, insert_sentences
 from diffattn.lab.evaluation.long_context.lengths import (
     LENGTHS,
@@ -210,10 +205,7 @@ class BabiLong(ChatProtocol):
                     "prompt": prompt_facts(written.prompt),
                     "haystack": haystack,
                     **dict(zip(GUESSES, guesses, strict=True)),
-                    "scores": {
-                        "accuracy": right,
-                        "logprob_per_token": written.logprob_per_token,
-                    },
+                    "scores": {"accuracy": right, "logprob_per_token": written.logprob_per_token},
                 }
             )
         return rows
