@@ -21,6 +21,7 @@ from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import quantized_logits
 from evaluation_folders import evaluated
 from lm_documents import write_task
+from scripted_model import alone
 
 _ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
 KEY_VALUES = {"protocol": "key_values", "settings": _ONE_PAIR}
@@ -171,8 +172,7 @@ def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
 
 def test_generation_too(models, text):
     """With a cache; a scale per row makes it equal to reading everything anew for each token."""
-    model = copy.copy(models["shared_diff"])
-    model.rows_alone = True
+    model = alone(models["shared_diff"])
     prompts = [model.encode_prompt(text[i : i + 90]) for i in (0, 200)]
     with quantized_logits(model.network, 4, granularity="row"):
         found = model.generate(prompts, max_new_tokens=6)

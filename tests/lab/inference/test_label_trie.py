@@ -11,6 +11,7 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.nudging import measured_errors
+from scripted_model import alone
 
 NESTED = ["gas", "gas type", "a", "an", "question", "question answer", "the", "the city key"]
 NUMBERS = [str(i) for i in range(0, 130, 7)]
@@ -37,9 +38,8 @@ def test_one_pass_equals_one_row_per_label(model, labels, length):
     asked = questions(model, trie)
     prefix = model.read(tokens(model, length, 99)) if length else None
     results = model.read_labels(trie, asked, before=prefix)
-    for entry, wanted in zip(
-        results, model.read_labels(trie, asked, before=prefix, branch=False), strict=True
-    ):
+    by_rows = alone(model).read_labels(trie, asked, before=prefix)
+    for entry, wanted in zip(results, by_rows, strict=True):
         assert entry.greedy == wanted.greedy
         assert entry.likeliest == wanted.likeliest
         assert entry.logprobs == pytest.approx(wanted.logprobs, rel=0, abs=1e-12)
@@ -52,15 +52,15 @@ def test_one_pass_in_float32_differs_by_rounding(build, kind):
     trie = LabelTrie(model, NESTED, "\nType:")
     asked = questions(model, trie)
 
-    def logprobs(network, branch=False):
+    def logprobs(network, together=False):
         reader = LanguageModel(network, model.tokenizer, label=kind)
-        before = reader.read(tokens(model, 190, 99))
-        read = reader.read_labels(trie, asked, before=before, branch=branch)
+        reader.rows_alone = not together
+        read = reader.read_labels(trie, asked, before=reader.read(tokens(model, 190, 99)))
         return {"logprobs": torch.tensor([r.logprobs for r in read], dtype=torch.float64)}
 
     exact = logprobs(wide.network)
     off = measured_errors(logprobs, model.network, exact)["logprobs"]
-    together = logprobs(model.network, branch=True)["logprobs"].float()
+    together = logprobs(model.network, together=True)["logprobs"].float()
     assert compare(together, exact["logprobs"], off).problem is None
 
 

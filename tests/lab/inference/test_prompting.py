@@ -1,7 +1,5 @@
 """Completions and scores that share their reading equal those that read everything anew."""
 
-import copy
-
 import pytest
 
 from diffattn.errors import ConfigError
@@ -9,15 +7,15 @@ from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.prompting import prompt_text, require_chat_template
 from diffattn.lab.inference.scoring import Continuation
 from language_models import byte_pairs, of_tokenizer
-from scripted_model import LoggedModel, with_limits
+from scripted_model import LoggedModel, alone, with_limits
 
 
 def definition(model, prompts, answers):
     """Every prompt read from scratch, on its own, twice."""
     ids = [model.encode_prompt(prompt) for prompt in prompts]
-    outputs = model.generate(ids, max_new_tokens=5, share=False)
+    outputs = alone(model).generate(ids, max_new_tokens=5)
     pairs = [model.encode_pair(p, f" {a}") for p, a in zip(prompts, answers, strict=True)]
-    scores = model.score([Continuation(tuple(c), tuple(t)) for c, t in pairs], share=False)
+    scores = alone(model).score([Continuation(tuple(c), tuple(t)) for c, t in pairs])
     return [
         (entry.text, len(own), value.logprob / len(value.token_logprobs))
         for entry, own, value in zip(outputs, ids, scores, strict=True)
@@ -27,8 +25,7 @@ def definition(model, prompts, answers):
 @pytest.mark.parametrize("case", ["common text", "nothing in common", "one prompt"])
 @pytest.mark.parametrize("rows_alone", [False, True])
 def test_shared_reading_changes_nothing(model, text, case, rows_alone):
-    model = copy.copy(model)
-    model.rows_alone = rows_alone
+    model = alone(model) if rows_alone else model
     prompts = {
         "common text": [f"{text[:900]} {question}" for question in ("who is", "what was the")],
         "nothing in common": [text[i : i + 300 + 40 * i].strip() for i in (0, 7, 23)],

@@ -40,10 +40,9 @@ def expected(model, entry):
     return [float(logprobs[i, token]) for i, token in zip(at, entry.target, strict=True)]
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_scores_equal_a_plain_forward_pass(model, share):
+def test_scores_equal_a_plain_forward_pass(model):
     asked = continuations(model)
-    for entry, results in zip(asked, model.score(asked, share=share), strict=True):
+    for entry, results in zip(asked, model.score(asked), strict=True):
         # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
         assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
         assert results.logprob == pytest.approx(sum(results.token_logprobs))

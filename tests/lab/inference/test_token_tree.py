@@ -15,6 +15,7 @@ from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+from scripted_model import alone
 
 
 def test_branches_that_begin_alike_are_held_once():
@@ -76,8 +77,8 @@ def test_alibi_does_not_branch(tokenizer):
     assert not can_branch(model, model.read([1, 2]))
     context = tuple(range(1, 201))
     asked = [Continuation(context, (3, 4)), Continuation(context, (5, 6))]
-    for results, alone in zip(model.score(asked), model.score(asked, share=False), strict=True):
-        assert results.logprob == pytest.approx(alone.logprob, abs=1e-3)
+    for results, by_itself in zip(model.score(asked), alone(model).score(asked), strict=True):
+        assert results.logprob == pytest.approx(by_itself.logprob, abs=1e-3)
 
 
 def test_passes_hold_what_fits():

@@ -36,7 +36,6 @@ def generate(
     *,
     max_new_tokens: int,
     stop: Sequence[str] = (),
-    share: bool = True,
     before: Prefix | None = None,
 ) -> list[Generation]:
     """Greedy decoding of prompts of any lengths; those that begin alike are read once.
@@ -49,7 +48,6 @@ def generate(
         prompts: Token ids, one or more each.
         max_new_tokens: Per prompt.
         stop: Strings that end a row.
-        share: ``False`` reads every prompt from scratch: the definition, for comparison.
         before: Tokens already read that all prompts continue. Default: none.
 
     Raises:
@@ -62,16 +60,15 @@ def generate(
     for prompt in prompts:
         require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)
     generations: dict[int, Generation] = {}
-    limits = None if share and not model.rows_alone else [0] * len(prompts)
+    limits = [0] * len(prompts) if model.rows_alone else None
     for group in share_prefixes(prompts, limits):
         prefix = model.read(prompts[group.members[0]][: group.length], before)
         rows = [list(prompts[i][group.length :]) for i in group.members]
         room = [len(row) + max_new_tokens for row in rows]
         copied = len(rows) * prefix.length
         branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
-        most = min(prefix.length, _BRANCH_TOKENS)
         if branched:
-            grouped = _by_tokens(room, most)
+            grouped = _by_tokens(room, min(prefix.length, _BRANCH_TOKENS))
         else:
             grouped = model.row_batches(room, prefix, all_logits=False)
             if not prefix.keeps_all:

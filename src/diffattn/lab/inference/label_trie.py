@@ -114,7 +114,6 @@ def read_labels(
     prompts: Sequence[Sequence[int]],
     *,
     before: Prefix | None = None,
-    branch: bool = True,
 ) -> list[LabelReading]:
     """Which label follows each prompt; several prompts and all labels in one pass.
 
@@ -123,7 +122,6 @@ def read_labels(
         trie: The labels.
         prompts: Tokens, one or more each.
         before: Tokens already read that all prompts continue. Default: none.
-        branch: ``False`` runs one row per prompt and label: the definition, for comparison.
 
     Raises:
         ItemError: A prompt is empty, or does not fit the model with the longest label.
@@ -135,7 +133,7 @@ def read_labels(
             raise ItemError("read_labels: a prompt must hold a token or more, got none.")
         size = prefix.length + len(prompt) + trie.longest
         model.require_length(size, "read_labels: prompt and label")
-    if not branch or not can_branch(model, prefix):
+    if not can_branch(model, prefix):
         return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
     inner = trie.inner()
     most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))

@@ -40,7 +40,6 @@ def score(
     model: NetworkReader,
     continuations: Sequence[Continuation],
     *,
-    share: bool = True,
     before: Prefix | None = None,
 ) -> list[Score]:
     """Score continuations; contexts that begin alike are read once.
@@ -48,7 +47,6 @@ def score(
     Args:
         model: Model that scores.
         continuations: Any number, in any order.
-        share: ``False`` reads every context from scratch: the definition, for comparison.
         before: Tokens already read that all contexts continue. Default: none.
 
     Raises:
@@ -62,8 +60,7 @@ def score(
         model.require_length(size, "score: context and target")
     inputs = [(*asked.context, *asked.target[:-1]) for asked in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
-    share = share and not model.rows_alone
-    limits = [len(asked.context) - 1 if share else 0 for asked in continuations]
+    limits = [0 if model.rows_alone else len(asked.context) - 1 for asked in continuations]
     scores: dict[int, Score] = {}
     for group in share_prefixes(inputs, limits):
         prefix = model.read(inputs[group.members[0]][: group.length], before)

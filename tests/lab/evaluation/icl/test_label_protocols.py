@@ -14,6 +14,7 @@ from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.scoring import Continuation
 from evaluation_folders import evaluated
+from scripted_model import alone
 
 
 def prompts(model, protocol, rows):
@@ -35,7 +36,7 @@ def test_rows_equal_prompts_read_from_scratch(model, files, tmp_path, dataset):
     for row, (task, prompt) in zip(rows, prompts(model, protocol, rows), strict=True):
         assert row["prompt_tokens"] == len(prompt)
         asked = [Continuation(tuple(prompt), path) for path in task.trie.paths]
-        scores = [one.logprob for one in model.score(asked, share=False)]
+        scores = [one.logprob for one in alone(model).score(asked)]
         assert row["loglik"] == task.trie.labels[scores.index(max(scores))]
         expected = scores[task.trie.labels.index(row["expected"])]
         assert row["scores"]["expected_logprob"] == pytest.approx(expected, rel=0, abs=1e-12)
