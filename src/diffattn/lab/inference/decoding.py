@@ -10,7 +10,7 @@ from torch import Tensor
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.lab.inference.pass_limits import batches
 from diffattn.lab.inference.shared_prefixes import share_prefixes
-from diffattn.lab.inference.token_tree import Branches, can_branch
+from diffattn.lab.inference.token_tree import can_branch, grow_branches
 
 Rows = Generator[Tensor, Mapping[int, int], None]
 """Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
@@ -75,7 +75,7 @@ def generate(
                 grouped = _of_one_length(grouped, room)
         for batch in grouped:
             some = [rows[j] for j in batch]
-            grow = _branches if branched and len(batch) > 1 else _padded_rows
+            grow = grow_branches if branched and len(batch) > 1 else _padded_rows
             done = _decode(model, grow(model, prefix, some), len(batch), max_new_tokens, stop)
             generations.update(zip((group.members[j] for j in batch), done, strict=True))
     return [generations[i] for i in range(len(prompts))]
@@ -154,14 +154,6 @@ def _of_one_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterato
     for batch in grouped:
         for _, group in itertools.groupby(batch, key=room.__getitem__):
             yield list(group)
-
-
-def _branches(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
-    """Rows as branches of the prefix, which is held once."""
-    branches = Branches(model, prefix, rows)
-    tokens = yield branches.read()
-    while True:
-        tokens = yield branches.grow(tokens)
 
 
 def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
