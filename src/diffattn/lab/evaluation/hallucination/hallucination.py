@@ -57,7 +57,7 @@ def cut(
         )
     borders = [0, *(i for i, character in enumerate(document) if character == " ")]
     if where == "end":
-        return borders[_last(borders, lambda end: size(document[:end]) <= limit)], 0
+        return _last(borders, lambda end: size(document[:end]) <= limit), 0
     return _middle(model, document, borders, size, room, limit)
 
 
@@ -73,7 +73,7 @@ def _middle(
     backwards = [len(document), *reversed(borders)]
 
     def longest(candidates: list[int], part: Callable[[int], str], room: int) -> int:
-        return candidates[_last(candidates, lambda at: len(model.encode(part(at))) <= room)]
+        return _last(candidates, lambda at: len(model.encode(part(at))) <= room)
 
     while True:
         head = longest(borders, lambda end: document[:end], room // 2)
@@ -86,12 +86,12 @@ def _middle(
 
 
 def _last(candidates: list[int], fits: Callable[[int], bool]) -> int:
-    """Index of the last candidate that fits; the first one always does."""
+    """The last candidate that fits; the first one always does."""
     low, high = 0, len(candidates)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(candidates[middle]) else (low, middle)
-    return low
+    return candidates[low]
 
 
 _BATCH = 8
@@ -275,18 +275,13 @@ class Hallucination(Protocol):
         source = text_read(example.document, read)
         if self.task.kind == "summary":
             row["lead"] = self._lead(source, example.references)
-        for name, support in (
-            ("entities", entity_support(text, source)),
-            ("numbers", number_support(text, source)),
-            ("bigrams", bigram_support(text, source)),
-        ):
-            if support.share is None:
-                continue
-            if name == "bigrams":
-                scores["novel_bigrams"] = 1 - support.share
-            else:
+        for name, find in (("entities", entity_support), ("numbers", number_support)):
+            support = find(text, source)
+            if support.share is not None:
                 scores[f"{name}_found"] = support.share
                 row[f"{name}_missing"] = list(support.missing)
+        if (known_bigrams := bigram_support(text, source).share) is not None:
+            scores["novel_bigrams"] = 1 - known_bigrams
         if self.lookback and output.ids:
             context = len(model.encode_prompt(prompt.removesuffix(self.task.cue)))
             num_context = max(1, min(context, len(ids) - 1))

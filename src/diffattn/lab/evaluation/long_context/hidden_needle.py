@@ -43,8 +43,7 @@ class HiddenNeedle:
 
     def question(self, kind: str) -> str:
         """The question of a kind."""
-        asked = {"literal": self.literal, "one_hop": self.one_hop, "two_hop": self.two_hop}
-        return asked[kind]
+        return str(getattr(self, kind))
 
 
 KINDS = ("one_hop", "two_hop", "literal")

@@ -27,38 +27,18 @@ from diffattn.lab.stats.clusters import cluster_ratio
 from diffattn.ops.inputs.numbers import in_float32
 
 
-class Slices:
-    """Number of tokens and summed loss of named sets of tokens of one sequence.
+def slice_sum(losses: np.ndarray, inside: np.ndarray) -> list[Any]:
+    """``[tokens, nats]`` of the tokens of a sequence where ``inside`` (bool ``[n]``) is true."""
+    return [int(inside.sum()), float(losses[inside].sum())]
 
-    Args:
-        losses: float64 ``[n]`` in nats.
-    """
 
-    def __init__(self, losses: np.ndarray) -> None:
-        self._losses = losses
-        self.total = float(losses.sum())
-        self.sums: dict[str, Any] = {}
-        """``[tokens, nats]`` by name; by size, such pairs by the bin's lower end."""
-
-    def add(self, name: str, inside: np.ndarray) -> None:
-        """The tokens where ``inside`` (bool ``[n]``) is true."""
-        self.sums[name] = [int(inside.sum()), float(self._losses[inside].sum())]
-
-    def add_by_size(self, name: str, sizes: np.ndarray, inside: np.ndarray) -> None:
-        """The same by bins of ``sizes`` (int64 ``[n]``): 0, 1, 2 to 3, 4 to 7, and so on."""
-        exponents = np.frexp(sizes[inside].astype(float))[1]  # 0 -> 0, 1 -> 1, 2 and 3 -> 2
-        losses = self._losses[inside]
-        bins = ((e, exponents == e) for e in np.unique(exponents).tolist())
-        self.sums[name] = {
-            str(0 if e == 0 else 2 ** (e - 1)): [int(held.sum()), float(losses[held].sum())]
-            for e, held in bins
-        }
-
-    def scores(self, names: Sequence[str]) -> tuple[dict[str, float], dict[str, int]]:
-        """Mean loss and number of tokens of slices that have any."""
-        held = {name: self.sums[name] for name in names if self.sums[name][0]}
-        scores = {f"{name}_nll": nats / count for name, (count, nats) in held.items()}
-        return scores, {f"{name}_nll": count for name, (count, _) in held.items()}
+def bins_by_size(losses: np.ndarray, sizes: np.ndarray, inside: np.ndarray) -> dict[str, Any]:
+    """The same by the lower ends of bins of ``sizes`` (int64 ``[n]``): 0, 1, 2 to 3, 4 to 7, ..."""
+    exponents = np.frexp(sizes[inside].astype(float))[1]  # 0 -> 0, 1 -> 1, 2 and 3 -> 2
+    return {
+        str(0 if e == 0 else 2 ** (e - 1)): slice_sum(losses[inside], exponents == e)
+        for e in np.unique(exponents).tolist()
+    }
 
 
 def bin_sums(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, np.ndarray]:
@@ -328,28 +308,32 @@ class ArHits(Protocol):
     def _row(self, sequence: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
         """Sums of one sequence; without BOS its first token has no loss and does not count."""
         start = 0 if first_counts else 1
-        slices = Slices(losses[start:])
+        losses = losses[start:]
+        tokens, nll = len(losses), float(losses.sum())
+        slices: dict[str, Any] = {}
         for n, counts in sequence.counts.items():
             keys = ngram_keys(sequence.tokens, n, counts.vocab_size)
             gap, seen = np.zeros(self.length, np.int64), np.zeros(self.length, np.int64)
             gap[n - 1 :], seen[n - 1 :] = gaps(keys), counts.counts_of(keys)
             gap, seen = gap[start:], seen[start:]
             hit = (gap > 0) & (seen <= sequence.threshold)
-            slices.add(f"ar_hit_{n}", hit)
-            slices.add(f"other_{n}", ~hit)
-            slices.add_by_size(f"gap_{n}", gap, hit)
+            slices[f"ar_hit_{n}"] = slice_sum(losses, hit)
+            slices[f"other_{n}"] = slice_sum(losses, ~hit)
+            slices[f"gap_{n}"] = bins_by_size(losses, gap, hit)
             whole = np.arange(start, self.length) >= n - 1
-            slices.add_by_size(f"count_repeated_{n}", seen, gap > 0)
-            slices.add_by_size(f"count_new_{n}", seen, whole & (gap == 0))
-        scores, weights = slices.scores([f"{a}_{n}" for a in ("ar_hit", "other") for n in self.n])
+            slices[f"count_repeated_{n}"] = bins_by_size(losses, seen, gap > 0)
+            slices[f"count_new_{n}"] = bins_by_size(losses, seen, whole & (gap == 0))
+        named = [f"{part}_{n}" for part in ("ar_hit", "other") for n in self.n]
+        held = {f"{name}_nll": slices[name] for name in named if slices[name][0]}
         return {
-            "tokens": self.length - start,
-            "nll": slices.total,
+            "tokens": tokens,
+            "nll": nll,
             "threshold": sequence.threshold,
             "train_tokens": sequence.train_tokens,
-            "slices": slices.sums,
-            "scores": {"nll": slices.total / (self.length - start)} | scores,
-            "weights": weights,
+            "slices": slices,
+            "scores": {"nll": nll / tokens}
+            | {name: nats / count for name, (count, nats) in held.items()},
+            "weights": {name: count for name, (count, _) in held.items()},
         }
 
 
