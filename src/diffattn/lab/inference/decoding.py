@@ -44,9 +44,7 @@ def generate(
     go to the smallest token id.
 
     Args:
-        model: Model that generates.
         prompts: Token ids, one or more each.
-        max_new_tokens: Per prompt.
         stop: Strings that end a row.
         before: Tokens already read that all prompts continue. Default: none.
 

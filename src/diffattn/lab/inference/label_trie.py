@@ -109,11 +109,7 @@ def read_labels(
 ) -> list[LabelReading]:
     """Which label follows each prompt; several prompts and all labels in one pass.
 
-    Args:
-        model: Model that reads the labels.
-        trie: The labels.
-        prompts: Tokens, one or more each.
-        before: Tokens already read that all prompts continue. Default: none.
+    ``before`` are tokens already read that all prompts continue.
 
     Raises:
         ItemError: A prompt is empty, or does not fit the model with the longest label.

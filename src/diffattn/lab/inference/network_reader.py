@@ -58,7 +58,6 @@ class NetworkReader:
 
     Args:
         network: Ours or any other; its forward takes ``past_key_values`` and ``logits_to_keep``.
-        tokenizer: Its tokenizer.
         label: Short name in records and tables.
         path: Where it came from, for records.
         max_length: Longest sequence in tokens. Default: ``max_position_embeddings``.

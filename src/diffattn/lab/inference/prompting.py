@@ -83,11 +83,9 @@ def complete(
     read once as well; shorter ones run side by side, once to be completed and once to be scored.
 
     Args:
-        model: Model that completes the prompts.
         prompts: Text without spaces at the end.
         answers: One per prompt, without a leading space; ``None``: no scores. Of an answer too
             long for the model the tokens that fit count.
-        max_new_tokens: Per prompt.
         stop: Strings that end a completion.
         chat: The prompts are a chat template's: their special tokens count as such.
 

@@ -44,10 +44,7 @@ def score(
 ) -> list[Score]:
     """Score continuations; contexts that begin alike are read once.
 
-    Args:
-        model: Model that scores.
-        continuations: Any number, in any order.
-        before: Tokens already read that all contexts continue. Default: none.
+    ``before`` are tokens already read that all contexts continue.
 
     Raises:
         ItemError: A continuation is longer than the model, or has no context or no target.

@@ -35,11 +35,9 @@ def load_examples(
     """The first rows of a data set, in file order.
 
     Args:
-        task: The data set.
         data: A ``.jsonl`` file in the data set's own or LongBench's columns, a folder that holds
             ``<task>.jsonl``, ``"hub"`` for the published data set, ``"hub:NAME[:CONFIG[:SPLIT]]"``
             for another copy, or ``"generated"`` for made-up articles.
-        samples: Most rows.
         seed: Seed of the made-up articles.
         columns: ``document``, ``question`` and ``references`` to other names in the rows.
     """

@@ -164,28 +164,26 @@ class ManyShot(LabelProtocol):
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Accuracy per number, over all numbers, and over those from ``stable_from`` on."""
         metrics: list[Metric] = []
-        curve = []
         start = self.stable_from or ICL_DATASETS[self.dataset].stable_from
-        asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
+        late = [row for row in rows if row["shots"] >= start]
+        by_number = {n: [row for row in rows if row["shots"] == n] for n in self.grid}
+        asked = [n for n in self.grid if by_number[n]]
         for decoding in DECODINGS:
             name, chosen = f"accuracy_{decoding}", decoding == self.decoding
             metrics += score_metric(name, rows, {}, headline=chosen)
-            late = [row for row in rows if row["shots"] >= start]
             metrics += score_metric(name, late, {"shots_from": start}, headline=chosen)
             for n in asked:
-                of_number = [row for row in rows if row["shots"] == n]
-                metrics += score_metric(name, of_number, {"shots": n})
-        for n in asked:
-            of_number = [row for row in rows if row["shots"] == n]
-            accuracies = {m.name: m for m in metrics if m.where == {"shots": n}}
-            curve.append(
-                {"shots": n, "classes_skipped": of_number[0]["classes_skipped"]}
-                | {"most_prompt_tokens": max(row["prompt_tokens"] for row in of_number)}
-                | {
-                    name: {"value": m.value, "low": m.low, "high": m.high, "n": m.n}
-                    for name, m in accuracies.items()
-                }
-            )
+                metrics += score_metric(name, by_number[n], {"shots": n})
+        curve = [
+            {"shots": n, "classes_skipped": by_number[n][0]["classes_skipped"]}
+            | {"most_prompt_tokens": max(row["prompt_tokens"] for row in by_number[n])}
+            | {
+                m.name: {"value": m.value, "low": m.low, "high": m.high, "n": m.n}
+                for m in metrics
+                if m.where == {"shots": n}
+            }
+            for n in asked
+        ]
         tables = {
             "curve": curve,
             "shots_not_asked": [n for n in self.grid if n not in asked],
