@@ -223,10 +223,8 @@ def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
 
 def _renamed(row: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
     """The row with other names of its scores."""
-    parts = {key: row[key] for key in _BY_SCORE if key in row}
-    return {
-        **row,
-        **{key: {rename(name): x for name, x in part.items()} for key, part in parts.items()},
+    return dict(row) | {
+        key: {rename(name): x for name, x in row[key].items()} for key in _BY_SCORE if key in row
     }
 
 

@@ -99,6 +99,11 @@ class ChatProtocol(HaystackProtocol):
     chat: bool = False
     """Ask through the tokenizer's chat template."""
 
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack, as far as the longest length reads it, which ends each payload."""
+        longest = items[0].payload[-1]
+        return self.words(longest).sha256 if longest else None  # else facts alone
+
     def prompt(self, model: LanguageModel, question: str, answer: str = "\nAnswer:") -> str:
         """The prompt; ``answer`` begins the answer."""
         return prompt_text(model, question, answer, chat=self.chat)

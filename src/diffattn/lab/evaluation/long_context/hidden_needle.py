@@ -193,10 +193,6 @@ class HiddenNeedleSearch(ChatProtocol):
             for step in range(self.depths)
         ]
 
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack, as far as the longest length reads it."""
-        return self.words(items[0].payload[-1]).sha256
-
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Ask all questions about one text."""
         length, number, step, _, longest = items[0].payload

@@ -170,11 +170,6 @@ class BabiLong(ChatProtocol):
         ]
         return split_long_batches(batches, _BATCH)
 
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack, as far as the longest length reads it."""
-        longest = items[0].payload[-1]
-        return self.words(longest).sha256 if longest else None  # else facts alone
-
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily, and score them as upstream does."""
         asked = [self._sample(model, *item.payload) for item in items]
