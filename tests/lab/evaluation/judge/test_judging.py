@@ -107,6 +107,8 @@ def test_verdicts_become_results_and_are_compared(folder):
         "id": "", "output": "", "verdict": None, "empty": True, "scores": {"accuracy": 0.0},
     }  # fmt: skip
     assert len(judge.asked) == 10  # empty outputs are not sent
+    assert judge_folder(folder, judge, SETTINGS).results == results
+    assert len(judge.asked) == 10  # and no other a second time
 
 
 def test_verdicts_on_a_few_outputs_say_so(folder):
@@ -117,13 +119,6 @@ def test_verdicts_on_a_few_outputs_say_so(folder):
     whole, few = judge_folder(folder, Scripted(by_label), SETTINGS).results
     assert (whole.selection, few.selection) == ({}, {"limit": 6})
     assert few.unlike(whole) == "it was asked 6 items (--limit), softmax all"
-
-
-def test_the_second_call_asks_nothing(folder):
-    first = judge_folder(folder, Scripted(by_label), SETTINGS).results
-    judge = Scripted()
-    again = judge_folder(folder, judge, SETTINGS).results
-    assert (judge.asked, again) == ([], first)
 
 
 def test_an_interrupted_call_keeps_what_it_had(folder):
@@ -175,6 +170,10 @@ def test_an_endpoint_that_is_down_is_left_alone(folder):
     assert len(judge.asked) == 4 + 5
     with pytest.raises(DiffAttnError, match=r"one verdict or more is needed, got 5 .*down"):
         judge_folder(folder, Scripted(lambda text: down), JudgeSettings(model="other"))
+    with pytest.raises(DiffAttnError, match="wrong key"):  # no other request can succeed
+        judge_folder(
+            folder, Scripted(lambda text: DiffAttnError("wrong key")), JudgeSettings(model="c")
+        )
 
 
 def test_requests_that_fail_for_themselves_do_not_end_the_call(folder):
@@ -186,11 +185,6 @@ def test_requests_that_fail_for_themselves_do_not_end_the_call(folder):
     assert len(judge.asked) == 10
     assert [result.model["label"] for result in found.results] == ["diff"]
     assert "softmax/hallucination.judged-me-judge: one verdict" in found.missing[0]
-
-
-def test_a_refusal_ends_the_call(folder):
-    with pytest.raises(DiffAttnError, match="wrong key"):
-        judge_folder(folder, Scripted(lambda text: DiffAttnError("wrong key")), SETTINGS)
 
 
 def test_another_judge_stands_beside_and_other_settings_are_refused(folder):
