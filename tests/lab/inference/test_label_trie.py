@@ -85,19 +85,12 @@ def test_log_probabilities_are_those_of_a_plain_pass(models):
     trie = LabelTrie(model, NESTED, "\nType:")
     prompt = [*tokens(model, 60, 1), *model.encode("\nType:")]
     (results,) = model.read_labels(trie, [prompt])
-    for path, logprob in zip(trie.paths, results.logprobs, strict=True):
+    for label, path, logprob in zip(NESTED, trie.paths, results.logprobs, strict=True):
+        assert model.decode(path) == f" {label}\n"  # the space belongs to the label
         with torch.no_grad():
             logits = model.network(torch.tensor([[*prompt, *path]])).logits[0].log_softmax(-1)
         steps = [logits[len(prompt) - 1 + i, token] for i, token in enumerate(path)]
         assert logprob == pytest.approx(float(sum(steps)), rel=0, abs=1e-12)
-
-
-def test_a_label_is_encoded_as_it_follows_the_prompt(models):
-    """The space belongs to the label, and the line break ends it."""
-    model = models["diff"]
-    trie = LabelTrie(model, NESTED, "\nType:")
-    for label, path in zip(NESTED, trie.paths, strict=True):
-        assert model.decode(path) == f" {label}\n"
 
 
 class Merging(LanguageModel):

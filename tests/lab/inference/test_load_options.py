@@ -12,9 +12,11 @@ from diffattn.lab.cli.generate import generate
 from diffattn.lab.inference import pass_limits
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, limits_on
+from diffattn.lab.inference.scoring import Continuation
 from diffattn.models.loading import load_model
 
 GIB = 2**30
+CONTINUATION = Continuation((1, 2, 3), (4, 5))
 CODE = """
 from transformers import LlamaConfig, LlamaForCausalLM
 class OwnConfig(LlamaConfig):
@@ -49,14 +51,8 @@ def test_the_dtype_is_the_checkpoints_unless_named(bfloat16_folder, options, dty
     model = LanguageModel.load(str(bfloat16_folder), **options)
     assert {x.dtype for x in model.network.parameters()} == {dtype}
     assert model.facts()["dtype"] == str(dtype).removeprefix("torch.")
-    (scored,) = model.score([pass_one()]) if dtype != torch.float16 else [None]
+    (scored,) = model.score([CONTINUATION]) if dtype != torch.float16 else [None]
     assert scored is None or scored.logprob < 0
-
-
-def pass_one():
-    from diffattn.lab.inference.scoring import Continuation
-
-    return Continuation((1, 2, 3), (4, 5))
 
 
 @pytest.fixture
@@ -142,7 +138,7 @@ def test_code_of_a_model_runs_on_request_only(bfloat16_folder, tmp_path, monkeyp
         LanguageModel.load(str(folder))
     trusted = LanguageModel.load(str(folder), trust_remote_code=True)
     assert type(trusted.network).__name__ == "OwnForCausalLM"
-    assert trusted.score([pass_one()]) == model.score([pass_one()])
+    assert trusted.score([CONTINUATION]) == model.score([CONTINUATION])
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,7 @@
 
 import pytest
 import torch
-from transformers import (
-    FalconConfig,
-    FalconForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+from transformers import FalconConfig, FalconForCausalLM
 
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
@@ -54,18 +47,6 @@ def test_the_attention_implementation_is_put_back(models):
     assert model.network.config._attn_implementation == before != "sdpa"
 
 
-def test_layers_with_a_window_do_not_branch(tokenizer):
-    sizes = {
-        "vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 16,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
-    }  # fmt: skip
-    windowed = MistralForCausalLM(MistralConfig(**sizes, sliding_window=8))
-    plain = LlamaForCausalLM(LlamaConfig(**sizes))
-    for network, expected in ((windowed, False), (plain, True)):
-        model = LanguageModel(network, tokenizer)
-        assert can_branch(model, model.read([1, 2])) is expected
-
-
 def test_alibi_does_not_branch(tokenizer):
     """Its positions are read off a mask per row, which a tree has none of."""
     torch.manual_seed(0)
@@ -87,13 +68,10 @@ def test_passes_hold_what_fits():
     assert list(passes([], 2)) == []
 
 
-def test_models_that_do_not_branch_run_one_row_per_label(tokenizer):
-    torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, sliding_window=8, initializer_range=0.5,
-    )  # fmt: skip
-    model = LanguageModel(MistralForCausalLM(config).double(), tokenizer)
+def test_models_that_do_not_branch_run_one_row_per_label(models, build_windowed):
+    model = build_windowed(8)
+    for entry, expected in ((model, False), (models["llama"], True)):
+        assert can_branch(entry, entry.read([1, 2])) is expected
     trie = LabelTrie(model, ["house", "house key", "city"], "\nType:")
     before, question = list(range(5, 25)), [30, 31, *model.encode("\nType:")]
     (results,) = model.read_labels(trie, [question], before=model.read(before))
