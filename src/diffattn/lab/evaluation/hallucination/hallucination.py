@@ -9,12 +9,6 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.hallucination import answer_metrics
-from diffattn.lab.evaluation.hallucination.answer_metrics import (
-    bigram_support,
-    entity_support,
-    first_sentences,
-    number_support,
-)
 from diffattn.lab.evaluation.hallucination.data import Example, load_examples
 from diffattn.lab.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
 from diffattn.lab.evaluation.hallucination.tasks import TASKS, Task
@@ -275,12 +269,15 @@ class Hallucination(Protocol):
         source = text_read(example.document, read)
         if self.task.kind == "summary":
             row["lead"] = self._lead(source, example.references)
-        for name, find in (("entities", entity_support), ("numbers", number_support)):
+        for name, find in (
+            ("entities", answer_metrics.entity_support),
+            ("numbers", answer_metrics.number_support),
+        ):
             support = find(text, source)
             if support.share is not None:
                 scores[f"{name}_found"] = support.share
                 row[f"{name}_missing"] = list(support.missing)
-        if (known_bigrams := bigram_support(text, source).share) is not None:
+        if (known_bigrams := answer_metrics.bigram_support(text, source).share) is not None:
             scores["novel_bigrams"] = 1 - known_bigrams
         if self.lookback and output.ids:
             context = len(model.encode_prompt(prompt.removesuffix(self.task.cue)))
@@ -294,9 +291,9 @@ class Hallucination(Protocol):
 
     def _lead(self, source: str, references: Sequence[str]) -> dict[str, float]:
         """Scores of copying the first sentences of the document."""
-        copied = first_sentences(source.strip(), LEAD)
+        copied = answer_metrics.first_sentences(source.strip(), LEAD)
         scores = answer_metrics.rouge(copied, references) if self.rouge else {}
-        share = entity_support(copied, source).share
+        share = answer_metrics.entity_support(copied, source).share
         return scores if share is None else scores | {"entities_found": share}
 
 

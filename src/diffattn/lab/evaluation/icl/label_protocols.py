@@ -20,7 +20,7 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     skipped_classes,
 )
 from diffattn.lab.evaluation.metrics import score_metric
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.label_trie import LabelReading, LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
@@ -81,7 +81,7 @@ class LabelProtocol(IclProtocol):
             [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]
             for n in ready.groups
         ]
-        return split_long_batches(items, 50)
+        return split_batches(items, 50)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The examples."""

@@ -15,13 +15,7 @@ from diffattn.lab.data.splits import assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
 from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.evaluation.metrics import loss_metric, metric, row_clusters
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Protocol,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-)
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_ratio
 from diffattn.ops.inputs.numbers import in_float32
@@ -252,7 +246,7 @@ class ArHits(Protocol):
             sequence = _Sequence(tokens=ids, counts=counts, threshold=threshold, train_tokens=total)
             # A sequence belongs to the document in which it begins.
             items.append(Item(id=str(start), cluster=f"document-{document}", payload=sequence))
-        return split_long_batches([items], 8)
+        return split_batches([items], 8)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The counts in the training tokens."""

@@ -15,13 +15,7 @@ from diffattn.lab.evaluation.perplexity.documents import (
     open_texts,
     text_bytes,
 )
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-    used_of,
-)
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
 from diffattn.models.config.known_names import check_known
@@ -273,7 +267,7 @@ class BlockPerplexity(TextProtocol):
         items = [
             Item(id=f"{size}:{i}", payload=tokens[i * size : (i + 1) * size]) for i in range(count)
         ]
-        return split_long_batches([items], max(1, _TOKENS_TOGETHER // size))
+        return split_batches([items], max(1, _TOKENS_TOGETHER // size))
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Mean loss of each block."""

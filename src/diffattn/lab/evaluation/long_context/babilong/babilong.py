@@ -16,7 +16,7 @@ from diffattn.lab.evaluation.long_context.lengths import (
     most_that_fits,
 )
 from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 
 _EXAMPLES = {
@@ -168,7 +168,7 @@ class BabiLong(ChatProtocol):
             for n in lengths
             for task in self.tasks
         ]
-        return split_long_batches(batches, _BATCH)
+        return split_batches(batches, _BATCH)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily, and score them as upstream does."""

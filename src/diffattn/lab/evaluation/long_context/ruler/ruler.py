@@ -27,7 +27,7 @@ from diffattn.lab.evaluation.long_context.ruler.tasks import (
     summarise,
 )
 from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_list
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.models.config.known_names import check_known
@@ -137,7 +137,7 @@ class Ruler(ChatProtocol):
                     )
                     for index in range(self.samples)
                 )
-        return split_long_batches(list(batches.values()), _BATCH)
+        return split_batches(list(batches.values()), _BATCH)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The haystack, words, keys and questions, as far as the longest length reads them."""
