@@ -110,7 +110,7 @@ def test_one_fact_more_of_ten_shows_nothing(build, haystack, tmp_path):
         model = finding(build(), lambda _, text, asked=asked: any(one in text for one in asked))
         result, rows = evaluated(model, protocol, tmp_path / label)
         result.model["label"] = label
-        sides[label] = Answers.from_result(label, result, rows)
+        sides[label] = Answers(label, result, rows)
     found = compare_answers({"hidden_needle": sides}, list(sides), ["hidden_needle"], {})
     (whole,) = [one for one in found.differences if one.primary and not one.where]
     assert (whole.difference, whole.num_items, whole.n) == (pytest.approx(0.1), 80, 10)
