@@ -84,8 +84,11 @@ def test_items_are_the_same_for_every_model_that_they_fit(models, build, files):
 
 
 def test_demonstrations_that_do_not_fit_are_told_before_the_first_item(build, files):
+    model = build("diff", max_length=200)
     with pytest.raises(ConfigError, match=r"must be at most \d+, which fit diff's 200 tokens, got"):
-        ManyShot(data=files, shots=(50,), test_items=4).batches(build("diff", max_length=200))
+        ManyShot(data=files, shots=(50,), test_items=4).batches(model)
+    with pytest.raises(ConfigError, match="Choose a smaller per_class"):
+        OrderRobustness(data=files, per_class=9, test_items=4).batches(model)
     with pytest.raises(ConfigError, match="must be 'hub', 'generated' or a folder"):
         ManyShot(data="/nowhere/at/all").batches(build("diff"))
 
@@ -170,10 +173,3 @@ def test_items_of_fixed_difficulty_leave_less_to_chance():
     assert (metrics[0].value, metrics[0].low, metrics[0].high) == (0.0, None, None)
     assert (facts["margin_expected_dealt"], facts["margin_p_value"]) == (0.0, 1.0)
     assert facts["margin_expected_binomial"] > 0.1
-
-
-def test_too_many_per_class_are_told(build, files):
-    with pytest.raises(ConfigError, match="Choose a smaller per_class"):
-        OrderRobustness(data=files, per_class=9, test_items=4).batches(
-            build("diff", max_length=200)
-        )

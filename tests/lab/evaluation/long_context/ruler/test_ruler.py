@@ -4,6 +4,7 @@ import json
 from itertools import product
 
 import pytest
+from test_ruler_tasks import hotpot_value, squad_value
 from test_ruler_words import MADE_UP
 
 from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
@@ -20,30 +21,8 @@ SYNTHETIC = [name for name in TASKS if not name.startswith("qa")]
 def questions(tmp_path_factory):
     """Two files in the original formats, some hundred documents each."""
     folder = tmp_path_factory.mktemp("questions")
-    squad = {
-        "data": [
-            {
-                "paragraphs": [
-                    {
-                        "context": f"The house {a} of the city has the number {a}{p}. " * 3,
-                        "qas": [{"question": f"What {a}{p}?", "answers": [{"text": f"{a}{p}"}]}],
-                    }
-                    for p in range(5)
-                ]
-            }
-            for a in range(60)
-        ]
-    }
-    hotpot = [
-        {
-            "question": f"What is the value of {i}?",
-            "answer": f"river {i}",
-            "context": [[f"Key {i} {d}", [f"It is the river {i}.", " Old."]] for d in range(3)],
-        }
-        for i in range(150)
-    ]
-    for name, value in (("squad.json", squad), ("hotpotqa.json", hotpot)):
-        (folder / name).write_text(json.dumps(value))
+    (folder / "squad.json").write_text(json.dumps(squad_value(120)))
+    (folder / "hotpotqa.json").write_text(json.dumps(hotpot_value(100)))
     return {"squad": str(folder / "squad.json"), "hotpotqa": str(folder / "hotpotqa.json")}
 
 
