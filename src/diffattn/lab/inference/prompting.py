@@ -1,13 +1,13 @@
 """Prompts with or without the tokenizer's chat template, and how likely an answer is."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.decoding import Generation, generate, require_room
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.scoring import Continuation, Score, score
+from diffattn.lab.inference.scoring import Continuation, score
 from diffattn.lab.inference.shared_prefixes import common_length
 
 
@@ -152,9 +152,9 @@ def _complete(
     """Go on from ``before``, with which all prompts begin."""
     known = before.length if before else 0
     written = write([item.prompt[known:] for item in asked], before=before)
-    wanted = [item.scored for item in asked if item.scored is not None]
+    wanted = [item.scored for item in asked if item.scored is not None]  # of all, or of none
     rest = [Continuation(answer.context[known:], answer.target) for answer in wanted]
-    scores: Iterator[Score | None] = iter(score(model, rest, before=before))
+    scores = score(model, rest, before=before) if rest else [None] * len(asked)
     return [
         Completion(
             text=output.text,
@@ -162,8 +162,7 @@ def _complete(
             logprob_per_token=None if right is None else right.logprob / len(right.token_logprobs),
             prompt=item.text,
         )
-        for item, output in zip(asked, written, strict=True)
-        for right in [None if item.scored is None else next(scores)]
+        for item, output, right in zip(asked, written, scores, strict=True)
     ]
 
 
