@@ -27,15 +27,6 @@ _ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
 KEY_VALUES = {"protocol": "key_values", "settings": _ONE_PAIR}
 
 
-@pytest.fixture
-def corpus(tmp_path, text):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for i in range(3):
-        (folder / f"{i}.txt").write_text(text[i * 3000 :], encoding="utf-8")
-    return str(folder)
-
-
 def run(model, out, **settings):
     return evaluated(model, QuantizedLogits(**settings), out)
 
@@ -234,9 +225,9 @@ def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
     assert protocol.parameters()["wrapped_version"] == 4
 
 
-def test_a_tokenizer_without_bos_and_eos(models, tmp_path, corpus):
+def test_a_tokenizer_without_bos_and_eos(models, corpus):
     tokenizer = copy.deepcopy(models["softmax"].tokenizer)
     tokenizer.bos_token = tokenizer.eos_token = None
     model = LanguageModel(models["softmax"].network, tokenizer)
     with pytest.raises(ConfigError, match="needs a tokenizer with BOS or EOS"):
-        run(model, tmp_path / "a", **KEY_VALUES, text=corpus)
+        QuantizedLogits(**KEY_VALUES, text=corpus).batches(model)

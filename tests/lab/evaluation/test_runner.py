@@ -237,19 +237,6 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
     ]
 
 
-def test_single_right_or_wrong_items_are_compared_by_mcnemar(models, tmp_path):
-    answers = {"one": [0, 0, 0, 0, 0, 1, 1], "two": [1, 1, 1, 1, 0, 0, 1]}
-    for label, right in answers.items():
-        run(models["softmax"], tmp_path / label / "counting", size=2)
-        rows = [{"id": str(i), "scores": {"right": x}} for i, x in enumerate(right)]
-        write_items(tmp_path / label / "counting", rows)
-    (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
-    assert (one.test, one.n) == ("McNemar, exact", 7)
-    assert one.difference == pytest.approx(3 / 7)
-    # Four wins and one loss: 2 (1 + 5) / 2^5.
-    assert one.p_value == pytest.approx(0.375)
-
-
 def test_weighted_scores_compare_over_equal_items(models, tmp_path):
     run(models["softmax"], tmp_path / "one" / "counting", size=4)
     run(models["diff"], tmp_path / "two" / "counting", size=4)

@@ -8,7 +8,6 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM
 
 from diffattn.errors import ConfigError
-from diffattn.lab.inference import scoring
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
@@ -46,15 +45,6 @@ def test_scores_equal_a_plain_forward_pass(model):
         # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
         assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
         assert results.logprob == pytest.approx(sum(results.token_logprobs))
-
-
-def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
-    asked = continuations(model)
-    branched = model.score(asked)
-    monkeypatch.setattr(scoring, "can_branch", lambda model, prefix: False)
-    for a, b in zip(branched, model.score(asked), strict=True):
-        assert a.token_logprobs == pytest.approx(b.token_logprobs, rel=0, abs=1e-12)
-        assert a.is_greedy == b.is_greedy
 
 
 def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
