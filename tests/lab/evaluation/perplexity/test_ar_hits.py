@@ -54,14 +54,7 @@ def test_the_published_rows_have_hits_of_one_share():
 def test_every_kind_of_model(model, packed, tmp_path):
     result, _ = run(model, tmp_path / "out", data=str(packed), length=128)
     assert result.num_failed == 0
-    (overall,) = values(result, "nll").values()
-    for n in (2, 3):
-        parts = [
-            values(result, f"{part}_share")[n] * values(result, f"{part}_nll")[n]
-            for part in ("ar_hit", "other")
-        ]
-        assert sum(parts) == pytest.approx(overall, abs=1e-6)
-        assert result.tables["identity_error"][str(n)] < 1e-6
+    assert max(result.tables["identity_error"].values()) < 1e-6
     assert [m.name for m in result.headline()] == ["nll", "ar_hit_nll", "other_nll"]
 
 
