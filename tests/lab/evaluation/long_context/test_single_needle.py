@@ -33,10 +33,11 @@ def test_prompts(models, haystack):
 
 
 def test_rates(models, haystack, tmp_path):
-    """A model that finds the needle at depth 50, refuses at 100 and refuses the long control."""
+    """A model that finds the needle at depth 50, refuses at 100 and refuses the long control; the
+    short one it answers by heart."""
     answers = iter(
         [
-            "Go to the museum.", f"You should  {PHRASE.upper()}!", "UNANSWERABLE", "A sandwich.",
+            "Go to the museum.", f"You should  {PHRASE.upper()}!", "UNANSWERABLE", PHRASE,
             "", PHRASE, f"Unanswerable. {PHRASE}", "It is unanswerable.",
         ]
     )  # fmt: skip
@@ -50,18 +51,8 @@ def test_rates(models, haystack, tmp_path):
     assert found["accuracy",].n == 2  # texts
     assert found["false_refusal",].value == pytest.approx(2 / 6)
     assert found["refusal",].value == 0.5
-    assert found["control_accuracy",].value == 0
+    assert (found["control_accuracy",].value, found["control_accuracy",].n) == (0.5, 2)
+    assert found["control_accuracy", 700].value == 1
     assert found["refusal", 900].value == 1
     assert found["accuracy", 700, 50].low == wilson_interval(1, 1).low
     assert result.tables["grid"]["accuracy"] == [[0, 0], [1, 1], [0, 0]]
-
-
-def test_a_model_that_knows_the_sentence_by_heart_is_told_from_one_that_reads(
-    models, haystack, tmp_path
-):
-    model = generating(models["softmax"], lambda: PHRASE)
-    result, _ = evaluated(model, protocol(haystack), tmp_path / "out")
-    found = {(m.name, *m.where.values()): m for m in result.metrics}
-    assert found["accuracy",].value == found["control_accuracy",].value == 1.0
-    assert (found["control_accuracy",].n, found["control_accuracy", 900].value) == (2, 1.0)
-    assert found["refusal",].value == 0.0
