@@ -260,8 +260,7 @@ def _changes(
                 row_clusters(both),
                 shares=is_share(name),
             )
-            direction = False if is_loss(name) else better.get(name)
             facts: dict[str, Any] = {"where": {"bits": bits}, "unit": "difference"}
-            facts["higher_is_better"] = direction
+            facts["higher_is_better"] = False if is_loss(name) else better.get(name)
             changes.append(metric(f"change of {name}", contrast.interval, **facts))
     return changes

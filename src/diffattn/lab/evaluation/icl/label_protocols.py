@@ -16,6 +16,7 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     alternating_order,
     balanced_rounds,
     kept_per_model,
+    most_within,
     random_order,
     skipped_classes,
 )
@@ -113,7 +114,7 @@ class LabelProtocol(IclProtocol):
         task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
         order = balanced_rounds(task.train, self.seed)
         pieces = task.encode(model, order[: wanted[-1]])
-        fit = task.how_many_fit(model, pieces)
+        fit = most_within(map(len, pieces), model.max_length - task.room)
         return task, order, pieces, self.numbers_that_fit(model, wanted, fit, hint)
 
 
