@@ -4,7 +4,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.prompting import prompt_text, require_chat_template
+from diffattn.lab.inference.prompting import prompt_text
 from diffattn.lab.inference.scoring import Continuation
 from language_models import byte_pairs, of_tokenizer
 from scripted_model import LoggedModel, alone, with_limits
@@ -90,7 +90,7 @@ def test_a_prompt_has_no_space_at_its_end(models):
     text = prompt_text(models["diff"], "Who?", " Answer: ", chat=False)
     assert text == "Who? Answer:"
     with pytest.raises(ConfigError, match="chat needs a tokenizer with a chat template, got none"):
-        require_chat_template(models["diff"])
+        prompt_text(models["diff"], "Who?", "", chat=True)
 
 
 def test_a_chat_template_takes_the_question_and_leaves_the_prefix_to_the_answer(build, monkeypatch):

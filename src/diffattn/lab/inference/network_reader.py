@@ -103,6 +103,7 @@ class NetworkReader:
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
         self._add_bos = add_bos
+        self._known, self._steady = known_tokens(network), steady_positions(network.config)
         self._prefix: int | None = None  # where something must stand. Default: EOS
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
@@ -245,11 +246,10 @@ class NetworkReader:
 
     def require_ids(self, ids: Iterable[int]) -> None:
         """Refuse tokens that the model does not know: on CUDA they would break the process."""
-        known = self._num_embeddings
         for token in ids:
-            if not 0 <= token < known:
+            if not 0 <= token < self._known:
                 raise ItemError(
-                    f"{self.label}: tokens must be ids from 0 to {known - 1}, got {token}."
+                    f"{self.label}: tokens must be ids from 0 to {self._known - 1}, got {token}."
                 )
 
     def require_length(self, tokens: int, subject: str) -> None:
@@ -274,14 +274,6 @@ class NetworkReader:
                 f"{self.label}: a text must fit the {most} tokens up to which the positions of "
                 f"{kind!r} are the same for every length, got {tokens}."
             )
-
-    @cached_property
-    def _steady(self) -> tuple[str, int] | None:
-        return steady_positions(self.network.config)
-
-    @cached_property
-    def _num_embeddings(self) -> int:
-        return known_tokens(self.network)
 
     def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
         """Refuse a broken model: every pass whose logits are read is checked here.

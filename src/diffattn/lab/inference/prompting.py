@@ -11,15 +11,6 @@ from diffattn.lab.inference.scoring import Continuation, score
 from diffattn.lab.inference.shared_prefixes import common_length
 
 
-def require_chat_template(model: NetworkReader) -> None:
-    """Raise unless the tokenizer has a chat template."""
-    if not getattr(model.tokenizer, "chat_template", None):
-        raise ConfigError(
-            f"{model.label}: chat needs a tokenizer with a chat template, got none. "
-            "Ask by completion: leave chat at false."
-        )
-
-
 def require_no_special(model: NetworkReader, text: str) -> None:
     """Raise where a text could leave its place in a chat template by spelling out a special token.
 
@@ -44,7 +35,11 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
     """
     if not chat:
         return (question + answer_prefix).rstrip()
-    require_chat_template(model)
+    if not getattr(model.tokenizer, "chat_template", None):
+        raise ConfigError(
+            f"{model.label}: chat needs a tokenizer with a chat template, got none. "
+            "Ask by completion: leave chat at false."
+        )
     require_no_special(model, question + answer_prefix)
     text = str(
         model.tokenizer.apply_chat_template(

@@ -60,6 +60,11 @@ class _Borrowed(DynamicLayer):
     Keys of a pass live for one layer at a time, so memory does not grow by a second prefix.
     """
 
+    def __init__(self, layer: DynamicLayer) -> None:
+        super().__init__()
+        self.keys, self.values = layer.keys, layer.values
+        self.is_initialized = layer.is_initialized
+
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
@@ -104,7 +109,7 @@ def forward_tree(
         ``[len(wanted), vocab_size]``, float32 (float64 for a float64 model).
     """
     cache = DynamicCache(config=model.network.config)
-    cache.layers = [_borrow(layer) for layer in prefix.cache.layers]
+    cache.layers = [_Borrowed(layer) for layer in prefix.cache.layers]
     seen = torch.from_numpy(tree.ancestors())
     return _forward(model, prefix, cache, tree.tokens, tree.depths, seen, wanted)
 
@@ -162,10 +167,3 @@ def _forward(
     logits: Tensor = out.logits[0]
     model.require_finite(logits)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def _borrow(layer: DynamicLayer) -> _Borrowed:
-    borrowed = _Borrowed()
-    borrowed.keys, borrowed.values = layer.keys, layer.values
-    borrowed.is_initialized = layer.is_initialized
-    return borrowed
