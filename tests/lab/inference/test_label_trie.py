@@ -93,20 +93,6 @@ def test_log_probabilities_are_those_of_a_plain_pass(models):
         assert logprob == pytest.approx(float(sum(steps)), rel=0, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (["a", " "], "must be one line of text, got ' '"),
-        (["a", "b\nc"], "must be one line of text"),
-        (["a", "b", "a"], "must differ"),
-        ([], "must differ"),
-    ],
-)
-def test_unusable_labels(models, labels, message):
-    with pytest.raises(ConfigError, match=message):
-        LabelTrie(models["diff"], labels, "\nType:")
-
-
 def test_labels_that_a_tokenizer_cannot_tell_apart():
     class Deaf(LanguageModel):
         def __init__(self):

@@ -179,13 +179,6 @@ def test_sliding_losses_equal_a_pass_per_window(models, length, given, stride):
     close(results, np.concatenate(wanted))
 
 
-@pytest.mark.parametrize(("given", "stride"), [([0], 17), ([], 16), ([], 0)])
-def test_a_stride_that_leaves_tokens_without_a_context_is_refused(models, given, stride):
-    model = models["diff_v2"]
-    with pytest.raises(ItemError, match=f"stride must be from 1 to 1[56], got {stride}"):
-        model.sliding_losses(tokens_of(model, 40), window=16, stride=stride, given=given)
-
-
 def test_how_windows_run_changes_nothing(models):
     model = models["softmax"]
     tokens = tokens_of(model, 300)

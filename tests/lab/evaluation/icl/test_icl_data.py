@@ -81,11 +81,9 @@ def test_wrong_files(name, path, text, message, files):
         load_icl_data(name, str(files))
 
 
-def test_a_missing_folder_and_an_unknown_name(tmp_path):
+def test_a_missing_folder(tmp_path):
     with pytest.raises(ConfigError, match="must be 'hub', 'generated' or a folder with data_full"):
         load_icl_data("clinic150", str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match="Did you mean 'trec_fine'"):
-        load_icl_data("trec_fin", str(tmp_path))
 
 
 class Rows(list):

@@ -318,10 +318,7 @@ class HaystackWords:
 
         At its end the text goes on at its beginning.
         """
-        if num_words > len(self.words):
-            raise ConfigError(
-                f"{self.source}: must hold {num_words} words for a passage, got {len(self.words)}."
-            )
+        assert num_words <= len(self.words), "require_words() has measured the haystack"
         borders = (*self.starts, len(self.words))
         sentences: list[str] = []
         at = first % len(self.starts)
