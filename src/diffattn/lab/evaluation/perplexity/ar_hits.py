@@ -81,39 +81,7 @@ class TokenSplits:
             yield self.train[start : start + _PIECE]
 
 
-def token_splits(
-    protocol: str, model: LanguageModel, data: str, *, text_field: str, validation_fraction: float
-) -> TokenSplits:
-    """Training and validation tokens of the model's tokenizer.
-
-    ``data`` is a run directory, a folder with packed tokens, or a corpus for
-    :func:`diffattn.lab.data.corpora.load_corpus`, which is split as ``pack`` splits it.
-
-    Raises:
-        ConfigError: There are no packed tokens, they are another tokenizer's, or the corpus cannot
-            be read.
-        CheckpointError: Packed tokens are damaged.
-    """
-    folder = _packed_folder(protocol, Path(data))
-    if folder is None:
-        return _encoded(model, data, text_field, validation_fraction)
-    train, validation = (PackedTokens(folder, split) for split in ("train", "validation"))
-    packed_by, model_hash = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
-    if packed_by != model_hash:
-        raise ConfigError(
-            f"{protocol}: the tokens in {folder} must come from the tokenizer of {model.label} "
-            f"({model_hash[:12]}), got those of another ({packed_by[:12]}). Name the corpus "
-            "instead, or pack it with this tokenizer."
-        )
-    return TokenSplits(
-        train=train.tokens,
-        validation=validation.tokens,
-        validation_starts=validation.document_offsets[:-1],
-        origin=str(folder),
-    )
-
-
-def _packed_folder(protocol: str, path: Path) -> Path | None:
+def _packed_folder(path: Path) -> Path | None:
     """Folder of the packed tokens of a path; ``None`` if it is a corpus."""
     is_run = (path / "run.json").exists()
     places = [path, path / "data"] + ([path.parent.parent / "data"] if is_run else [])
@@ -122,7 +90,7 @@ def _packed_folder(protocol: str, path: Path) -> Path | None:
             return place
     if is_run:
         raise ConfigError(
-            f"{protocol}: the run {path} must have packed tokens (in its own data/ or that of its "
+            f"ar_hits: the run {path} must have packed tokens (in its own data/ or that of its "
             "study), got none. Name the folder that 'diffattn pack' wrote, or the corpus."
         )
     return None
@@ -214,13 +182,7 @@ class ArHits(Protocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Eight sequences a batch; the n-grams of all are counted in the training tokens."""
         self.require_fit(model, "length", self.length)
-        splits = token_splits(
-            self.name,
-            model,
-            self.data,
-            text_field=self.text_field,
-            validation_fraction=self.validation_fraction,
-        )
+        splits = self._splits(model)
         available = len(splits.validation) // self.length
         if not available:
             raise ConfigError(
@@ -298,6 +260,27 @@ class ArHits(Protocol):
         for name in ("gap", "count_repeated", "count_new"):
             tables[f"by_{name}"] = {str(n): slice_losses(rows, f"{name}_{n}") for n in self.n}
         return Summary(metrics=metrics, tables=tables)
+
+    def _splits(self, model: LanguageModel) -> TokenSplits:
+        """Training and validation tokens of the model's tokenizer; a corpus is split as ``pack``
+        splits it."""
+        folder = _packed_folder(Path(self.data))
+        if folder is None:
+            return _encoded(model, self.data, self.text_field, self.validation_fraction)
+        train, validation = (PackedTokens(folder, split) for split in ("train", "validation"))
+        packed_by, model_hash = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
+        if packed_by != model_hash:
+            raise ConfigError(
+                f"ar_hits: the tokens in {folder} must come from the tokenizer of {model.label} "
+                f"({model_hash[:12]}), got those of another ({packed_by[:12]}). Name the corpus "
+                "instead, or pack it with this tokenizer."
+            )
+        return TokenSplits(
+            train=train.tokens,
+            validation=validation.tokens,
+            validation_starts=validation.document_offsets[:-1],
+            origin=str(folder),
+        )
 
     def _row(self, sequence: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
         """Sums of one sequence; without BOS its first token has no loss and does not count."""
