@@ -111,10 +111,10 @@ def _decode(
         if not tokens or step + 1 == max_new_tokens:
             break
         last = dict(zip(tokens, rows.send(tokens), strict=True))
-    for i, ids in enumerate(written):
-        if i not in done:
-            done[i] = Generation(tuple(ids), model.decode(ids), "length")
-    return [done[i] for i in range(len(written))]
+    return [
+        done.get(i) or Generation(tuple(ids), model.decode(ids), "length")
+        for i, ids in enumerate(written)
+    ]
 
 
 def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str]) -> str | None:

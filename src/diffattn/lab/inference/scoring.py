@@ -113,18 +113,14 @@ def _whole_rows(model: NetworkReader) -> int:
 
 def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known: int) -> Score:
     """A long row by chunks, with flat memory; ``prefix`` ends with its first ``known`` tokens."""
-    inputs = (*asked.context, *asked.target[:-1])
-    start = len(asked.context) - 1
-    prefix = model.read(inputs[known:start], prefix)
-    size = _whole_rows(model)
+    prefix = model.read(asked.context[known:-1], prefix)
+    inputs, size = (asked.context[-1], *asked.target[:-1]), _whole_rows(model)
     parts = []
-    while start < len(inputs):
+    for start in range(0, len(inputs), size):
         chunk = inputs[start : start + size]
         logits, cache = model.forward_rows(prefix, [chunk])
         prefix = Prefix(prefix.length + len(chunk), cache)
-        done = start - (len(asked.context) - 1)
-        parts.append(_score(logits[0], asked.target[done : done + len(chunk)]))
-        start += len(chunk)
+        parts.append(_score(logits[0], asked.target[start : start + size]))
     return Score(
         tuple(x for part in parts for x in part.token_logprobs),
         all(part.is_greedy for part in parts),
