@@ -66,10 +66,8 @@ def _rows(
         config, _, split = rest.partition(":")
         return data, _hub_rows(name, config or None, split or "test")
     path = Path(os.path.expanduser(data))
-    files.require_path(path)
     if path.is_dir():
         path = path / f"{task.name}.jsonl"
-        files.require_path(path)
     return str(path), _json_rows(files.require_text(path), str(path))
 
 
