@@ -20,13 +20,6 @@ def test_standard_lengths_are_those_that_fit(build):
         fit(model, (4, 1025))
 
 
-@pytest.mark.parametrize("lengths", [(), (0,), (5, 5), (1.5,)])
-def test_lengths_must_be_different_positive_numbers(lengths):
-    assert Ruler(lengths=(5, 3))
-    with pytest.raises(ConfigError, match="ruler: lengths must be 1 or more"):
-        Ruler(lengths=lengths)
-
-
 def test_the_effective_length_is_the_longest_above_the_threshold():
     scores = {4096: 0.1, 8192: 0.856, 16384: 0.8559}
     assert length_metric("x", scores, 0.856, 1).value == 8192
