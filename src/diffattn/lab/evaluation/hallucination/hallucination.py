@@ -52,23 +52,12 @@ def cut(
     borders = [0, *(i for i, character in enumerate(document) if character == " ")]
     if where == "end":
         return _last(borders, lambda end: size(document[:end]) <= limit), 0
-    return _middle(model, document, borders, size, room, limit)
-
-
-def _middle(
-    model: LanguageModel,
-    document: str,
-    borders: list[int],
-    size: Callable[[str], int],
-    room: int,
-    limit: int,
-) -> tuple[int, int]:
-    """Half of the room at either end, less if tokens merge differently in the whole prompt."""
     backwards = [len(document), *reversed(borders)]
 
     def longest(candidates: list[int], part: Callable[[int], str], room: int) -> int:
         return _last(candidates, lambda at: len(model.encode(part(at))) <= room)
 
+    # Half of the room at either end, less if tokens merge differently in the whole prompt.
     while True:
         head = longest(borders, lambda end: document[:end], room // 2)
         left = room - len(model.encode(document[:head]))
