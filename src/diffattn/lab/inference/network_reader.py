@@ -103,7 +103,7 @@ class NetworkReader:
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
         self._add_bos = add_bos
-        self._known, self._steady = known_tokens(network), steady_positions(network.config)
+        self._num_tokens, self._steady = known_tokens(network), steady_positions(network.config)
         self._prefix: int | None = None  # where something must stand. Default: EOS
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
@@ -246,11 +246,10 @@ class NetworkReader:
 
     def require_ids(self, ids: Iterable[int]) -> None:
         """Refuse tokens that the model does not know: on CUDA they would break the process."""
+        last = self._num_tokens - 1
         for token in ids:
-            if not 0 <= token < self._known:
-                raise ItemError(
-                    f"{self.label}: tokens must be ids from 0 to {self._known - 1}, got {token}."
-                )
+            if not 0 <= token <= last:
+                raise ItemError(f"{self.label}: tokens must be ids from 0 to {last}, got {token}.")
 
     def require_length(self, tokens: int, subject: str) -> None:
         """Refuse ``tokens`` in all, more than the model takes, before any is read.
