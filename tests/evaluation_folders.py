@@ -51,7 +51,7 @@ def paired(**more):
 
 def answers(label, rows, **more):
     """The answers of a model in ``key_values``, or in the protocol that is named."""
-    return Answers.from_result(label, made_up(label, rows, **more), rows)
+    return Answers(label, made_up(label, rows, **more), rows)
 
 
 def evaluated(model, protocol, folder, **options):

@@ -22,6 +22,8 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.probes.attention_rows import attention_implementation
 
 KINDS = (*ATTENTION_TYPES, "llama", "diffllama")
 _WORDS = [
@@ -121,10 +123,14 @@ def model(request, models):
     return models[request.param]
 
 
-def byte_pairs(text, *, superwords=False, special=(), vocab_size=420):
-    """A tokenizer of bytes with ``<s>`` and ``</s>``; ``superwords`` reach over spaces."""
+def byte_pairs(text, *, superwords=False, digits=False, special=(), vocab_size=420):
+    """A tokenizer of bytes with ``<s>`` and ``</s>``; ``superwords`` reach over spaces, and by
+    ``digits`` no token holds a digit and anything else."""
     parts = Tokenizer(tokenizer_models.BPE())
     parts.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not superwords)
+    if digits:
+        alone = pre_tokenizers.Digits(individual_digits=True)
+        parts.pre_tokenizer = pre_tokenizers.Sequence([alone, parts.pre_tokenizer])
     parts.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=["<s>", "</s>", *special], show_progress=False,
@@ -143,6 +149,30 @@ def of_tokenizer(tokenizer, *, max_length=MAX_LENGTH):
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48}
     sizes |= {"num_hidden_layers": 2, "max_position_embeddings": max_length}
     return LanguageModel(_network("diff_v2", sizes), tokenizer)
+
+
+@torch.no_grad()
+def whole_maps(model, ids):
+    """A1 and A1 − λA2 of every layer, ``[H, T, T]``, from one plain pass over whole tokens."""
+    network, kind = model.network, model.network.config.model_type
+    given = torch.tensor([ids])
+    if kind == "diff_transformer":
+        out = network(given, output_attentions=True, output_attention_maps=True)
+        return [
+            (maps[0, :, 0], signed[0])
+            for maps, signed in zip(out.attention_maps, out.attentions, strict=True)
+        ]
+    with attention_implementation(network, "eager"):
+        weights = [layer[0] for layer in network(given, output_attentions=True).attentions]
+    if kind == "llama":
+        return [(w, w) for w in weights]
+    results = []
+    for layer, w in zip(network.model.layers, weights, strict=True):
+        x = layer.self_attn
+        lam = diff_lambda(x.lambda_q1, x.lambda_k1, x.lambda_q2, x.lambda_k2, x.lambda_init)
+        half = len(w) // 2
+        results.append((w[:half], w[:half] - lam * w[half:]))
+    return results
 
 
 def write_after(model, prompt, ids):

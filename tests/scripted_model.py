@@ -19,6 +19,13 @@ def with_limits(model, **limits):
     return other
 
 
+def alone(model):
+    """The same model, which reads every row by itself: the definition, for comparison."""
+    other = copy.copy(model)
+    other.rows_alone = True
+    return other
+
+
 class _Stand(LanguageModel):
     """Stands in for a model of the same network, tokenizer and limits."""
 

@@ -94,8 +94,9 @@ def what_works(name, tokenizer):
         Continuation(prefix + tuple(generator.choices(range(5, len(tokenizer)), k=n)), (7, 8, 9))
         for n in (1, 5, 9)
     ]
+    apart = [Continuation(entry.context[i:], entry.target) for i, entry in enumerate(asked)]
     return {
-        "scores": agrees(model.score(asked, share=False), made, asked),
+        "scores": agrees(model.score(apart), made, apart),
         "shared prefix": agrees(model.score(asked), made, asked),
         "generation": generates(model, made, asked),
         "maps": shows_maps(model, list(asked[0].context[:12])),

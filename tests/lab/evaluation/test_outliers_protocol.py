@@ -13,15 +13,6 @@ from diffattn.probes.outliers import OutlierScan
 from evaluation_folders import evaluated
 
 
-@pytest.fixture
-def corpus(tmp_path, text):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for i in range(3):
-        (folder / f"{i}.txt").write_text(text[i * 1000 :], encoding="utf-8")
-    return str(folder)
-
-
 def check_one_scan(model, corpus, tmp_path):
     """Items of two windows, put together, against one scan of all windows."""
     settings = {"texts": corpus, "window_tokens": 24, "num_windows": 5, "windows_per_document": 2}

@@ -3,11 +3,7 @@
 import pytest
 
 from diffattn.lab.evaluation.catalog import PRIMARY, PROTOCOLS
-from diffattn.lab.evaluation.compare import (
-    compare_answers,
-    differences,
-    pair_items,
-)
+from diffattn.lab.evaluation.compare import compare_answers, differences, pair_items
 from diffattn.lab.evaluation.judge.session import PROTOCOL as JUDGED
 from diffattn.lab.evaluation.metrics import is_share, primary_score
 from diffattn.lab.evaluation.protocol import prompt_facts
@@ -60,7 +56,8 @@ def test_losses_below_one_are_tested_as_losses():
     assert one.verdict == "lower"
 
 
-def test_primary_scores_are_shares_or_not():
+def test_every_protocol_declares_its_primary_score_which_is_a_share_or_not():
+    assert {*PROTOCOLS, JUDGED} == {*PRIMARY, "quantized_logits"}
     names = {name for scores in PRIMARY.values() for name in scores}
     assert {name for name in names if not is_share(name)} == {
         "answer_signed", "ar_hit_2_nll", "largest hidden state", "nll", "nll_per_word",
@@ -84,23 +81,27 @@ def test_other_texts_are_not_paired_and_named():
     assert not any(one.score == "logprob_per_token" for one in found.differences)
 
 
-def test_texts_that_all_differ_leave_nothing_to_compare():
-    found = compared(answers("a", rows([0] * 3)), answers("b", rows([1] * 3, text="other")))
+@pytest.mark.parametrize(
+    ("text", "more", "why"),
+    [
+        (
+            "same",
+            {"version": 2},
+            "it is of key_values, version 2, where a has key_values, version 1",
+        ),
+        ("same", {"parameters": {"seed": 2}}, "seed differ from those of a"),
+        (
+            "other",
+            {},
+            "all 3 items hold another text than a's, though the tokenizers are alike: the files "
+            "that they read have changed",
+        ),
+    ],
+)
+def test_versions_parameters_and_texts_are_never_mixed(text, more, why):
+    found = compared(answers("a", rows([0] * 3)), answers("b", rows([1] * 3, text), **more))
     assert found.differences == []
-    assert found.skipped == [
-        "key_values: b was not compared: all 3 items hold another text than a's, though the "
-        "tokenizers are alike: the files that they read have changed."
-    ]
-
-
-def test_versions_and_parameters_are_never_mixed():
-    for more, why in (
-        ({"version": 2}, "it is of key_values, version 2, where a has key_values, version 1"),
-        ({"parameters": {"seed": 2}}, "seed differ from those of a"),
-    ):
-        found = compared(answers("a", rows([0])), answers("b", rows([1]), **more))
-        assert found.differences == []
-        assert found.skipped == [f"key_values: b was not compared: {why}."]
+    assert found.skipped == [f"key_values: b was not compared: {why}."]
 
 
 def test_models_of_one_seed_are_partners():
@@ -173,10 +174,6 @@ def test_holm_adjusts_the_primary_scores_alone():
 def test_verdicts(right, other, words):
     found = compared(answers("a", rows(right)), answers("b", rows(other)))
     assert next(one for one in found.differences if one.primary).verdict == words
-
-
-def test_every_protocol_declares_its_primary_score():
-    assert {*PROTOCOLS, JUDGED} == {*PRIMARY, "quantized_logits"}
 
 
 def test_the_primary_score_of_a_wrapped_protocol_is_at_the_fewest_bits():

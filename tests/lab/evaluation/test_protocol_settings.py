@@ -15,6 +15,7 @@ WRONG = [
     ("attention_segments", {"num_needles": 1000}, "must be 1 or more and at most 141"),
     ("attention_segments", {"depths": ()}, "depths must be from 0 to 100"),
     ("block_perplexity", {"layout": "wiki"}, "layout must be in {documents, wikitext}"),
+    ("block_perplexity", {"split": "train"}, "split must be left out .* got 'train' for 'stdlib'"),
     ("babilong", {"tasks": ("qa6",)}, r"tasks must be in .*, got 'qa6'\. Did you mean 'qa\d'"),
     ("babilong", {"lengths": (0, 0)}, "list of different ones"),
     ("hallucination", {"dataset": "xsumm"}, "dataset must be in {xsum, cnn_dm"),
@@ -40,7 +41,10 @@ WRONG = [
     ("quantized_logits", {"granularity": "column"}, "granularity must be in"),
     ("ruler", {"tasks": ("niah_singel_1",)}, r"got 'niah_singel_1'\. Did you mean 'niah_single_"),
     ("ruler", {"tasks": ("qa_1",)}, "'qa_1' needs a file, got none. Name it: --set ruler.squad="),
-    ("ruler", {"lengths": ()}, "lengths must be 1 or more"),
+    *(
+        ("ruler", {"lengths": lengths}, "lengths must be 1 or more")
+        for lengths in ((), (0,), (5, 5), (1.5,))
+    ),
     ("sliding_perplexity", {"windows": (256,), "stride": 256}, "below every window"),
     ("sliding_perplexity", {"windows": (2048,), "tokens": 1024}, "tokens must be 2048 or more"),
 ]
@@ -58,6 +62,7 @@ KEY_VALUES = {"protocol": "key_values", "settings": ONE_PAIR}
 CHAT = "needs a tokenizer with a chat template"
 REFUSED = [
     # Of a model of 1,024 tokens. Texts of one file are given as they are.
+    ("ar_hits", {}, "length must be at most the 1024 tokens of diff, got 2048"),
     ("attention_segments", {}, r"length must be at most the 1024 tokens of diff"),
     ("attention_segments", {"length": 100}, "Choose a greater length"),
     ("babilong", {"lengths": (0, 200)}, r"a length of 200 tokens is too short; .* at least \d+"),

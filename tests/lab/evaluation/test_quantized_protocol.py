@@ -21,18 +21,10 @@ from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import quantized_logits
 from evaluation_folders import evaluated
 from lm_documents import write_task
+from scripted_model import alone
 
 _ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
 KEY_VALUES = {"protocol": "key_values", "settings": _ONE_PAIR}
-
-
-@pytest.fixture
-def corpus(tmp_path, text):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for i in range(3):
-        (folder / f"{i}.txt").write_text(text[i * 3000 :], encoding="utf-8")
-    return str(folder)
 
 
 def run(model, out, **settings):
@@ -171,8 +163,7 @@ def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
 
 def test_generation_too(models, text):
     """With a cache; a scale per row makes it equal to reading everything anew for each token."""
-    model = copy.copy(models["shared_diff"])
-    model.rows_alone = True
+    model = alone(models["shared_diff"])
     prompts = [model.encode_prompt(text[i : i + 90]) for i in (0, 200)]
     with quantized_logits(model.network, 4, granularity="row"):
         found = model.generate(prompts, max_new_tokens=6)
@@ -234,9 +225,9 @@ def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
     assert protocol.parameters()["wrapped_version"] == 4
 
 
-def test_a_tokenizer_without_bos_and_eos(models, tmp_path, corpus):
+def test_a_tokenizer_without_bos_and_eos(models, corpus):
     tokenizer = copy.deepcopy(models["softmax"].tokenizer)
     tokenizer.bos_token = tokenizer.eos_token = None
     model = LanguageModel(models["softmax"].network, tokenizer)
     with pytest.raises(ConfigError, match="needs a tokenizer with BOS or EOS"):
-        run(model, tmp_path / "a", **KEY_VALUES, text=corpus)
+        QuantizedLogits(**KEY_VALUES, text=corpus).batches(model)

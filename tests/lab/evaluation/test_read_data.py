@@ -35,9 +35,16 @@ def rewrite(folder, text):
         (folder / f"{name}.txt").write_text(text * 3, encoding="utf-8")
 
 
-def interrupted(protocol, model, out, monkeypatch, after):
+@pytest.fixture
+def part(texts):
+    """Three documents, one item each."""
+    protocol = WordPerplexity(texts=str(texts), window=64, stride=32)
+    return Part(variant=protocol.name, protocol=protocol)
+
+
+def interrupted(part, model, out, monkeypatch, after):
     """Ask ``after`` batches and stop."""
-    asked, original = [], type(protocol).ask
+    asked, original = [], WordPerplexity.ask
 
     def ask(self, *arguments):
         asked.append(1)
@@ -46,38 +53,27 @@ def interrupted(protocol, model, out, monkeypatch, after):
         return original(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(protocol), "ask", ask)
+        patch.setattr(WordPerplexity, "ask", ask)
         with pytest.raises(KeyboardInterrupt):
-            evaluate(model, part_of(protocol), out)
+            evaluate(model, part, out)
 
 
-def part_of(protocol):
-    return Part(variant=protocol.name, protocol=protocol)
-
-
-def test_rewritten_texts_are_refused_and_the_same_go_on(models, texts, tmp_path, monkeypatch):
+def test_rewritten_texts_are_refused_and_the_same_go_on(models, texts, part, tmp_path, monkeypatch):
     model, out = models["diff"], tmp_path / "out"
-    protocol = WordPerplexity(texts=str(texts), window=64, stride=32)
-    interrupted(protocol, model, out, monkeypatch, after=2)
+    interrupted(part, model, out, monkeypatch, after=2)
     begun = read_jsonl(out / "items.jsonl")
     rewrite(texts, "another book altogether. ")
     with pytest.raises(CheckpointError, match="continued with the data it was begun with"):
-        evaluate(model, part_of(protocol), out)
+        evaluate(model, part, out)
     assert read_jsonl(out / "items.jsonl") == begun
     rewrite(texts, "old words of a book. ")
-    finished = evaluate(model, part_of(protocol), out)
+    finished = evaluate(model, part, out)
     assert finished.num_items == 3
     rewrite(texts, "another book altogether. ")
     with pytest.raises(CheckpointError, match="continued with the data it was begun with"):
-        evaluate(model, part_of(protocol), out)
+        evaluate(model, part, out)
     rewrite(texts, "old words of a book. ")
-    assert evaluate(model, part_of(protocol), out) == finished
-
-
-def test_a_damaged_digest_is_named(models, texts, tmp_path):
-    model, out = models["diff"], tmp_path / "out"
-    part = part_of(WordPerplexity(texts=str(texts), window=64, stride=32))
-    evaluate(model, part, out)
+    assert evaluate(model, part, out) == finished
     whole = (out / "data.json").read_text("utf-8")
     (out / "data.json").write_text(whole.replace("sha256", "sha255"), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"data\.json: must be as it was written"):
@@ -85,24 +81,21 @@ def test_a_damaged_digest_is_named(models, texts, tmp_path):
 
 
 def test_what_was_begun_and_never_asked_leaves_the_folder_free(
-    models, texts, tmp_path, monkeypatch
+    models, texts, part, tmp_path, monkeypatch
 ):
     model, out = models["diff"], tmp_path / "out"
-    protocol = WordPerplexity(texts=str(texts), window=64, stride=32)
-    interrupted(protocol, model, out, monkeypatch, after=0)
+    interrupted(part, model, out, monkeypatch, after=0)
     shutil.rmtree(texts)
     with pytest.raises(ConfigError):
-        evaluate(model, part_of(protocol), out)
+        evaluate(model, part, out)
     texts.mkdir()
     rewrite(texts, "another book altogether. ")
-    other = WordPerplexity(texts=str(texts), window=32, stride=16)
-    assert evaluate(model, part_of(other), out).num_items == 3
+    other = replace(part, protocol=replace(part.protocol, window=32, stride=16))
+    assert evaluate(model, other, out).num_items == 3
 
 
-def test_shares_of_other_data_are_left_out(models, texts, tmp_path):
-    model, out = models["diff"], tmp_path / "out" / "diff"
-    part = part_of(WordPerplexity(texts=str(texts), window=64, stride=32))
-    said = []
+def test_shares_of_other_data_are_left_out(models, texts, part, tmp_path):
+    model, out, said = models["diff"], tmp_path / "out" / "diff", []
     for i in (1, 2):
         if i == 2:
             rewrite(texts, "another book altogether. ")
@@ -140,13 +133,10 @@ def test_examples_are_part_of_the_data(models, name):
     model = copy.copy(models["diff"])
     model.max_length = 2_048
     items = [item for batch in protocol.batches(model) for item in batch]
-    examples, _ = material = _examples(protocol.material(model, items))
+    material = protocol.material(model, items)
+    examples, asked = material if isinstance(material, tuple) else (material.train, material.test)
     changed = [replace(examples[0], text="another text"), *examples[1:]]
-    assert data_digest(items, material) != data_digest(items, (changed, material[1]))
-
-
-def _examples(material):
-    return material if isinstance(material, tuple) else (material.train, material.test)
+    assert data_digest(items, (examples, asked)) != data_digest(items, (changed, asked))
 
 
 def test_training_counts_are_part_of_the_data(models):

@@ -67,12 +67,18 @@ def test_a_bad_item_is_recorded_and_the_others_count(models, tmp_path):
     assert EvalResult.read(tmp_path / "a") == result
 
 
-def test_what_all_failed_is_asked_again(models, tmp_path, monkeypatch):
+@pytest.mark.parametrize("share", [False, True])
+def test_what_all_failed_is_asked_again(models, tmp_path, monkeypatch, share):
+    """Of a share as of the whole: its items may have lacked memory."""
     with monkeypatch.context() as broken:
         broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
-        with pytest.raises(DiffAttnError, match="ZeroDivisionError"):
-            run(models["diff"], tmp_path / "a")
-    result = run(models["diff"], tmp_path / "a")
+        if share:
+            part, half = Part(variant="counting", protocol=Counting()), Selection(shard=(1, 2))
+            evaluate(models["diff"], part, tmp_path / "counting.shard-1-of-2", selection=half)
+        else:
+            with pytest.raises(DiffAttnError, match="ZeroDivisionError"):
+                run(models["diff"], tmp_path / "counting")
+    result = run(models["diff"], tmp_path / "counting")
     assert (result.num_items, result.num_failed) == (6, 0)
 
 
@@ -146,18 +152,6 @@ def test_a_finished_part_is_returned_where_its_data_are_gone(models, tmp_path, m
     ]
 
 
-def test_a_share_whose_items_lacked_memory_is_no_last_word(models, tmp_path, monkeypatch):
-    with monkeypatch.context() as broken:
-        broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
-        share = tmp_path / "counting.shard-1-of-2"
-        evaluate(
-            models["diff"], Part(variant="counting", protocol=Counting()), share,
-            selection=Selection(shard=(1, 2)),
-        )  # fmt: skip
-    result = run(models["diff"], tmp_path / "counting")
-    assert (result.num_items, result.num_failed) == (6, 0)
-
-
 def test_a_part_without_any_score_does_not_end_the_others(models, tmp_path, monkeypatch):
     monkeypatch.setattr(LanguageModel, "load", lambda *ignored, **more: models["diff"])
     chosen = [
@@ -197,23 +191,18 @@ def test_an_interrupted_evaluation_continues_at_the_next_item(models, tmp_path, 
     assert (asked[10:], again) == (["3", "4", "5"], result)
 
 
-def test_a_changed_configuration_is_another_model(models, tmp_path):
-    """The same weights and entries under another setting give other answers."""
-    run(models["diff"], tmp_path / "a")
-    other = copy.copy(models["diff"])
-    other.network = copy.copy(other.network)
-    other.network.config = copy.deepcopy(other.network.config)
-    other.network.config.rms_norm_eps = 0.5
-    with pytest.raises(CheckpointError, match=r"got model\.config '\w{16}' where '\w{16}' is reco"):
-        run(other, tmp_path / "a")
-
-
 def test_another_evaluation_in_the_folder_is_refused(models, tmp_path):
     run(models["diff"], tmp_path / "a")
     with pytest.raises(CheckpointError, match=r"got parameters\.size 4 where 6 is rec"):
         run(models["diff"], tmp_path / "a", size=4)
     with pytest.raises(CheckpointError, match=r"got model\.label 'softmax' where 'diff'"):
         run(models["softmax"], tmp_path / "a")
+    other = copy.copy(models["diff"])  # the same weights under another setting answer otherwise
+    other.network = copy.copy(other.network)
+    other.network.config = copy.deepcopy(other.network.config)
+    other.network.config.rms_norm_eps = 0.5
+    with pytest.raises(CheckpointError, match=r"got model\.config '\w{16}' where '\w{16}' is reco"):
+        run(other, tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="other files"):
@@ -240,19 +229,12 @@ def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
     assert comparison.skipped == [
         "counting: three was not compared: three has no result of counting."
     ]
-
-
-def test_single_right_or_wrong_items_are_compared_by_mcnemar(models, tmp_path):
-    answers = {"one": [0, 0, 0, 0, 0, 1, 1], "two": [1, 1, 1, 1, 0, 0, 1]}
-    for label, right in answers.items():
-        run(models["softmax"], tmp_path / label / "counting", size=2)
-        rows = [{"id": str(i), "scores": {"right": x}} for i, x in enumerate(right)]
-        write_items(tmp_path / label / "counting", rows)
-    (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
-    assert (one.test, one.n) == ("McNemar, exact", 7)
-    assert one.difference == pytest.approx(3 / 7)
-    # Four wins and one loss: 2 (1 + 5) / 2^5.
-    assert one.p_value == pytest.approx(0.375)
+    path = tmp_path / "two" / "counting" / "result.json"
+    value = read_record(path)
+    write_record(path, value | {"model": value["model"] | {"max_length": 512}})
+    assert compare(tmp_path, ["one", "two"], ["counting"]).notes == [
+        "counting: two ran with max_length 512 where one has 1024."
+    ]
 
 
 def test_weighted_scores_compare_over_equal_items(models, tmp_path):
@@ -312,11 +294,3 @@ def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path)
 def test_wrong_settings(names, settings, message):
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         parts(names, settings)
-
-
-def test_models_that_ran_differently_are_compared_with_a_note(build, tmp_path):
-    run(build("diff"), tmp_path / "one" / "counting")
-    run(build("diff", max_length=512), tmp_path / "two" / "counting")
-    comparison = compare(tmp_path, ["one", "two"], ["counting"])
-    assert len(comparison.differences) == 1
-    assert comparison.notes == ["counting: two ran with max_length 512 where one has 1024."]

@@ -19,13 +19,6 @@ SEGMENTS = {"samples": 1, "depths": (50.0,), "length": 600, "num_needles": 2}
 
 
 @pytest.fixture(scope="module")
-def haystack(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("haystack") / "book.txt"
-    path.write_text(text)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
 def superwords(build, text, haystack):
     """A model whose tokens join what stands around the borders of the protocols' prompts."""
     asked = AttentionSegments(**SEGMENTS, haystack=haystack)

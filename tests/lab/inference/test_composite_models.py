@@ -12,7 +12,7 @@ from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.layer_reader import read_layers, require_readable
 from diffattn.probes.quantized_logits import require_quantizable
-from scripted_model import with_limits
+from scripted_model import alone, with_limits
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_scores_equal_a_plain_pass(model):
     trie = LabelTrie(model, ["house", "city"], "\nType:")
     question = [*row[:5].tolist(), *model.encode("\nType:")]
     (results,) = model.read_labels(trie, [question])
-    (rows,) = model.read_labels(trie, [question], branch=False)
+    (rows,) = alone(model).read_labels(trie, [question])
     assert results.logprobs == pytest.approx(rows.logprobs, abs=1e-4)
 
 

@@ -31,13 +31,10 @@ def by_hugging_face(model, prompt, max_new_tokens):
 
 
 @pytest.mark.parametrize("copied_tokens", [0, 10**9])
-@pytest.mark.parametrize("share", [True, False])
-def test_equals_hugging_face(model, share, copied_tokens):
+def test_equals_hugging_face(model, copied_tokens):
     model = with_limits(model, copied_tokens=copied_tokens)
     asked = prompts(model)
-    for prompt, results in zip(
-        asked, model.generate(asked, max_new_tokens=12, share=share), strict=True
-    ):
+    for prompt, results in zip(asked, model.generate(asked, max_new_tokens=12), strict=True):
         wanted = by_hugging_face(model, prompt, 12)
         if results.finished == "eos":
             assert list(results.ids) == wanted[:-1]
@@ -46,12 +43,11 @@ def test_equals_hugging_face(model, share, copied_tokens):
             assert list(results.ids) == wanted
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_layers_with_a_window_equal_hugging_face(build_windowed, share):
+def test_layers_with_a_window_equal_hugging_face(build_windowed):
     """Padding in a cache that keeps eight tokens would push real ones out."""
     model = build_windowed(8)
     asked = [*prompts(model), [5, 6], [7, 8], [11] * 5, [12] * 20]
-    results = model.generate(asked, max_new_tokens=12, share=share)
+    results = model.generate(asked, max_new_tokens=12)
     for prompt, entry in zip(asked, results, strict=True):
         wanted = by_hugging_face(model, prompt, 12)
         assert list(entry.ids) == wanted[: len(entry.ids)]

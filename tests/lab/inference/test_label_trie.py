@@ -11,6 +11,7 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.nudging import measured_errors
+from scripted_model import alone
 
 NESTED = ["gas", "gas type", "a", "an", "question", "question answer", "the", "the city key"]
 NUMBERS = [str(i) for i in range(0, 130, 7)]
@@ -37,9 +38,8 @@ def test_one_pass_equals_one_row_per_label(model, labels, length):
     asked = questions(model, trie)
     prefix = model.read(tokens(model, length, 99)) if length else None
     results = model.read_labels(trie, asked, before=prefix)
-    for entry, wanted in zip(
-        results, model.read_labels(trie, asked, before=prefix, branch=False), strict=True
-    ):
+    by_rows = alone(model).read_labels(trie, asked, before=prefix)
+    for entry, wanted in zip(results, by_rows, strict=True):
         assert entry.greedy == wanted.greedy
         assert entry.likeliest == wanted.likeliest
         assert entry.logprobs == pytest.approx(wanted.logprobs, rel=0, abs=1e-12)
@@ -52,15 +52,15 @@ def test_one_pass_in_float32_differs_by_rounding(build, kind):
     trie = LabelTrie(model, NESTED, "\nType:")
     asked = questions(model, trie)
 
-    def logprobs(network, branch=False):
+    def logprobs(network, together=False):
         reader = LanguageModel(network, model.tokenizer, label=kind)
-        before = reader.read(tokens(model, 190, 99))
-        read = reader.read_labels(trie, asked, before=before, branch=branch)
+        reader.rows_alone = not together
+        read = reader.read_labels(trie, asked, before=reader.read(tokens(model, 190, 99)))
         return {"logprobs": torch.tensor([r.logprobs for r in read], dtype=torch.float64)}
 
     exact = logprobs(wide.network)
     off = measured_errors(logprobs, model.network, exact)["logprobs"]
-    together = logprobs(model.network, branch=True)["logprobs"].float()
+    together = logprobs(model.network, together=True)["logprobs"].float()
     assert compare(together, exact["logprobs"], off).problem is None
 
 
@@ -85,66 +85,21 @@ def test_log_probabilities_are_those_of_a_plain_pass(models):
     trie = LabelTrie(model, NESTED, "\nType:")
     prompt = [*tokens(model, 60, 1), *model.encode("\nType:")]
     (results,) = model.read_labels(trie, [prompt])
-    for path, logprob in zip(trie.paths, results.logprobs, strict=True):
+    for label, path, logprob in zip(NESTED, trie.paths, results.logprobs, strict=True):
+        assert model.decode(path) == f" {label}\n"  # the space belongs to the label
         with torch.no_grad():
             logits = model.network(torch.tensor([[*prompt, *path]])).logits[0].log_softmax(-1)
         steps = [logits[len(prompt) - 1 + i, token] for i, token in enumerate(path)]
         assert logprob == pytest.approx(float(sum(steps)), rel=0, abs=1e-12)
 
 
-def test_a_label_is_encoded_as_it_follows_the_prompt(models):
-    """The space belongs to the label, and the line break ends it."""
-    model = models["diff"]
-    trie = LabelTrie(model, NESTED, "\nType:")
-    for label, path in zip(NESTED, trie.paths, strict=True):
-        assert model.decode(path) == f" {label}\n"
-
-
-class Merging(LanguageModel):
-    """Encodes characters, but ``": "`` and whatever letter follows as one token."""
-
-    def __init__(self):
-        """Without a network."""
-
-    def encode(self, text, *, special=False):
-        results, i = [], 0
-        while i < len(text):
-            size = 3 if text[i : i + 2] == ": " and i + 2 < len(text) else 1
-            results.append(number_of(text[i : i + size]))
-            i += size
-        return results
-
-
-def number_of(piece):
-    """A number that stands for a piece of text."""
-    return int.from_bytes(piece.encode(), "big")
-
-
-def test_labels_that_merge_with_the_prompt_are_encoded_alone():
-    """No prompt would end in the tokens that are left before a merged one."""
-    model = Merging()
-    trie = LabelTrie(model, ["ab", "ac", "b"], "\nType:")
-    assert trie.paths == tuple(tuple(model.encode(f" {label}\n")) for label in trie.labels)
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (["a", " "], "must be one line of text, got ' '"),
-        (["a", "b\nc"], "must be one line of text"),
-        (["a", "b", "a"], "must differ"),
-        ([], "must differ"),
-    ],
-)
-def test_unusable_labels(models, labels, message):
-    with pytest.raises(ConfigError, match=message):
-        LabelTrie(models["diff"], labels, "\nType:")
-
-
 def test_labels_that_a_tokenizer_cannot_tell_apart():
-    class Deaf(Merging):
+    class Deaf(LanguageModel):
+        def __init__(self):
+            """Without a network."""
+
         def encode(self, text):
-            return super().encode(text.replace("\n", "").replace("é", "e"))
+            return list(text.replace("\n", "").replace("é", "e").encode())
 
     with pytest.raises(ConfigError, match="'gas' and 'gas type'"):
         LabelTrie(Deaf(), ["gas", "gas type"], "Type:")

@@ -91,19 +91,14 @@ def test_a_tokenizer_without_a_backend_has_no_hash(tokenizer):
     assert LanguageModel(llama(), Slow()).facts()["tokenizer_hash"] is None
 
 
-def test_a_chat_template(tokenizer):
+def test_a_chat_template_and_tokens_that_end_what_is_written(tokenizer):
     network, other = llama(), copy.deepcopy(tokenizer)
-    other.chat_template = "{{ messages[0]['content'] }}!"
-    before, after = (LanguageModel(network, entry).facts() for entry in (tokenizer, other))
-    assert changed(before, after) == {"chat_template"}
-    assert before["chat_template"] is None
-
-
-def test_tokens_that_end_what_is_written(tokenizer):
-    network = llama()
     network.generation_config.eos_token_id = [2, 9]
-    before, after = (LanguageModel(entry, tokenizer).facts() for entry in (llama(), network))
-    assert changed(before, after) == {"end_tokens"}
+    other.chat_template = "{{ messages[0]['content'] }}!"
+    before = LanguageModel(llama(), tokenizer).facts()
+    after = LanguageModel(network, other).facts()
+    assert changed(before, after) == {"chat_template", "end_tokens"}
+    assert before["chat_template"] is None
     assert (before["end_tokens"], after["end_tokens"]) == ([0, 2], [0, 2, 9])
 
 

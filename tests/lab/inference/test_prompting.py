@@ -1,23 +1,21 @@
 """Completions and scores that share their reading equal those that read everything anew."""
 
-import copy
-
 import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.prompting import prompt_text, require_chat_template
+from diffattn.lab.inference.prompting import prompt_text
 from diffattn.lab.inference.scoring import Continuation
 from language_models import byte_pairs, of_tokenizer
-from scripted_model import LoggedModel, with_limits
+from scripted_model import LoggedModel, alone, with_limits
 
 
 def definition(model, prompts, answers):
     """Every prompt read from scratch, on its own, twice."""
     ids = [model.encode_prompt(prompt) for prompt in prompts]
-    outputs = model.generate(ids, max_new_tokens=5, share=False)
+    outputs = alone(model).generate(ids, max_new_tokens=5)
     pairs = [model.encode_pair(p, f" {a}") for p, a in zip(prompts, answers, strict=True)]
-    scores = model.score([Continuation(tuple(c), tuple(t)) for c, t in pairs], share=False)
+    scores = alone(model).score([Continuation(tuple(c), tuple(t)) for c, t in pairs])
     return [
         (entry.text, len(own), value.logprob / len(value.token_logprobs))
         for entry, own, value in zip(outputs, ids, scores, strict=True)
@@ -27,8 +25,7 @@ def definition(model, prompts, answers):
 @pytest.mark.parametrize("case", ["common text", "nothing in common", "one prompt"])
 @pytest.mark.parametrize("rows_alone", [False, True])
 def test_shared_reading_changes_nothing(model, text, case, rows_alone):
-    model = copy.copy(model)
-    model.rows_alone = rows_alone
+    model = alone(model) if rows_alone else model
     prompts = {
         "common text": [f"{text[:900]} {question}" for question in ("who is", "what was the")],
         "nothing in common": [text[i : i + 300 + 40 * i].strip() for i in (0, 7, 23)],
@@ -66,15 +63,13 @@ def test_prompts_that_do_not_fit_are_refused_before_they_are_read(build, text):
     assert list(model.read_prompts([])) == []
 
 
-def test_without_answers_there_are_no_scores(models, text):
-    (entry,) = models["diff"].complete([text[:50].strip()], None, max_new_tokens=3)
-    assert entry.logprob_per_token is None
-
-
 def test_an_answer_longer_than_the_model_counts_as_far_as_it_reaches(build, text):
+    """Without an answer there is no score."""
     model = build("diff", max_length=64)
-    (entry,) = model.complete(["the city"], [text[:400]], max_new_tokens=3)
-    assert entry.logprob_per_token < 0
+    (scored,) = model.complete(["the city"], [text[:400]], max_new_tokens=3)
+    (unscored,) = model.complete(["the city"], None, max_new_tokens=3)
+    assert scored.logprob_per_token < 0
+    assert unscored.logprob_per_token is None
 
 
 @pytest.mark.parametrize(("context", "answer"), [("Is it red", "or blue"), ("A:", "12")])
@@ -95,7 +90,7 @@ def test_a_prompt_has_no_space_at_its_end(models):
     text = prompt_text(models["diff"], "Who?", " Answer: ", chat=False)
     assert text == "Who? Answer:"
     with pytest.raises(ConfigError, match="chat needs a tokenizer with a chat template, got none"):
-        require_chat_template(models["diff"])
+        prompt_text(models["diff"], "Who?", "", chat=True)
 
 
 def test_a_chat_template_takes_the_question_and_leaves_the_prefix_to_the_answer(build, monkeypatch):

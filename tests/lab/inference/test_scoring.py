@@ -8,7 +8,6 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM
 
 from diffattn.errors import ConfigError
-from diffattn.lab.inference import scoring
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
@@ -40,22 +39,12 @@ def expected(model, entry):
     return [float(logprobs[i, token]) for i, token in zip(at, entry.target, strict=True)]
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_scores_equal_a_plain_forward_pass(model, share):
+def test_scores_equal_a_plain_forward_pass(model):
     asked = continuations(model)
-    for entry, results in zip(asked, model.score(asked, share=share), strict=True):
+    for entry, results in zip(asked, model.score(asked), strict=True):
         # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
         assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
         assert results.logprob == pytest.approx(sum(results.token_logprobs))
-
-
-def test_models_that_cannot_branch_score_the_same(model, monkeypatch):
-    asked = continuations(model)
-    branched = model.score(asked)
-    monkeypatch.setattr(scoring, "can_branch", lambda model, prefix: False)
-    for a, b in zip(branched, model.score(asked), strict=True):
-        assert a.token_logprobs == pytest.approx(b.token_logprobs, rel=0, abs=1e-12)
-        assert a.is_greedy == b.is_greedy
 
 
 def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
@@ -80,23 +69,14 @@ def test_weights_of_any_shape_count_in_the_hash(build):
     assert changed.facts()["weights"] != before
 
 
-def test_long_rows_run_in_chunks(models):
+@pytest.mark.parametrize("limits", [{"chunk_tokens": 16}, {"cache_bytes": 1}], ids=str)
+def test_long_rows_in_chunks_and_small_batches_change_nothing(models, limits):
     model = models["diff"]
     asked = [*continuations(model), Continuation((1, 2, 3), tuple(range(5, 205)))]
     whole = model.score(asked)
-    in_chunks = with_limits(model, chunk_tokens=16).score(asked)
-    for a, b in zip(whole, in_chunks, strict=True):
+    for a, b in zip(whole, with_limits(model, **limits).score(asked), strict=True):
         assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
         assert a.is_greedy == b.is_greedy
-
-
-def test_small_batches_change_nothing(models):
-    model = models["diff_v2"]
-    asked = continuations(model)
-    whole = model.score(asked)
-    one_by_one = with_limits(model, cache_bytes=1).score(asked)
-    for a, b in zip(whole, one_by_one, strict=True):
-        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-5)
 
 
 def test_a_shared_context_is_read_once(models, monkeypatch):
@@ -174,51 +154,29 @@ def close(results, wanted):
 
 def test_prefix_losses_equal_one_pass(model):
     rows = [tokens_of(model, n) for n in (50, 200)]
-    for row, results in zip(rows, model.prefix_losses(rows, [0]), strict=True):
-        close(results, expected_losses(model, [0, *row.tolist()]))
-    for row, results in zip(rows, model.prefix_losses(rows, []), strict=True):
-        close(results, expected_losses(model, row.tolist()))
+    for reader in (model, with_limits(model, chunk_tokens=32)):
+        for given in ([0], []):
+            for row, results in zip(rows, reader.prefix_losses(rows, given), strict=True):
+                close(results, expected_losses(model, [*given, *row.tolist()]))
 
 
-def test_a_long_row_in_chunks_equals_one_pass(models):
-    model = with_limits(models["diff"], chunk_tokens=32)
-    row = tokens_of(model, 300)
-    (results,) = model.prefix_losses([row], [0])
-    close(results, expected_losses(models["diff"], [0, *row.tolist()]))
-
-
-@pytest.mark.parametrize("given", [[0], []], ids=["bos", "no bos"])
+@pytest.mark.parametrize(("given", "stride"), [([0], 16), ([], 16), ([0], 64)])
 @pytest.mark.parametrize("length", [40, 64, 65, 170, 176])
-def test_sliding_losses_equal_a_pass_per_window(models, length, given):
+def test_sliding_losses_equal_a_pass_per_window(models, length, given, stride):
+    """Also of windows that do not overlap: each begins with what is given."""
     model = models["diff_v2"]
     tokens = tokens_of(model, length)
-    results = model.sliding_losses(tokens, window=64, stride=16, given=given)
+    results = model.sliding_losses(tokens, window=64, stride=stride, given=given)
     wanted, done = [], 0
     while done < length:
-        end = min(64, length) if not done else min(done + 16, length)
-        begin = max(0, done + 16 - 64) if done else 0
+        end = min(64, length) if not done else min(done + stride, length)
+        begin = max(0, done + stride - 64) if done else 0
         own = expected_losses(model, [*given, *tokens[begin:end].tolist()])
         first = 0 if done or given else 1  # without BOS nothing predicts the first token
         wanted.append(own[len(own) - (end - done - first) :])
         done = end
     assert len(results) == length - (not given)
     close(results, np.concatenate(wanted))
-
-
-@pytest.mark.parametrize(("given", "stride"), [([0], 17), ([], 16), ([], 0)])
-def test_a_stride_that_leaves_tokens_without_a_context_is_refused(models, given, stride):
-    model = models["diff_v2"]
-    with pytest.raises(ItemError, match=f"stride must be from 1 to 1[56], got {stride}"):
-        model.sliding_losses(tokens_of(model, 40), window=16, stride=stride, given=given)
-
-
-def test_windows_of_no_overlap_begin_with_what_is_given(models):
-    model = models["diff_v2"]
-    tokens = tokens_of(model, 40)
-    results = model.sliding_losses(tokens, window=16, stride=16, given=[0])
-    parts = [tokens[i : i + 16].tolist() for i in (0, 16)]
-    wanted = [expected_losses(model, [0, *part]) for part in parts]
-    close(results[:32], np.concatenate(wanted))
 
 
 def test_how_windows_run_changes_nothing(models):

@@ -2,19 +2,13 @@
 
 import pytest
 import torch
-from transformers import (
-    FalconConfig,
-    FalconForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+from transformers import FalconConfig, FalconForCausalLM
 
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+from scripted_model import alone
 
 
 def test_branches_that_begin_alike_are_held_once():
@@ -32,6 +26,7 @@ def test_branches_that_begin_alike_are_held_once():
 
 def test_every_branch_equals_a_plain_pass(model):
     branches = [[5, 6, 7, 8], [5, 6, 9], [11], [5, 6]]
+    implementation = model.network.config._attn_implementation
     for before in ([3, 4, 3, 2, 9], []):
         prefix = model.read(before)
         keys = [layer.keys for layer in prefix.cache.layers]
@@ -43,26 +38,7 @@ def test_every_branch_equals_a_plain_pass(model):
                 plain = model.network(torch.tensor([before + branch])).logits[0, len(before) :]
             torch.testing.assert_close(results, plain, rtol=0, atol=1e-12)
         assert all(a is b.keys for a, b in zip(keys, prefix.cache.layers, strict=True))
-
-
-def test_the_attention_implementation_is_put_back(models):
-    model = models["diff"]
-    before = model.network.config._attn_implementation
-    tree = TokenTree()
-    forward_tree(model, model.read([1, 2]), tree, tree.add([3]))
-    assert model.network.config._attn_implementation == before != "sdpa"
-
-
-def test_layers_with_a_window_do_not_branch(tokenizer):
-    sizes = {
-        "vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 16,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
-    }  # fmt: skip
-    windowed = MistralForCausalLM(MistralConfig(**sizes, sliding_window=8))
-    plain = LlamaForCausalLM(LlamaConfig(**sizes))
-    for network, expected in ((windowed, False), (plain, True)):
-        model = LanguageModel(network, tokenizer)
-        assert can_branch(model, model.read([1, 2])) is expected
+        assert model.network.config._attn_implementation == implementation
 
 
 def test_alibi_does_not_branch(tokenizer):
@@ -76,8 +52,8 @@ def test_alibi_does_not_branch(tokenizer):
     assert not can_branch(model, model.read([1, 2]))
     context = tuple(range(1, 201))
     asked = [Continuation(context, (3, 4)), Continuation(context, (5, 6))]
-    for results, alone in zip(model.score(asked), model.score(asked, share=False), strict=True):
-        assert results.logprob == pytest.approx(alone.logprob, abs=1e-3)
+    for results, by_itself in zip(model.score(asked), alone(model).score(asked), strict=True):
+        assert results.logprob == pytest.approx(by_itself.logprob, abs=1e-3)
 
 
 def test_passes_hold_what_fits():
@@ -86,13 +62,10 @@ def test_passes_hold_what_fits():
     assert list(passes([], 2)) == []
 
 
-def test_models_that_do_not_branch_run_one_row_per_label(tokenizer):
-    torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, sliding_window=8, initializer_range=0.5,
-    )  # fmt: skip
-    model = LanguageModel(MistralForCausalLM(config).double(), tokenizer)
+def test_models_that_do_not_branch_run_one_row_per_label(models, build_windowed):
+    model = build_windowed(8)
+    for entry, expected in ((model, False), (models["llama"], True)):
+        assert can_branch(entry, entry.read([1, 2])) is expected
     trie = LabelTrie(model, ["house", "house key", "city"], "\nType:")
     before, question = list(range(5, 25)), [30, 31, *model.encode("\nType:")]
     (results,) = model.read_labels(trie, [question], before=model.read(before))

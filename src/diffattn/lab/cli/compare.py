@@ -57,9 +57,7 @@ def compare(
         _print_or_write(results, comparison, format_, out)
     if answers is not None:
         rows = {
-            variant: {
-                label: gathered.rows[label, variant] for label in gathered.labels if label in sides
-            }
+            variant: {label: sides[label].every for label in gathered.labels if label in sides}
             for variant, sides in gathered.answers.items()
         }
         typer.echo(write_answers(answers, rows, gathered.labels))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,19 +42,25 @@ _PARTS = (("length",), *_KINDS, ("depth",), ("shots",), ("kind",), ("pairs",))
 """Fields of a row that split the difference of the primary score, one after another."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answers:
     """The answers of one model in one protocol."""
 
     label: str
     result: EvalResult
-    rows: Mapping[str, Row]
-    """Rows with scores, by id."""
+    every: Sequence[Row]
+    """Rows of all items, failed ones too."""
 
     @classmethod
-    def from_result(cls, label: str, result: EvalResult, rows: Sequence[Row]) -> "Answers":
-        """From all rows of a result; those that failed are left out."""
-        return cls(label, result, {str(row["id"]): row for row in rows if "error" not in row})
+    def read(cls, label: str, part: Path) -> "Answers":
+        """From the folder of a finished part."""
+        result = EvalResult.read(part)
+        return cls(label, result, result.read_items(part))
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Rows with scores, by id."""
+        return {str(row["id"]): row for row in self.every if "error" not in row}
 
     def guess(self, ids: Sequence[str], score: str) -> Guess:
         """The score of guessing on some items."""
@@ -95,12 +102,9 @@ def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Com
             if not (part / "result.json").exists():
                 continue
             try:
-                result = EvalResult.read(part)
-                rows = result.read_items(part)
+                answers.setdefault(variant, {})[label] = Answers.read(label, part)
             except CheckpointError as error:  # a damaged record stops no other comparison
                 missing[label, variant] = str(error).rstrip(".")
-            else:
-                answers.setdefault(variant, {})[label] = Answers.from_result(label, result, rows)
     comparison = compare_answers(answers, labels, variants, missing)
     comparison.write(folder)
     return comparison

@@ -27,8 +27,6 @@ class Gathered:
     variants: list[str] = field(default_factory=list)
     answers: dict[str, dict[str, Answers]] = field(default_factory=dict)
     """By variant and label."""
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
-    """All rows of a label and variant, failed ones too."""
     gaps: list[str] = field(default_factory=list)
     """One sentence for everything that was left out."""
 
@@ -48,23 +46,21 @@ class Gathered:
         """Every model with its baseline; see :func:`diffattn.lab.evaluation.compare.compare`."""
         return compare_answers(self.answers, self.labels, self.variants, {})
 
-    def add(
-        self, label: str, variant: str, result: EvalResult, rows: list[dict[str, Any]], folder: Path
-    ) -> None:
-        """Add a result, unless there is one already.
+    def add(self, variant: str, answers: Answers, folder: Path) -> None:
+        """Add the answers of a model, unless there are some already.
 
         A label that another model has gets the folder's name behind it.
         """
-        facts = {key: result.model.get(key) for key in _SAME}
-        name, count = label, 1
+        facts = {key: answers.result.model.get(key) for key in _SAME}
+        label = name = answers.label
+        count = 1
         while self.facts.setdefault(name, facts) != facts:
             end = "" if count == 1 else f"-{count}"
             name, count = f"{label}@{folder.resolve().name}{end}", count + 1
         if name in self.answers.setdefault(variant, {}):
             self.gaps.append(f"{name} has {variant} twice: that in {folder} is left out.")
             return
-        self.answers[variant][name] = Answers.from_result(name, result, rows)
-        self.rows[name, variant] = rows
+        self.answers[variant][name] = replace(answers, label=name)
 
 
 def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
@@ -88,12 +84,9 @@ def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
                     gathered.gaps.append(f"{label} has no result of {variant}.")
                     continue
                 try:
-                    result = EvalResult.read(path)
-                    rows = result.read_items(path)
+                    gathered.add(variant, Answers.read(label, path), folder)
                 except CheckpointError as error:
                     gathered.gaps.append(f"{label} is left out of {variant}: {error}")
-                else:
-                    gathered.add(label, variant, result, rows, folder)
     if not any(gathered.answers.values()):
         reason = f" {gathered.gaps[0]}" if gathered.gaps else ""
         raise CheckpointError(f"compare: one result or more is needed, got none.{reason}")

@@ -141,11 +141,9 @@ def guess_shares(references: int, candidates: int, named: int) -> dict[str, floa
     return {GUESSES[0]: references / candidates, NAMED: named / candidates}
 
 
-def guess_metrics(
-    rows: Sequence[Mapping[str, Any]], where: dict[str, Any], *, headline: bool = True
-) -> list[Metric]:
+def guess_metrics(rows: Sequence[Mapping[str, Any]], where: dict[str, Any]) -> list[Metric]:
     """Means of the guesses over the rows that have them, without intervals; else nothing."""
-    facts: dict[str, Any] = {"where": where, "headline": headline, "higher_is_better": None}
+    facts: dict[str, Any] = {"where": where, "headline": True, "higher_is_better": None}
     shares = {kind: [row[kind] for row in rows if kind in row] for kind in (*GUESSES, NAMED)}
     return [
         Metric(name=kind, value=fmean(values), n=len(values), **facts)

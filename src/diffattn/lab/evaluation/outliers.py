@@ -10,12 +10,7 @@ from diffattn.lab.evaluation.perplexity.documents import first_windows
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
-from diffattn.probes.layer_reader import (
-    AttentionInputs,
-    logit_rows,
-    read_layers,
-    require_readable,
-)
+from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers, require_readable
 from diffattn.probes.outlier_tables import (
     HIDDEN,
     LOGITS,
@@ -25,14 +20,7 @@ from diffattn.probes.outlier_tables import (
     outlier_summary,
     pooled,
 )
-from diffattn.probes.outliers import (
-    HIDDEN_PLACE,
-    LOGIT_PLACE,
-    OutlierScan,
-    Parts,
-    Tally,
-    merged,
-)
+from diffattn.probes.outliers import HIDDEN_PLACE, LOGIT_PLACE, OutlierScan, Parts, Tally, merged
 
 LARGEST = {"logits": "largest attention logit", "hidden": "largest hidden state"}
 """Headline metrics; the claims of Table 5 are read from them."""
@@ -95,33 +83,29 @@ class Outliers(Protocol):
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """One pass over the windows of every item, in fixed memory."""
-        rows = []
-        for item in items:
-            first, windows = item.payload
-            scan = OutlierScan()
-            for number, ids in enumerate(windows, start=first):
-                scan_window(scan, model, ids, number)
-            groups = pooled(scan)
-            largest = {
+        """One pass over the windows of the only item, in fixed memory."""
+        (item,) = items
+        first, windows = item.payload
+        scan = OutlierScan()
+        for number, ids in enumerate(windows, start=first):
+            scan_window(scan, model, ids, number)
+        groups = pooled(scan)
+        row = {
+            "tokens": sum(map(len, windows)),
+            "prompt": prompt_facts("\n\n".join(map(model.decode, windows))),
+            "scores": {
                 LARGEST["logits"]: max(_largest(groups[name]) for name in groups if name != HIDDEN),
                 LARGEST["hidden"]: _largest(groups[HIDDEN]),
-            }
-            rows.append(
-                {
-                    "tokens": sum(map(len, windows)),
-                    "prompt": prompt_facts("\n\n".join(map(model.decode, windows))),
-                    "scores": largest,
-                    "scales": [scan.scales[layer] for layer in sorted(scan.scales)],
-                    "tallies": {
-                        name: [parts[of_first].to_json() for of_first in (True, False)]
-                        for name, parts in groups.items()
-                    },
-                    "layers": layer_rows(scan),
-                    "texts": _texts(model, groups),
-                }
-            )
-        return rows
+            },
+            "scales": [scan.scales[layer] for layer in sorted(scan.scales)],
+            "tallies": {
+                name: [parts[of_first].to_json() for of_first in (True, False)]
+                for name, parts in groups.items()
+            },
+            "layers": layer_rows(scan),
+            "texts": _texts(model, groups),
+        }
+        return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """All items as one: tallies are merged, and of the layers the largest is kept."""

@@ -212,6 +212,6 @@ def prompt_facts(text: str) -> dict[str, Any]:
     return facts | {"begins": text[:_BEGINS], "ends": text[-_ENDS:]}
 
 
-def split_long_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:
+def split_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:
     """The same items in batches of at most ``size``, so that an interruption loses little."""
     return [list(batch[i : i + size]) for batch in batches for i in range(0, len(batch), size)]

@@ -223,10 +223,8 @@ def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
 
 def _renamed(row: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
     """The row with other names of its scores."""
-    parts = {key: row[key] for key in _BY_SCORE if key in row}
-    return {
-        **row,
-        **{key: {rename(name): x for name, x in part.items()} for key, part in parts.items()},
+    return dict(row) | {
+        key: {rename(name): x for name, x in row[key].items()} for key in _BY_SCORE if key in row
     }
 
 
@@ -262,8 +260,7 @@ def _changes(
                 row_clusters(both),
                 shares=is_share(name),
             )
-            direction = False if is_loss(name) else better.get(name)
             facts: dict[str, Any] = {"where": {"bits": bits}, "unit": "difference"}
-            facts["higher_is_better"] = direction
+            facts["higher_is_better"] = False if is_loss(name) else better.get(name)
             changes.append(metric(f"change of {name}", contrast.interval, **facts))
     return changes

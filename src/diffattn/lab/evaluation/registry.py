@@ -12,15 +12,10 @@ from diffattn.lab.records.settings import read_settings, require_counts
 
 
 def protocol_class(name: str) -> type[Protocol]:
-    """The class of a protocol.
-
-    Raises:
-        ConfigError: No protocol has this name.
-    """
+    """The class of a protocol."""
     require_known(name, PROTOCOLS)
     module, _, attribute = PROTOCOLS[name].path.partition(":")
-    loaded = import_module(f"diffattn.lab.evaluation.{module}")
-    protocol: type[Protocol] = getattr(loaded, attribute)
+    protocol: type[Protocol] = getattr(import_module(f"{__package__}.{module}"), attribute)
     return protocol
 
 
@@ -63,11 +58,7 @@ def parts(
 
 
 def require_known(name: str, known: Iterable[str] = (*PROTOCOLS, *PRESETS, "all")) -> None:
-    """Refuse the name of no protocol or preset.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Refuse the name of no protocol or preset."""
     if name not in known:
         hint = did_you_mean(name, known)
         raise ConfigError(f"Unknown protocol {name!r}.{hint} See 'diffattn list protocols'.")

@@ -273,9 +273,7 @@ def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
 def _add_costs(folder: Path, seconds: float, items: int) -> None:
     """Add to ``costs.json``, a file of its own since time varies from run to run."""
     path = folder / "costs.json"
+    costs = read_json(path) if path.exists() else {"schema": 1, "wall_seconds": 0.0, "items": 0}
     if items or not path.exists():
-        costs = {"schema": 1, "wall_seconds": 0.0, "items": 0}
-        costs = read_json(path) if path.exists() else costs
-        costs["wall_seconds"] += seconds
-        costs["items"] += items
-        write_json(path, costs)
+        sums = {"wall_seconds": costs["wall_seconds"] + seconds, "items": costs["items"] + items}
+        write_json(path, costs | sums)

@@ -160,11 +160,9 @@ class ServedModel(LanguageModel):
     def _reply(self, body: dict[str, Any]) -> Reply:
         try:
             return self._endpoint.reply("", body, Event())
-        except JudgeUnreachable as error:
-            raise ModelError(f"{self.label}: {error}") from error
-        except JudgeFailure:  # of this prompt alone
-            raise
-        except DiffAttnError as error:  # a wrong key, model or address
+        except DiffAttnError as error:  # no server, or a wrong key, model or address
+            if isinstance(error, JudgeFailure) and not isinstance(error, JudgeUnreachable):
+                raise  # of this prompt alone
             raise ModelError(f"{self.label}: {error}") from error
 
     def complete(

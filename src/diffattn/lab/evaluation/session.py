@@ -12,11 +12,7 @@ from diffattn.lab.evaluation.compare import compare_folder
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Part
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.evaluation.selection import ALL, Selection, all_finished
-from diffattn.lab.evaluation.served_model import (
-    ServedModel,
-    ServedSettings,
-    served_settings,
-)
+from diffattn.lab.evaluation.served_model import ServedModel, ServedSettings, served_settings
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.named_models import is_address
 from diffattn.lab.records.claim import is_claimed
@@ -44,11 +40,7 @@ class _Session:
     refused: list[DiffAttnError] = field(default_factory=list)
 
     def load(
-        self,
-        label: str,
-        path: str,
-        served: ServedSettings | None,
-        load: Mapping[str, Any],
+        self, label: str, path: str, served: ServedSettings | None, load: Mapping[str, Any]
     ) -> LanguageModel:
         """Load a model, or connect to its server."""
         if served is not None:

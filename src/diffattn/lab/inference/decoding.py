@@ -10,7 +10,7 @@ from torch import Tensor
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
 from diffattn.lab.inference.pass_limits import batches
 from diffattn.lab.inference.shared_prefixes import share_prefixes
-from diffattn.lab.inference.token_tree import Branches, can_branch
+from diffattn.lab.inference.token_tree import can_branch, grow_branches
 
 Rows = Generator[Tensor, Mapping[int, int], None]
 """Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
@@ -36,7 +36,6 @@ def generate(
     *,
     max_new_tokens: int,
     stop: Sequence[str] = (),
-    share: bool = True,
     before: Prefix | None = None,
 ) -> list[Generation]:
     """Greedy decoding of prompts of any lengths; those that begin alike are read once.
@@ -45,40 +44,34 @@ def generate(
     go to the smallest token id.
 
     Args:
-        model: Model that generates.
         prompts: Token ids, one or more each.
-        max_new_tokens: Per prompt.
         stop: Strings that end a row.
-        share: ``False`` reads every prompt from scratch: the definition, for comparison.
         before: Tokens already read that all prompts continue. Default: none.
 
     Raises:
         ItemError: A prompt is empty, holds ids that are none of the model's, or does not fit the
             model with ``max_new_tokens`` more.
     """
-    if max_new_tokens < 1:
-        raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
     known = before.length if before else 0
     for prompt in prompts:
         require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)
     generations: dict[int, Generation] = {}
-    limits = None if share and not model.rows_alone else [0] * len(prompts)
+    limits = [0] * len(prompts) if model.rows_alone else None
     for group in share_prefixes(prompts, limits):
         prefix = model.read(prompts[group.members[0]][: group.length], before)
         rows = [list(prompts[i][group.length :]) for i in group.members]
         room = [len(row) + max_new_tokens for row in rows]
         copied = len(rows) * prefix.length
         branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
-        most = min(prefix.length, _BRANCH_TOKENS)
         if branched:
-            grouped = _by_tokens(room, most)
+            grouped = _by_tokens(room, min(prefix.length, _BRANCH_TOKENS))
         else:
             grouped = model.row_batches(room, prefix, all_logits=False)
             if not prefix.keeps_all:
                 grouped = _of_one_length(grouped, room)
         for batch in grouped:
             some = [rows[j] for j in batch]
-            grow = _branches if branched and len(batch) > 1 else _padded_rows
+            grow = grow_branches if branched and len(batch) > 1 else _padded_rows
             done = _decode(model, grow(model, prefix, some), len(batch), max_new_tokens, stop)
             generations.update(zip((group.members[j] for j in batch), done, strict=True))
     return [generations[i] for i in range(len(prompts))]
@@ -95,11 +88,7 @@ def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) 
 
 
 def _decode(
-    model: NetworkReader,
-    rows: Rows,
-    count: int,
-    max_new_tokens: int,
-    stop: Sequence[str],
+    model: NetworkReader, rows: Rows, count: int, max_new_tokens: int, stop: Sequence[str]
 ) -> list[Generation]:
     """One batch of ``count`` rows: each step adds a token to every open one."""
     written: list[list[int]] = [[] for _ in range(count)]
@@ -122,10 +111,10 @@ def _decode(
         if not tokens or step + 1 == max_new_tokens:
             break
         last = dict(zip(tokens, rows.send(tokens), strict=True))
-    for i, ids in enumerate(written):
-        if i not in done:
-            done[i] = Generation(tuple(ids), model.decode(ids), "length")
-    return [done[i] for i in range(len(written))]
+    return [
+        done.get(i) or Generation(tuple(ids), model.decode(ids), "length")
+        for i, ids in enumerate(written)
+    ]
 
 
 def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str]) -> str | None:
@@ -161,14 +150,6 @@ def _of_one_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterato
     for batch in grouped:
         for _, group in itertools.groupby(batch, key=room.__getitem__):
             yield list(group)
-
-
-def _branches(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
-    """Rows as branches of the prefix, which is held once."""
-    branches = Branches(model, prefix, rows)
-    tokens = yield branches.read()
-    while True:
-        tokens = yield branches.grow(tokens)
 
 
 def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:

@@ -1,5 +1,6 @@
 """The label that a model gives: greedy within the labels, and by their probabilities."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,26 +34,36 @@ class LabelTrie:
     follow ``before``, which every prompt ends with: see :meth:`NetworkReader.encode_after`.
 
     Raises:
-        ConfigError: A label is empty, doubled, holds a line break, or has the tokens of another
-            or their beginning.
+        ConfigError: A label has the tokens of another or their beginning.
     """
 
     def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:
         self.labels = tuple(labels)
-        for label in labels:
-            if not label.strip() or "\n" in label:
-                raise ConfigError(f"LabelTrie: labels must be one line of text, got {label!r}.")
-        if len(set(labels)) != len(labels) or not labels:
-            raise ConfigError(f"LabelTrie: labels must differ, got {sorted(labels)}.")
         self.paths = tuple(tuple(model.encode_after(before, f" {x}\n")) for x in self.labels)
+        for (first, a), (second, b) in itertools.combinations(enumerate(self.paths), 2):
+            size = min(len(a), len(b))
+            if a[:size] == b[:size]:
+                raise ConfigError(
+                    "LabelTrie: labels must differ in their tokens up to the line break, got "
+                    f"{self.labels[first]!r} and {self.labels[second]!r} in {list(b)}."
+                )
         self.children: list[dict[int, int]] = [{}]
         """Per place, the tokens that may follow and their places; place 0 is the prompt's end."""
         self.ends: dict[int, int] = {}
         """Places where a label ends, and which."""
-        walks = [self._insert(number, path) for number, path in enumerate(self.paths)]
+        self._walks: list[list[tuple[int, int]]] = []
+        """Per label, the places on its way, each with the token that follows."""
+        for number, path in enumerate(self.paths):
+            at, walk = 0, []
+            for token in path:
+                walk.append((at, token))
+                if token not in self.children[at]:
+                    self.children[at][token] = len(self.children)
+                    self.children.append({})
+                at = self.children[at][token]
+            self.ends[at] = number
+            self._walks.append(walk)
         self.edges = [(at, token) for at, below in enumerate(self.children) for token in below]
-        place = {edge: i for i, edge in enumerate(self.edges)}
-        self._edges_of = [[place[edge] for edge in edges] for edges in walks]
 
     @property
     def longest(self) -> int:
@@ -68,9 +79,10 @@ class LabelTrie:
         row = {at: i for i, at in enumerate(self.inner())}
         rows = torch.tensor([row[at] for at, _ in self.edges], device=logits.device)
         tokens = torch.tensor([token for _, token in self.edges], device=logits.device)
-        chosen = logits[rows, tokens].tolist()
-        steps = (logits[rows, tokens] - logits.logsumexp(-1)[rows]).tolist()
-        logit = dict(zip(self.edges, chosen, strict=True))
+        chosen = logits[rows, tokens]
+        logit = dict(zip(self.edges, chosen.tolist(), strict=True))
+        steps = (chosen - logits.logsumexp(-1)[rows]).tolist()
+        logprob = dict(zip(self.edges, steps, strict=True))
         at = 0
         while at not in self.ends:
             below = self.children[at]
@@ -78,33 +90,7 @@ class LabelTrie:
             at = below[best]
         return LabelReading(
             greedy=self.ends[at],
-            logprobs=tuple(sum(steps[edge] for edge in edges) for edges in self._edges_of),
-        )
-
-    def _insert(self, number: int, path: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Add a label; the places on its way, each with the token that follows."""
-        at, edges = 0, []
-        for token in path:
-            if at in self.ends:
-                self._refuse(self.ends[at], number)
-            below = self.children[at]
-            edges.append((at, token))
-            if token not in below:
-                below[token] = len(self.children)
-                self.children.append({})
-            at = below[token]
-        if at in self.ends:
-            self._refuse(self.ends[at], number)
-        if self.children[at]:
-            longer = next(i for i, other in enumerate(self.paths) if other[: len(path)] == path)
-            self._refuse(longer, number)
-        self.ends[at] = number
-        return edges
-
-    def _refuse(self, first: int, second: int) -> None:
-        raise ConfigError(
-            "LabelTrie: labels must differ in their tokens up to the line break, got "
-            f"{self.labels[first]!r} and {self.labels[second]!r} in {list(self.paths[second])}."
+            logprobs=tuple(sum(logprob[edge] for edge in walk) for walk in self._walks),
         )
 
 
@@ -114,16 +100,10 @@ def read_labels(
     prompts: Sequence[Sequence[int]],
     *,
     before: Prefix | None = None,
-    branch: bool = True,
 ) -> list[LabelReading]:
     """Which label follows each prompt; several prompts and all labels in one pass.
 
-    Args:
-        model: Model that reads the labels.
-        trie: The labels.
-        prompts: Tokens, one or more each.
-        before: Tokens already read that all prompts continue. Default: none.
-        branch: ``False`` runs one row per prompt and label: the definition, for comparison.
+    ``before`` are tokens already read that all prompts continue.
 
     Raises:
         ItemError: A prompt is empty, or does not fit the model with the longest label.
@@ -135,7 +115,7 @@ def read_labels(
             raise ItemError("read_labels: a prompt must hold a token or more, got none.")
         size = prefix.length + len(prompt) + trie.longest
         model.require_length(size, "read_labels: prompt and label")
-    if not branch or not can_branch(model, prefix):
+    if not can_branch(model, prefix):
         return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
     inner = trie.inner()
     most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))

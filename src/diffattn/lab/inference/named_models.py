@@ -30,7 +30,6 @@ def labelled(
     """``[LABEL=]PATH`` to paths by label; a label is by default the last part of the path.
 
     Args:
-        models: As the user types them.
         option: Where they are named, for messages.
         on_message: Given a line for every study, which says what model is taken.
         has_no_folder: Whether a path is that of no model folder, but is allowed.
@@ -64,11 +63,7 @@ def labelled(
 
 
 def require_model(path: str) -> None:
-    """Refuse a path without a model, and a name that the hub cannot be asked for.
-
-    Raises:
-        CheckpointError: It is one.
-    """
+    """Refuse a path without a model, and a name that the hub cannot be asked for."""
     if not checkpoint_folder(path).exists():
         from diffattn.models.hub import name_or_cached  # slow to import
 

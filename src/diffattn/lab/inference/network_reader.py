@@ -58,7 +58,6 @@ class NetworkReader:
 
     Args:
         network: Ours or any other; its forward takes ``past_key_values`` and ``logits_to_keep``.
-        tokenizer: Its tokenizer.
         label: Short name in records and tables.
         path: Where it came from, for records.
         max_length: Longest sequence in tokens. Default: ``max_position_embeddings``.
@@ -104,6 +103,7 @@ class NetworkReader:
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
         self._add_bos = add_bos
+        self._num_tokens, self._steady = known_tokens(network), steady_positions(network.config)
         self._prefix: int | None = None  # where something must stand. Default: EOS
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
@@ -246,12 +246,10 @@ class NetworkReader:
 
     def require_ids(self, ids: Iterable[int]) -> None:
         """Refuse tokens that the model does not know: on CUDA they would break the process."""
-        known = self._num_embeddings
+        last = self._num_tokens - 1
         for token in ids:
-            if not 0 <= token < known:
-                raise ItemError(
-                    f"{self.label}: tokens must be ids from 0 to {known - 1}, got {token}."
-                )
+            if not 0 <= token <= last:
+                raise ItemError(f"{self.label}: tokens must be ids from 0 to {last}, got {token}.")
 
     def require_length(self, tokens: int, subject: str) -> None:
         """Refuse ``tokens`` in all, more than the model takes, before any is read.
@@ -275,14 +273,6 @@ class NetworkReader:
                 f"{self.label}: a text must fit the {most} tokens up to which the positions of "
                 f"{kind!r} are the same for every length, got {tokens}."
             )
-
-    @cached_property
-    def _steady(self) -> tuple[str, int] | None:
-        return steady_positions(self.network.config)
-
-    @cached_property
-    def _num_embeddings(self) -> int:
-        return known_tokens(self.network)
 
     def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
         """Refuse a broken model: every pass whose logits are read is checked here.

@@ -46,14 +46,9 @@ def limits_on(device: torch.device) -> PassLimits:
     free = available_bytes() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
     if free is None:
         return standard
-    allowed = standard.cache_bytes
-    while allowed > max(_LEAST_BYTES, free // _SHARE_OF_FREE):
-        allowed //= 2
-    if device.type == "cuda":
-        while (
-            2 * allowed <= free // _SHARE_OF_FREE and allowed < _MOST_STEPS * standard.cache_bytes
-        ):
-            allowed *= 2
+    share = max(_LEAST_BYTES, free // _SHARE_OF_FREE)
+    most = standard.cache_bytes * (_MOST_STEPS if device.type == "cuda" else 1)
+    allowed = min(most, 1 << (share.bit_length() - 1))  # the power of two below the share
     factor = allowed / standard.cache_bytes
     return PassLimits(
         cache_bytes=allowed,

@@ -1,23 +1,14 @@
 """Prompts with or without the tokenizer's chat template, and how likely an answer is."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.decoding import Generation, generate, require_room
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.scoring import Continuation, Score, score
+from diffattn.lab.inference.scoring import Continuation, score
 from diffattn.lab.inference.shared_prefixes import common_length
-
-
-def require_chat_template(model: NetworkReader) -> None:
-    """Raise unless the tokenizer has a chat template."""
-    if not getattr(model.tokenizer, "chat_template", None):
-        raise ConfigError(
-            f"{model.label}: chat needs a tokenizer with a chat template, got none. "
-            "Ask by completion: leave chat at false."
-        )
 
 
 def require_no_special(model: NetworkReader, text: str) -> None:
@@ -44,7 +35,11 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
     """
     if not chat:
         return (question + answer_prefix).rstrip()
-    require_chat_template(model)
+    if not getattr(model.tokenizer, "chat_template", None):
+        raise ConfigError(
+            f"{model.label}: chat needs a tokenizer with a chat template, got none. "
+            "Ask by completion: leave chat at false."
+        )
     require_no_special(model, question + answer_prefix)
     text = str(
         model.tokenizer.apply_chat_template(
@@ -83,11 +78,9 @@ def complete(
     read once as well; shorter ones run side by side, once to be completed and once to be scored.
 
     Args:
-        model: Model that completes the prompts.
         prompts: Text without spaces at the end.
         answers: One per prompt, without a leading space; ``None``: no scores. Of an answer too
             long for the model the tokens that fit count.
-        max_new_tokens: Per prompt.
         stop: Strings that end a completion.
         chat: The prompts are a chat template's: their special tokens count as such.
 
@@ -154,9 +147,9 @@ def _complete(
     """Go on from ``before``, with which all prompts begin."""
     known = before.length if before else 0
     written = write([item.prompt[known:] for item in asked], before=before)
-    wanted = [item.scored for item in asked if item.scored is not None]
+    wanted = [item.scored for item in asked if item.scored is not None]  # of all, or of none
     rest = [Continuation(answer.context[known:], answer.target) for answer in wanted]
-    scores: Iterator[Score | None] = iter(score(model, rest, before=before))
+    scores = score(model, rest, before=before) if rest else [None] * len(asked)
     return [
         Completion(
             text=output.text,
@@ -164,8 +157,7 @@ def _complete(
             logprob_per_token=None if right is None else right.logprob / len(right.token_logprobs),
             prompt=item.text,
         )
-        for item, output in zip(asked, written, strict=True)
-        for right in [None if item.scored is None else next(scores)]
+        for item, output, right in zip(asked, written, scores, strict=True)
     ]
 
 

@@ -40,16 +40,11 @@ def score(
     model: NetworkReader,
     continuations: Sequence[Continuation],
     *,
-    share: bool = True,
     before: Prefix | None = None,
 ) -> list[Score]:
     """Score continuations; contexts that begin alike are read once.
 
-    Args:
-        model: Model that scores.
-        continuations: Any number, in any order.
-        share: ``False`` reads every context from scratch: the definition, for comparison.
-        before: Tokens already read that all contexts continue. Default: none.
+    ``before`` are tokens already read that all contexts continue.
 
     Raises:
         ItemError: A continuation is longer than the model, or has no context or no target.
@@ -62,8 +57,7 @@ def score(
         model.require_length(size, "score: context and target")
     inputs = [(*asked.context, *asked.target[:-1]) for asked in continuations]
     # Logits begin at the last context token, which therefore is never part of a prefix.
-    share = share and not model.rows_alone
-    limits = [len(asked.context) - 1 if share else 0 for asked in continuations]
+    limits = [0 if model.rows_alone else len(asked.context) - 1 for asked in continuations]
     scores: dict[int, Score] = {}
     for group in share_prefixes(inputs, limits):
         prefix = model.read(inputs[group.members[0]][: group.length], before)
@@ -119,18 +113,14 @@ def _whole_rows(model: NetworkReader) -> int:
 
 def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known: int) -> Score:
     """A long row by chunks, with flat memory; ``prefix`` ends with its first ``known`` tokens."""
-    inputs = (*asked.context, *asked.target[:-1])
-    start = len(asked.context) - 1
-    prefix = model.read(inputs[known:start], prefix)
-    size = _whole_rows(model)
+    prefix = model.read(asked.context[known:-1], prefix)
+    inputs, size = (asked.context[-1], *asked.target[:-1]), _whole_rows(model)
     parts = []
-    while start < len(inputs):
+    for start in range(0, len(inputs), size):
         chunk = inputs[start : start + size]
         logits, cache = model.forward_rows(prefix, [chunk])
         prefix = Prefix(prefix.length + len(chunk), cache)
-        done = start - (len(asked.context) - 1)
-        parts.append(_score(logits[0], asked.target[done : done + len(chunk)]))
-        start += len(chunk)
+        parts.append(_score(logits[0], asked.target[start : start + size]))
     return Score(
         tuple(x for part in parts for x in part.token_logprobs),
         all(part.is_greedy for part in parts),

@@ -88,17 +88,14 @@ def share_prefixes(
         most = [min(pair) for pair in zip(most, limits, strict=True)]
     order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
     common = [common_length(sequences[a], sequences[b]) for a, b in itertools.pairwise(order)]
-    groups: list[SharedPrefix] = []
-    alone: list[int] = []
-    for start, stop, length in _best_runs(order, common, most, [len(x) for x in sequences]):
-        members = tuple(order[start:stop])
-        if length == 0:
-            alone.extend(members)
-        else:
-            groups.append(SharedPrefix(length=length, members=members))
-    if alone:
-        groups.append(SharedPrefix(length=0, members=tuple(sorted(alone))))
-    return groups
+    runs = _best_runs(order, common, most, [len(x) for x in sequences])
+    groups = [
+        SharedPrefix(length=length, members=tuple(order[start:stop]))
+        for start, stop, length in runs
+        if length
+    ]
+    alone = sorted(i for start, stop, length in runs if not length for i in order[start:stop])
+    return [*groups, SharedPrefix(length=0, members=tuple(alone))] if alone else groups
 
 
 def _best_runs(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from diffattn.lab.inference.network_reader import ItemError, NetworkReader
+from diffattn.lab.inference.network_reader import NetworkReader
 from diffattn.lab.inference.scoring import Continuation, score
 
 
@@ -35,11 +35,9 @@ def sliding_losses(
     ``stride`` must be below ``window``.
 
     Raises:
-        ItemError: An id is none of the model's, or ``stride`` does not move a window on.
+        ItemError: An id is none of the model's.
     """
-    longest = window if given else window - 1
-    if not 1 <= stride <= longest:
-        raise ItemError(f"sliding_losses: stride must be from 1 to {longest}, got {stride}.")
+    assert 1 <= stride <= window - (not given), "every token is predicted from some before it"
     model.require_ids(tokens.tolist())
     first, *rest = windows(len(tokens), window, stride)
     losses = [prefix_losses(model, [tokens[: first[2]]], given)[0]]

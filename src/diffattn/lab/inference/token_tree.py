@@ -1,6 +1,6 @@
 """Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -60,6 +60,11 @@ class _Borrowed(DynamicLayer):
     Keys of a pass live for one layer at a time, so memory does not grow by a second prefix.
     """
 
+    def __init__(self, layer: DynamicLayer) -> None:
+        super().__init__()
+        self.keys, self.values = layer.keys, layer.values
+        self.is_initialized = layer.is_initialized
+
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
@@ -104,43 +109,34 @@ def forward_tree(
         ``[len(wanted), vocab_size]``, float32 (float64 for a float64 model).
     """
     cache = DynamicCache(config=model.network.config)
-    cache.layers = [_borrow(layer) for layer in prefix.cache.layers]
+    cache.layers = [_Borrowed(layer) for layer in prefix.cache.layers]
     seen = torch.from_numpy(tree.ancestors())
     return _forward(model, prefix, cache, tree.tokens, tree.depths, seen, wanted)
 
 
-class Branches:
-    """Rows that grow token by token on one prefix, whose keys and values are held once."""
+def grow_branches(
+    model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]
+) -> Generator[Tensor, Mapping[int, int], None]:
+    """Rows that grow token by token on one prefix, whose keys and values are held once.
 
-    def __init__(self, model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]) -> None:
-        self.model, self.prefix = model, prefix
-        self.cache = prefix.rows(1)
-        self.lengths = [len(row) for row in rows]
-        tree = TokenTree()
-        self._ends = [tree.add(row)[-1] for row in rows]
-        self._tree, self._ancestors = tree, torch.from_numpy(tree.ancestors())
-        self._seen = self._ancestors[self._ends]  # [rows, tokens so far]
-
-    def read(self) -> Tensor:
-        """Logits after the first tokens, ``[rows, vocab_size]``."""
-        tree = self._tree
-        return self._run(tree.tokens, tree.depths, self._ancestors, self._ends)
-
-    def grow(self, tokens: Mapping[int, int]) -> Tensor:
-        """Add a token to some rows; logits after them, ``[len(tokens), vocab_size]``, in order."""
-        rows = list(tokens)
-        added = torch.zeros(len(self.lengths), len(rows), dtype=torch.bool)
-        added[rows, torch.arange(len(rows))] = True
-        self._seen = torch.cat([self._seen, added], dim=1)
-        depths = [self.lengths[row] for row in rows]
-        for row in rows:
-            self.lengths[row] += 1
-        return self._run(list(tokens.values()), depths, self._seen[rows], range(len(rows)))
-
-    def _run(
-        self, tokens: list[int], depths: list[int], seen: Tensor, wanted: Sequence[int]
-    ) -> Tensor:
-        return _forward(self.model, self.prefix, self.cache, tokens, depths, seen, wanted)
+    Yields logits after every row, ``[rows, vocab_size]``. Sent one token for some rows, it yields
+    the logits after these, ``[len(tokens), vocab_size]``, in order.
+    """
+    cache, lengths, tree = prefix.rows(1), [len(row) for row in rows], TokenTree()
+    ends = [tree.add(row)[-1] for row in rows]
+    ancestors = torch.from_numpy(tree.ancestors())
+    tokens = yield _forward(model, prefix, cache, tree.tokens, tree.depths, ancestors, ends)
+    seen = ancestors[ends]  # [rows, tokens so far]
+    while True:
+        grown = list(tokens)
+        added = torch.zeros(len(rows), len(grown), dtype=torch.bool)
+        added[grown, torch.arange(len(grown))] = True
+        seen = torch.cat([seen, added], dim=1)
+        depths = [lengths[row] for row in grown]
+        for row in grown:
+            lengths[row] += 1
+        new, wanted = list(tokens.values()), range(len(grown))
+        tokens = yield _forward(model, prefix, cache, new, depths, seen[grown], wanted)
 
 
 @torch.no_grad()
@@ -171,10 +167,3 @@ def _forward(
     logits: Tensor = out.logits[0]
     model.require_finite(logits)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def _borrow(layer: DynamicLayer) -> _Borrowed:
-    borrowed = _Borrowed()
-    borrowed.keys, borrowed.values = layer.keys, layer.values
-    borrowed.is_initialized = layer.is_initialized
-    return borrowed

@@ -100,21 +100,15 @@ def test_an_empty_output_is_counted_and_has_no_shares(models, tmp_path):
     assert values == {"empty": 1.0, "span_match": 0.0, "word_f1": 0.0}
 
 
-def test_an_empty_document_is_recorded_and_the_others_are_asked(models, tmp_path):
-    data = tmp_path / "xsum.jsonl"
-    rows = [{"document": text, "summary": "s"} for text in ("A house.", "  ", "A road.")]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result, rows = run(models["diff"], tmp_path / "out", data=str(data))
-    assert (result.num_items, result.num_failed) == (3, 1)
-    failed = [r for r in rows if "error" in r]
-    assert "the document must hold text" in failed[0]["error"]
-
-
-def test_a_question_longer_than_the_prompt_is_recorded(models, tmp_path):
-    rows = [{"context": "c c", "input": "why " * n, "answers": ["a"]} for n in (1, 900)]
+def test_a_row_that_cannot_be_asked_is_recorded_and_the_others_are_asked(models, tmp_path):
+    """One without a document, and one whose question is longer than the prompt."""
+    texts = [("A house.", "why"), ("  ", "why"), ("A road.", "why " * 900)]
+    rows = [{"context": text, "input": asked, "answers": ["a"]} for text, asked in texts]
     (tmp_path / "qasper.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result, _ = run(models["diff"], tmp_path / "out", dataset="qasper", data=str(tmp_path))
-    assert (result.num_items, result.num_failed) == (2, 1)
-    (tmp_path / "qasper.jsonl").write_text(json.dumps(rows[1]) + "\n")
+    result, done = run(models["diff"], tmp_path / "out", dataset="qasper", data=str(tmp_path))
+    assert (result.num_items, result.num_failed) == (3, 2)
+    assert "the document must hold text" in done[1]["error"]
+    assert "The prompt without its document must fit 600 tokens" in done[2]["error"]
+    (tmp_path / "qasper.jsonl").write_text(json.dumps(rows[2]) + "\n")
     with pytest.raises(DiffAttnError, match="first: ItemError"):
         run(models["diff"], tmp_path / "again", dataset="qasper", data=str(tmp_path))

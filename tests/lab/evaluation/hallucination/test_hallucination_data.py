@@ -159,14 +159,11 @@ def test_the_middle_goes_and_the_ends_stay(counting, text, room):
     assert sum(sizes) >= room - 3 * longest_word
 
 
-def test_a_document_that_fits_is_whole(counting):
+def test_a_document_that_fits_is_whole_and_a_prompt_that_does_not_is_refused(counting):
     for where in ("end", "middle"):
         assert cut(counting, "one two", str, limit=50, where=where) == (7, 0)
-
-
-def test_a_prompt_that_fits_no_document(counting):
-    with pytest.raises(ItemError, match="must fit 3 tokens"):
-        cut(counting, "one two three", lambda text: f"a long question {text}", limit=3, where="end")
+        with pytest.raises(ItemError, match="must fit 3 tokens"):
+            cut(counting, "one two three", "a long question {}".format, limit=3, where=where)
 
 
 def test_columns_can_be_called_otherwise(tmp_path):

@@ -4,40 +4,16 @@ import pytest
 import torch
 
 from diffattn.lab.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
-from diffattn.ops.inputs.lambda_param import diff_lambda
-from diffattn.probes.attention_rows import attention_implementation
+from language_models import whole_maps
 
 PROMPT, WRITTEN, CONTEXT = list(range(5, 30)), list(range(40, 61)), 21
-
-
-def full_maps(model):
-    """A1 and A1 − λA2 of every layer over the whole sequence, ``[H, T, T]``."""
-    ids = torch.tensor([PROMPT + WRITTEN[:-1]])
-    network, kind = model.network, model.network.config.model_type
-    if kind == "diff_transformer":
-        out = network(ids, output_attentions=True, output_attention_maps=True)
-        return [
-            (maps[0, :, 0], signed[0])
-            for maps, signed in zip(out.attention_maps, out.attentions, strict=True)
-        ]
-    with attention_implementation(model.network, "eager"):
-        weights = [layer[0] for layer in network(ids, output_attentions=True).attentions]
-    if kind == "llama":
-        return [(w, w) for w in weights]
-    found = []
-    for layer, w in zip(network.model.layers, weights, strict=True):
-        x = layer.self_attn
-        lam = diff_lambda(x.lambda_q1, x.lambda_k1, x.lambda_q2, x.lambda_k2, x.lambda_init)
-        half = len(w) // 2
-        found.append((w[:half], w[:half] - lam * w[half:]))
-    return found
 
 
 @torch.no_grad()
 def test_ratios_equal_those_of_full_maps(model):
     found = lookback_ratios(model, PROMPT, WRITTEN, CONTEXT)
     assert tuple(found) == MAPS
-    for layer, (map_1, acting) in enumerate(full_maps(model)):
+    for layer, (map_1, acting) in enumerate(whole_maps(model, PROMPT + WRITTEN[:-1])):
         for head in range(len(map_1)):
             rows = {"a1": map_1[head], "difference": acting[head], "absolute": acting[head].abs()}
             for name, row in rows.items():

@@ -7,4 +7,4 @@ from icl_files import write_all
 
 @pytest.fixture
 def files(tmp_path):
-    return str(write_all(tmp_path / "icl"))
+    return write_all(tmp_path / "icl")

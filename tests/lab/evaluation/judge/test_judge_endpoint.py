@@ -50,13 +50,6 @@ def test_a_reply(monkeypatch):
     assert facts["endpoint"] == url
 
 
-def test_nothing_is_sent_unasked():
-    with judge_server(OK) as (url, asked):
-        ask(url)
-    assert set(asked[0]["body"]) == {"model", "messages"}
-    assert "Authorization" not in asked[0]["headers"]
-
-
 @pytest.mark.parametrize(
     "failure",
     [
@@ -83,6 +76,8 @@ def test_attempts_end():
         with pytest.raises(JudgeFailure, match=r"no reply after 3 attempts, last: HTTP 500 .*brok"):
             ask(url)
         assert len(asked) == 3
+        assert set(asked[0]["body"]) == {"model", "messages"}  # nothing is sent unasked
+        assert "Authorization" not in asked[0]["headers"]
     with pytest.raises(JudgeFailure, match="ConnectError"):
         ask(url)  # the server is gone
 
@@ -130,11 +125,13 @@ def test_a_caller_that_gives_up_does_not_wait():
         assert len(asked) == 1
 
 
-@pytest.mark.parametrize(("key", "kept"), [("EMPTY", "EMPTY"), ("sk-secret", "[key]")])
-def test_a_reply_that_repeats_the_key(key, kept, monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "kept"), [("EMPTY", "EMPTY"), ("sk-secret", "[key]"), ("a\ud800b", "a?b")]
+)
+def test_a_reply_that_repeats_the_key_or_that_no_file_can_hold(text, kept, monkeypatch):
     """The keys that local servers want are words of a reply."""
-    monkeypatch.setenv("MY_KEY", key)
-    with judge_server((200, completion(f"The text says {key}."), {})) as (url, _):
+    monkeypatch.setenv("MY_KEY", "EMPTY" if text == "EMPTY" else "sk-secret")
+    with judge_server((200, completion(f"The text says {text}."), {})) as (url, _):
         assert ask(url, key_variable="MY_KEY").text == f"The text says {kept}."
 
 
@@ -163,11 +160,6 @@ def test_failures_of_one_request_are_not_retried(answer, message):
         with pytest.raises(JudgeFailure, match=message):
             ask(url)
         assert len(asked) == 1
-
-
-def test_text_that_no_file_can_hold():
-    with judge_server((200, completion("a\ud800b"), {})) as (url, _):
-        assert ask(url).text == "a?b"
 
 
 @pytest.mark.parametrize(

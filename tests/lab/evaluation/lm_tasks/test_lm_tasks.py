@@ -66,7 +66,11 @@ def test_every_kind_of_model_and_an_independent_computation(model, folder, tmp_p
             expected = [logprob(model, *pair) for pair in question.pairs]
             # Logits become float32 before the softmax.
             assert row["logprobs"] == pytest.approx(expected, rel=1e-5, abs=1e-5)
-            for name, size in (("acc", lambda x: 1), ("acc_norm", len), ("acc_bytes", nbytes)):
+            for name, size in (
+                ("acc", lambda x: 1),
+                ("acc_norm", len),
+                ("acc_bytes", lambda x: len(x.encode())),
+            ):
                 values = [x / size(c) for x, c in zip(expected, question.choices, strict=True)]
                 right[name] += values.index(max(values)) == question.gold
         for name, count in right.items():
@@ -79,17 +83,29 @@ def test_every_kind_of_model_and_an_independent_computation(model, folder, tmp_p
 
 def test_the_average_over_items_is_that_of_the_tasks(models, tmp_path):
     """Tasks of unequal size: what is compared between models is what stands in the table."""
-    for task, count in (("piqa", 9), ("boolq", 2), ("winogrande", 4)):
+    sizes, values = {"piqa": 9, "boolq": 2, "winogrande": 4}, {}
+    for task, count in sizes.items():
         write_task(tmp_path / "data", task, count)
-    tasks = ("piqa", "boolq", "winogrande")
-    result, rows = run(models["diff"], tmp_path / "out", data=str(tmp_path / "data"), tasks=tasks)
-    own = [metric(result, "acc", task).value for task in tasks]
-    assert len(set(own)) > 1
-    average = metric(result, "average", None).value
-    assert average == pytest.approx(sum(own) / 3)
-    weighed = [(row["weights"]["average"], row["scores"]["average"]) for row in rows]
-    assert average == pytest.approx(sum(w * x for w, x in weighed) / sum(w for w, _ in weighed))
-    assert {x for _, x in weighed} <= {0.0, 1.0}
+    settings = {"data": str(tmp_path / "data"), "tasks": tuple(sizes)}
+    for label in ("softmax", "diff"):
+        result, rows = run(models[label], tmp_path / label / "lm_tasks", **settings)
+        own = [metric(result, "acc", task).value for task in sizes]
+        assert len(set(own)) > 1
+        values[label] = metric(result, "average", None).value
+        assert values[label] == pytest.approx(sum(own) / 3)
+        weighed = [(row["weights"]["average"], row["scores"]["average"]) for row in rows]
+        mean = sum(w * x for w, x in weighed) / sum(w for w, _ in weighed)
+        assert values[label] == pytest.approx(mean)
+        assert {x for _, x in weighed} <= {0.0, 1.0}
+    differences = compare(tmp_path, list(values), ["lm_tasks"]).differences
+    (whole,) = [entry for entry in differences if entry.score == "average"]
+    parts = {x.where["task"]: (x.score, x.n, x.difference) for x in differences if x.where}
+    assert {task: x[:2] for task, x in parts.items()} == {
+        task: (f"{task} acc", count) for task, count in sizes.items()
+    }
+    assert whole.primary
+    assert whole.difference == pytest.approx(sum(x[2] for x in parts.values()) / 3)
+    assert whole.difference == pytest.approx(values["diff"] - values["softmax"])
 
 
 def test_the_average_of_a_few_items_is_a_share(models, tmp_path):
@@ -116,10 +132,6 @@ def test_the_average_of_a_few_items_is_a_share(models, tmp_path):
     (whole,) = [one for one in found if one.primary]
     assert (whole.value, whole.baseline_value) == (1.0, 1.0)
     assert whole.verdict == "uninformative: both have everything right"
-
-
-def nbytes(text):
-    return len(text.encode())
 
 
 @pytest.mark.parametrize("num_fewshot", [0, 3])
@@ -176,32 +188,6 @@ def test_items_that_cannot_be_asked_are_recorded(models, tmp_path):
     result, rows = run(models["softmax"], tmp_path / "out", data=str(tmp_path), tasks=("piqa",))
     assert (result.num_items, result.num_failed) == (2, 1)
     assert "piqa document 1: choices must not be empty" in rows[1]["error"]
-
-
-def test_the_average_is_compared_in_pairs(models, folder, tmp_path):
-    """The mean of its scores over all items is the metric of that name, also with unequal n."""
-    from diffattn.lab.records.evaluations import EvalResult
-
-    few = tmp_path / "data"
-    for task, count in (("boolq", 3), ("piqa", 7)):
-        write_task(few, task, count)
-    for label in ("softmax", "diff"):
-        run(models[label], tmp_path / label / "lm_tasks", data=str(few), tasks=("boolq", "piqa"))
-    comparison = compare(tmp_path, ["softmax", "diff"], ["lm_tasks"])
-    (found,) = [one for one in comparison.differences if one.score == "average"]
-    assert found.primary
-    tasks = {one.where["task"]: one for one in comparison.differences if one.where}
-    assert [(task, one.score, one.n) for task, one in tasks.items()] == [
-        ("boolq", "boolq acc", 3), ("piqa", "piqa acc", 7),
-    ]  # fmt: skip
-    mean = sum(one.difference for one in tasks.values()) / 2
-    assert found.difference == pytest.approx(mean)
-    values = [
-        metric(EvalResult.read(tmp_path / label / "lm_tasks"), "average", None).value
-        for label in ("diff", "softmax")
-    ]
-    assert found.difference == pytest.approx(values[0] - values[1])
-    assert {one.score for one in comparison.differences} > {"boolq acc", "piqa acc_norm"}
 
 
 @pytest.mark.parametrize("add_bos", [None, True, False])

@@ -1,13 +1,6 @@
-"""A text to hide things in, and a model that takes long ones."""
+"""A model that takes long texts."""
 
 import pytest
-
-
-@pytest.fixture(scope="module")
-def haystack(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("haystack") / "book.txt"
-    path.write_text(text)
-    return str(path)
 
 
 @pytest.fixture(scope="module")

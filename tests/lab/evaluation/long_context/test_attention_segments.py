@@ -4,8 +4,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from diffattn.lab.evaluation.long_context.attention_segments import (
     SEGMENTS,
@@ -14,6 +12,7 @@ from diffattn.lab.evaluation.long_context.attention_segments import (
 )
 from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
 from evaluation_folders import evaluated
+from language_models import byte_pairs, whole_maps
 
 # Hugging Face's eager softmax is float32 in any model: weights up to 1 + |λ| of up to 600 keys.
 ROUNDING = 600 * torch.finfo(torch.float32).eps
@@ -26,24 +25,6 @@ def protocol(haystack):
     )
 
 
-def whole_maps(model, ids):
-    """Last row of A1, A2 (or nothing) and A1 − λ A2 of every layer, from one plain pass."""
-    network = model.network
-    before = network.config._attn_implementation
-    network.set_attn_implementation("eager")
-    with torch.no_grad():
-        weights = network(torch.tensor([ids]), output_attentions=True).attentions
-    network.set_attn_implementation(before)
-    for layer, found in zip(network.model.layers, weights, strict=True):
-        row = found[0, :, -1].double()  # [H, S]
-        if network.config.model_type == "diffllama":
-            own = layer.self_attn
-            lam = (own.lambda_q1 * own.lambda_k1).sum().exp()
-            lam = (lam - (own.lambda_q2 * own.lambda_k2).sum().exp() + own.lambda_init).detach()
-            row = row[:2] - lam * row[2:]
-        yield row
-
-
 def test_five_segments_equal_those_of_whole_maps(model, protocol):
     """They sum to 1, noise is before and after, and every share follows from the whole map."""
     (batch,) = protocol.batches(model)
@@ -53,7 +34,8 @@ def test_five_segments_equal_those_of_whole_maps(model, protocol):
         bounds = [0, prompt.context[0], *prompt.spans[0], prompt.context[1], len(prompt.ids)]
         assert [row["spans"][s] for s in SEGMENTS] == list(pairwise(bounds))
         assert model.decode(prompt.ids[slice(*row["spans"]["number"])]).strip() == row["number"]
-        signed = torch.stack(list(whole_maps(model, prompt.ids)))  # [layers, H, S]
+        maps = whole_maps(model, prompt.ids)
+        signed = torch.stack([layer[:, -1].double() for _, layer in maps])  # [layers, H, S]
         for weights, changed in (
             ("signed", signed), ("clipped", signed.clamp(min=0)), ("absolute", signed.abs()),
         ):  # fmt: skip
@@ -116,7 +98,9 @@ def test_records_and_tables(model, protocol, tmp_path):
 def test_the_last_token_predicts_the_first_digit(build, protocol, monkeypatch, text, split):
     """Also where the tokenizer, as Llama's, makes a token of the space before the digits."""
     model = build("diff")
-    monkeypatch.setattr(model, "tokenizer", digit_tokenizer(text, split=split))
+    numbers = " ".join(map(str, range(1_000, 10_000, 5)))
+    tokenizer = byte_pairs(f"{text}\n{numbers}", digits=split, vocab_size=600)
+    monkeypatch.setattr(model, "tokenizer", tokenizer)
     for prompt in build_prompts(model, protocol.task(0)):
         given = " ".join(model.decode(prompt.ids).split())
         assert given.endswith(f"Answer: The special magic {prompt.cities[0]} number is:")
@@ -127,20 +111,6 @@ def test_the_last_token_predicts_the_first_digit(build, protocol, monkeypatch, t
         assert len(prompt.ids) == protocol.length
         digits = model.decode(prompt.ids[slice(*_number(model, prompt))])
         assert digits == (prompt.numbers[0] if split else f" {prompt.numbers[0]}")
-
-
-def digit_tokenizer(text, *, split):
-    """Byte pairs, of numbers too, or such as never hold a digit and anything else."""
-    parts = [pre_tokenizers.Digits(individual_digits=True)] if split else []
-    parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False))
-    pairs = Tokenizer(models.BPE())
-    pairs.pre_tokenizer, pairs.decoder = pre_tokenizers.Sequence(parts), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<s>"]
-    )
-    numbers = " ".join(map(str, range(1_000, 10_000, 5)))
-    pairs.train_from_iterator([text, numbers], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=pairs, bos_token="<s>")
 
 
 def test_without_bos_the_prompt_begins_with_eos(build, tokenizer, protocol):

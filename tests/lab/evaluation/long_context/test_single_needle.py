@@ -32,61 +32,27 @@ def test_prompts(models, haystack):
     assert texts[3].startswith((before + after).split("\n\nQuestion")[0])
 
 
-def test_every_kind_of_model(model, haystack, tmp_path):
-    result, items = evaluated(model, protocol(haystack, lengths=(700,)), tmp_path / "out")
-    assert (result.num_items, result.num_failed) == (4, 0)
-    assert [m.name for m in result.headline()] == [
-        "accuracy", "control_accuracy", "false_refusal", "refusal",
-    ]  # fmt: skip
-    rows = {row["id"]: row for row in items}
-    assert set(rows) == {"700/0/0", "700/0/50", "700/0/100", "700/0/control"}
-    assert set(rows["700/0/control"]["scores"]) == {
-        "refusal", "control_accuracy", "control_logprob_per_token",
-    }  # fmt: skip
-
-
 def test_rates(models, haystack, tmp_path):
-    """A model that finds the needle at depth 50, refuses at 100 and refuses the long control."""
+    """A model that finds the needle at depth 50, refuses at 100 and refuses the long control; the
+    short one it answers by heart."""
     answers = iter(
         [
-            "Go to the museum.", f"You should  {PHRASE.upper()}!", "UNANSWERABLE", "A sandwich.",
-            "", PHRASE, "It is unanswerable.", "Unanswerable",
+            "Go to the museum.", f"You should  {PHRASE.upper()}!", "UNANSWERABLE", PHRASE,
+            "", PHRASE, f"Unanswerable. {PHRASE}", "It is unanswerable.",
         ]
     )  # fmt: skip
     model = generating(models["softmax"], lambda: next(answers))
-    result, _ = evaluated(model, protocol(haystack), tmp_path / "out")
+    result, rows = evaluated(model, protocol(haystack), tmp_path / "out")
+    assert set(rows[3]["scores"]) == {
+        "refusal", "control_accuracy", "control_logprob_per_token",
+    }  # fmt: skip
     found = {(m.name, *m.where.values()): m for m in result.metrics}
     assert found["accuracy",].value == pytest.approx(2 / 6)
     assert found["accuracy",].n == 2  # texts
     assert found["false_refusal",].value == pytest.approx(2 / 6)
     assert found["refusal",].value == 0.5
-    assert found["control_accuracy",].value == 0
+    assert (found["control_accuracy",].value, found["control_accuracy",].n) == (0.5, 2)
+    assert found["control_accuracy", 700].value == 1
     assert found["refusal", 900].value == 1
     assert found["accuracy", 700, 50].low == wilson_interval(1, 1).low
     assert result.tables["grid"]["accuracy"] == [[0, 0], [1, 1], [0, 0]]
-
-
-def test_a_model_that_knows_the_sentence_by_heart_is_told_from_one_that_reads(
-    models, haystack, tmp_path
-):
-    model = generating(models["softmax"], lambda: PHRASE)
-    result, _ = evaluated(model, protocol(haystack), tmp_path / "out")
-    found = {(m.name, *m.where.values()): m for m in result.metrics}
-    assert found["accuracy",].value == found["control_accuracy",].value == 1.0
-    assert (found["control_accuracy",].n, found["control_accuracy", 900].value) == (2, 1.0)
-    assert found["refusal",].value == 0.0
-
-
-def test_a_phrase_with_a_refusal_is_not_found(models, haystack):
-    one = protocol(haystack, lengths=(700,))
-    model = generating(models["diff"], lambda: f"UNANSWERABLE. {PHRASE}")
-    (batch,) = one.batches(model)
-    (row,) = one.ask(model, batch[:1])
-    assert row["scores"]["accuracy"] == 0
-    assert row["scores"]["false_refusal"] == 1
-
-
-def test_items_are_the_same_for_every_model(models, haystack):
-    first, second = (protocol(haystack).batches(models[kind]) for kind in ("softmax", "diffllama"))
-    assert first == second
-    assert [len(batch) for batch in first] == [4, 4]

@@ -54,14 +54,7 @@ def test_the_published_rows_have_hits_of_one_share():
 def test_every_kind_of_model(model, packed, tmp_path):
     result, _ = run(model, tmp_path / "out", data=str(packed), length=128)
     assert result.num_failed == 0
-    (overall,) = values(result, "nll").values()
-    for n in (2, 3):
-        parts = [
-            values(result, f"{part}_share")[n] * values(result, f"{part}_nll")[n]
-            for part in ("ar_hit", "other")
-        ]
-        assert sum(parts) == pytest.approx(overall, abs=1e-6)
-        assert result.tables["identity_error"][str(n)] < 1e-6
+    assert max(result.tables["identity_error"].values()) < 1e-6
     assert [m.name for m in result.headline()] == ["nll", "ar_hit_nll", "other_nll"]
 
 
@@ -193,8 +186,6 @@ def test_bad_input_is_told_before_the_first_item(models, packed, tmp_path):
     pack([document], other, tmp_path / "other")
     with pytest.raises(ConfigError, match="must come from the tokenizer of diff"):
         run(model, tmp_path / "b", data=str(tmp_path / "other"), length=64)
-    with pytest.raises(ConfigError, match="length must be at most the 1024 tokens"):
-        run(model, tmp_path / "c", data=str(packed))
     (tmp_path / "small.txt").write_text("few words " * 20)
     with pytest.raises(ConfigError, match=r"validation split .* must have 1024 tokens, got \d+"):
         run(model, tmp_path / "d", data=str(tmp_path / "small.txt"), length=1024)

@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.perplexity.perplexities import BlockPerplexity
 from evaluation_folders import evaluated
 
@@ -52,6 +51,7 @@ def test_the_raw_file_gives_the_rows_of_the_data_set(rows, tmp_path):
     # The file begins with a blank line, and load_corpus keeps it.
     assert protocol._text() == "\n\n".join(rows)
     assert BlockPerplexity(texts=str(tmp_path / "wiki.test.raw"))._text() != protocol._text()
+    assert BlockPerplexity(texts="hub:wikitext", split="train").split == "train"
 
 
 def test_documents_are_joined_and_the_block_is_the_models(build, text, tmp_path):
@@ -65,10 +65,3 @@ def test_documents_are_joined_and_the_block_is_the_models(build, text, tmp_path)
         loss = model.network(ids, labels=ids).loss
     assert result.headline()[0].value == pytest.approx(math.exp(float(loss)), rel=1e-5)
     assert result.num_items == 5
-
-
-def test_a_split_is_of_the_hub_alone(tmp_path):
-    for texts in ("stdlib", str(tmp_path)):
-        with pytest.raises(ConfigError, match=r"split must be left out .* got 'train'"):
-            BlockPerplexity(texts=texts, split="train")
-    assert BlockPerplexity(texts="hub:wikitext", split="train").split == "train"

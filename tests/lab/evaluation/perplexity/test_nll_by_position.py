@@ -10,16 +10,12 @@ HEADER = "Title: A Book\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\
 FOOTER = "\n*** END OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\nLicence.\n"
 
 
-def sentences(text, first, count):
-    return ". ".join(text.split(". ")[first : first + count])
-
-
 @pytest.fixture(scope="module")
-def books(tmp_path_factory, text):
+def books(tmp_path_factory, sentences):
     """Two long books with licence, and a short one."""
     folder = tmp_path_factory.mktemp("books")
     for seed, size in enumerate((120, 120, 4)):
-        book = f"{HEADER}{sentences(text, 130 * seed, size)}{FOOTER}"
+        book = f"{HEADER}{sentences(130 * seed, size)}{FOOTER}"
         (folder / f"book{seed}.txt").write_text(book, encoding="utf-8")
     return str(folder)
 
@@ -32,11 +28,11 @@ def values(result, name):
     return {m.where.get("position"): m.value for m in result.metrics if m.name == name}
 
 
-def test_averages_are_those_of_the_losses(models, books, text, tmp_path):
+def test_averages_are_those_of_the_losses(models, books, sentences, tmp_path):
     model = models["diff"]
     result, _ = run(model, tmp_path / "out", texts=books, length=300)
     rows = [
-        np.array(model.encode(sentences(text, 130 * seed, 120)))[:300] for seed in (0, 1)
+        np.array(model.encode(sentences(130 * seed, 120)))[:300] for seed in (0, 1)
     ]  # without the licence
     mean = np.mean(model.prefix_losses(rows, model.start()), axis=0)
     cumulative = np.cumsum(mean) / np.arange(1, 301)

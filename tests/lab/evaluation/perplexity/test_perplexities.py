@@ -9,16 +9,11 @@ from diffattn.lab.evaluation.perplexity.perplexities import SlidingPerplexity, W
 from evaluation_folders import evaluated
 
 
-def sentences(text, first, count):
-    return ". ".join(text.split(". ")[first : first + count])
-
-
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory, text):
+def texts(tmp_path_factory, sentences):
     folder = tmp_path_factory.mktemp("texts")
     for seed in range(3):
-        part = sentences(text, 100 * seed, 30 + 20 * seed)
-        (folder / f"{seed}.txt").write_text(part, encoding="utf-8")
+        (folder / f"{seed}.txt").write_text(sentences(100 * seed, 30 + 20 * seed))
     return folder
 
 

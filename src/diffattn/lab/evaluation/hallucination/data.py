@@ -35,11 +35,9 @@ def load_examples(
     """The first rows of a data set, in file order.
 
     Args:
-        task: The data set.
         data: A ``.jsonl`` file in the data set's own or LongBench's columns, a folder that holds
             ``<task>.jsonl``, ``"hub"`` for the published data set, ``"hub:NAME[:CONFIG[:SPLIT]]"``
             for another copy, or ``"generated"`` for made-up articles.
-        samples: Most rows.
         seed: Seed of the made-up articles.
         columns: ``document``, ``question`` and ``references`` to other names in the rows.
     """
@@ -68,10 +66,8 @@ def _rows(
         config, _, split = rest.partition(":")
         return data, _hub_rows(name, config or None, split or "test")
     path = Path(os.path.expanduser(data))
-    files.require_path(path)
     if path.is_dir():
         path = path / f"{task.name}.jsonl"
-        files.require_path(path)
     return str(path), _json_rows(files.require_text(path), str(path))
 
 

@@ -9,12 +9,6 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.hallucination import answer_metrics
-from diffattn.lab.evaluation.hallucination.answer_metrics import (
-    bigram_support,
-    entity_support,
-    first_sentences,
-    number_support,
-)
 from diffattn.lab.evaluation.hallucination.data import Example, load_examples
 from diffattn.lab.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
 from diffattn.lab.evaluation.hallucination.tasks import TASKS, Task
@@ -57,24 +51,13 @@ def cut(
         )
     borders = [0, *(i for i, character in enumerate(document) if character == " ")]
     if where == "end":
-        return borders[_last(borders, lambda end: size(document[:end]) <= limit)], 0
-    return _middle(model, document, borders, size, room, limit)
-
-
-def _middle(
-    model: LanguageModel,
-    document: str,
-    borders: list[int],
-    size: Callable[[str], int],
-    room: int,
-    limit: int,
-) -> tuple[int, int]:
-    """Half of the room at either end, less if tokens merge differently in the whole prompt."""
+        return _last(borders, lambda end: size(document[:end]) <= limit), 0
     backwards = [len(document), *reversed(borders)]
 
     def longest(candidates: list[int], part: Callable[[int], str], room: int) -> int:
-        return candidates[_last(candidates, lambda at: len(model.encode(part(at))) <= room)]
+        return _last(candidates, lambda at: len(model.encode(part(at))) <= room)
 
+    # Half of the room at either end, less if tokens merge differently in the whole prompt.
     while True:
         head = longest(borders, lambda end: document[:end], room // 2)
         left = room - len(model.encode(document[:head]))
@@ -86,12 +69,12 @@ def _middle(
 
 
 def _last(candidates: list[int], fits: Callable[[int], bool]) -> int:
-    """Index of the last candidate that fits; the first one always does."""
+    """The last candidate that fits; the first one always does."""
     low, high = 0, len(candidates)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(candidates[middle]) else (low, middle)
-    return low
+    return candidates[low]
 
 
 _BATCH = 8
@@ -275,18 +258,16 @@ class Hallucination(Protocol):
         source = text_read(example.document, read)
         if self.task.kind == "summary":
             row["lead"] = self._lead(source, example.references)
-        for name, support in (
-            ("entities", entity_support(text, source)),
-            ("numbers", number_support(text, source)),
-            ("bigrams", bigram_support(text, source)),
+        for name, find in (
+            ("entities", answer_metrics.entity_support),
+            ("numbers", answer_metrics.number_support),
         ):
-            if support.share is None:
-                continue
-            if name == "bigrams":
-                scores["novel_bigrams"] = 1 - support.share
-            else:
+            support = find(text, source)
+            if support.share is not None:
                 scores[f"{name}_found"] = support.share
                 row[f"{name}_missing"] = list(support.missing)
+        if (known_bigrams := answer_metrics.bigram_support(text, source).share) is not None:
+            scores["novel_bigrams"] = 1 - known_bigrams
         if self.lookback and output.ids:
             context = len(model.encode_prompt(prompt.removesuffix(self.task.cue)))
             num_context = max(1, min(context, len(ids) - 1))
@@ -299,9 +280,9 @@ class Hallucination(Protocol):
 
     def _lead(self, source: str, references: Sequence[str]) -> dict[str, float]:
         """Scores of copying the first sentences of the document."""
-        copied = first_sentences(source.strip(), LEAD)
+        copied = answer_metrics.first_sentences(source.strip(), LEAD)
         scores = answer_metrics.rouge(copied, references) if self.rouge else {}
-        share = entity_support(copied, source).share
+        share = answer_metrics.entity_support(copied, source).share
         return scores if share is None else scores | {"entities_found": share}
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.lab.data import files
 from diffattn.lab.data.corpora import load_hub
-from diffattn.models.config.known_names import check_known
 
 _WORDS = {
     "animal": "horse dog cat bird fish wolf bear fox",
@@ -113,7 +112,6 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
         columns: ``text`` and ``label`` to their names in CSV files and JSON lines. Default: those
             names, and ``category`` for the label of a CSV file.
     """
-    check_known("load_icl_data", "dataset", dataset, ICL_DATASETS)
     known = ICL_DATASETS[dataset]
     if source == "generated":
         return _data(

@@ -105,10 +105,6 @@ class IclTask:
         """Tokens that the longest question and label take."""
         return max(map(len, self.questions.values())) + self.trie.longest
 
-    def how_many_fit(self, model: LanguageModel, pieces: Sequence[Sequence[int]]) -> int:
-        """How many demonstrations fit the model with any question and label."""
-        return most_within(map(len, pieces), model.max_length - self.room)
-
     def _question(self, text: str) -> str:
         return f"{self.known.x_prefix}{text}\n{self.known.y_prefix.rstrip()}"
 
@@ -198,9 +194,7 @@ def longest_kept(examples: Iterable[Example]) -> int:
     return lengths[max(0, -(-len(lengths) * 99 // 100) - 1)]
 
 
-def kept_per_model(
-    prepare: Callable[[P, LanguageModel], T],
-) -> Callable[[P, LanguageModel], T]:
+def kept_per_model(prepare: Callable[[P, LanguageModel], T]) -> Callable[[P, LanguageModel], T]:
     """Keep the result for a model until it is asked with other settings, or the model goes."""
     kept: WeakKeyDictionary[LanguageModel, tuple[P, T]] = WeakKeyDictionary()
 

@@ -16,11 +16,12 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     alternating_order,
     balanced_rounds,
     kept_per_model,
+    most_within,
     random_order,
     skipped_classes,
 )
 from diffattn.lab.evaluation.metrics import score_metric
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.label_trie import LabelReading, LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
@@ -81,7 +82,7 @@ class LabelProtocol(IclProtocol):
             [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]
             for n in ready.groups
         ]
-        return split_long_batches(items, 50)
+        return split_batches(items, 50)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The examples."""
@@ -113,7 +114,7 @@ class LabelProtocol(IclProtocol):
         task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
         order = balanced_rounds(task.train, self.seed)
         pieces = task.encode(model, order[: wanted[-1]])
-        fit = task.how_many_fit(model, pieces)
+        fit = most_within(map(len, pieces), model.max_length - task.room)
         return task, order, pieces, self.numbers_that_fit(model, wanted, fit, hint)
 
 
@@ -164,28 +165,26 @@ class ManyShot(LabelProtocol):
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Accuracy per number, over all numbers, and over those from ``stable_from`` on."""
         metrics: list[Metric] = []
-        curve = []
         start = self.stable_from or ICL_DATASETS[self.dataset].stable_from
-        asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
+        late = [row for row in rows if row["shots"] >= start]
+        by_number = {n: [row for row in rows if row["shots"] == n] for n in self.grid}
+        asked = [n for n in self.grid if by_number[n]]
         for decoding in DECODINGS:
             name, chosen = f"accuracy_{decoding}", decoding == self.decoding
             metrics += score_metric(name, rows, {}, headline=chosen)
-            late = [row for row in rows if row["shots"] >= start]
             metrics += score_metric(name, late, {"shots_from": start}, headline=chosen)
             for n in asked:
-                of_number = [row for row in rows if row["shots"] == n]
-                metrics += score_metric(name, of_number, {"shots": n})
-        for n in asked:
-            of_number = [row for row in rows if row["shots"] == n]
-            accuracies = {m.name: m for m in metrics if m.where == {"shots": n}}
-            curve.append(
-                {"shots": n, "classes_skipped": of_number[0]["classes_skipped"]}
-                | {"most_prompt_tokens": max(row["prompt_tokens"] for row in of_number)}
-                | {
-                    name: {"value": m.value, "low": m.low, "high": m.high, "n": m.n}
-                    for name, m in accuracies.items()
-                }
-            )
+                metrics += score_metric(name, by_number[n], {"shots": n})
+        curve = [
+            {"shots": n, "classes_skipped": by_number[n][0]["classes_skipped"]}
+            | {"most_prompt_tokens": max(row["prompt_tokens"] for row in by_number[n])}
+            | {
+                m.name: {"value": m.value, "low": m.low, "high": m.high, "n": m.n}
+                for m in metrics
+                if m.where == {"shots": n}
+            }
+            for n in asked
+        ]
         tables = {
             "curve": curve,
             "shots_not_asked": [n for n in self.grid if n not in asked],

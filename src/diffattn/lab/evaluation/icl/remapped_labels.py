@@ -98,36 +98,33 @@ class RemappedLabels(IclProtocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """The prompt is read once, for free decoding and for the numbers."""
         ready = self._ready(model)
-        rows = []
-        for item in items:
-            count, i = item.payload
-            example = ready.test[i]
-            prompt, number = self.prompt(ready.data, example, count)
-            tokens = model.encode_prompt(prompt)
-            prefix, last = model.read(tokens[:-1]), [tokens[-1:]]
-            (free,) = model.generate(last, max_new_tokens=_NEW_TOKENS, stop=("\n",), before=prefix)
-            (reading,) = model.read_labels(ready.trie, last, before=prefix)
-            guesses = (1 / len(ready.trie.labels), float(number == most_shown(prompt)))
-            answer = free.text.rpartition("label:")[2].strip()
-            at = ready.trie.labels.index(number)
-            rows.append(
-                {
-                    "shots": count,
-                    "text": example.text,
-                    "expected": number,
-                    "output": free.text,
-                    "among_numbers": ready.trie.labels[reading.greedy],
-                    "prompt_tokens": len(tokens),
-                    "prompt": prompt_facts(prompt),
-                    **dict(zip(GUESSES, guesses, strict=True)),
-                    "scores": {
-                        "exact_match": float(answer == number),
-                        "accuracy_among_numbers": float(reading.greedy == at),
-                        "expected_logprob": reading.logprobs[at],
-                    },
-                }
-            )
-        return rows
+        (item,) = items
+        count, i = item.payload
+        example = ready.test[i]
+        prompt, number = self.prompt(ready.data, example, count)
+        tokens = model.encode_prompt(prompt)
+        prefix, last = model.read(tokens[:-1]), [tokens[-1:]]
+        (free,) = model.generate(last, max_new_tokens=_NEW_TOKENS, stop=("\n",), before=prefix)
+        (reading,) = model.read_labels(ready.trie, last, before=prefix)
+        guesses = (1 / len(ready.trie.labels), float(number == most_shown(prompt)))
+        answer = free.text.rpartition("label:")[2].strip()
+        at = ready.trie.labels.index(number)
+        row = {
+            "shots": count,
+            "text": example.text,
+            "expected": number,
+            "output": free.text,
+            "among_numbers": ready.trie.labels[reading.greedy],
+            "prompt_tokens": len(tokens),
+            "prompt": prompt_facts(prompt),
+            **dict(zip(GUESSES, guesses, strict=True)),
+            "scores": {
+                "exact_match": float(answer == number),
+                "accuracy_among_numbers": float(reading.greedy == at),
+                "expected_logprob": reading.logprobs[at],
+            },
+        }
+        return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Exact match per number of demonstrations."""

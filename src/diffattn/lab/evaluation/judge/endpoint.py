@@ -14,6 +14,7 @@ import httpx2
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.judge.interface import (
+    Judge,
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
@@ -43,7 +44,7 @@ class _TemporaryFailure(Exception):
         self.wait_seconds = wait_seconds
 
 
-class EndpointJudge:
+class EndpointJudge(Judge):
     """``POST {endpoint}/chat/completions``, through the proxy that the environment names, if any.
 
     A subclass may ask for something else than a chat: it overrides ``path``, ``kind``,
@@ -54,9 +55,9 @@ class EndpointJudge:
 
     def __init__(self, settings: JudgeSettings) -> None:
         url = settings.url()
-        if url is None:
-            raise ConfigError("judge: endpoint must be set, got none.")
-        self.settings, self.workers = settings, settings.workers
+        assert url is not None, "a judge at an endpoint has its address"
+        super().__init__(settings)
+        self.workers = settings.workers
         path = url.path.rstrip("/").removesuffix(self.path) + self.path
         self._url, self._tls = url._replace(path=path).geturl(), ssl.create_default_context()
         self._key = os.environ.get(settings.key_variable or "", "").strip()
@@ -66,10 +67,6 @@ class EndpointJudge:
                 f"{settings.who}: key_variable must name an environment variable that holds a key, "
                 "got another name."
             )
-
-    def facts(self) -> dict[str, Any]:
-        """The settings, without the endpoint's query and without the key."""
-        return self.settings.facts()
 
     def body(self, messages: Any) -> dict[str, Any]:
         """The request, without model and settings."""

@@ -2,11 +2,12 @@
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from threading import Event
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
 from diffattn.errors import ConfigError, DiffAttnError
@@ -37,26 +38,6 @@ class Reply:
     text: str
     details: dict[str, Any] = field(default_factory=dict)
     """For the log: model named by the endpoint, attempts, usage."""
-
-
-class Judge(Protocol):
-    """Messages to text."""
-
-    workers: int
-    """Requests that may run in parallel."""
-
-    def facts(self) -> dict[str, Any]:
-        """Description for records, without a key."""
-
-    def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """Answer one request, whose name is unique within an evaluation folder.
-
-        ``stop`` is set when the caller gives up; long waits end early.
-
-        Raises:
-            JudgeFailure: There is no reply to this request.
-            DiffAttnError: There will be no reply to any request.
-        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +132,31 @@ class JudgeSettings:
         place = url and f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
         values = {name: getattr(self, name) for name in kept} | {"prompt": PROMPT_VERSION}
         return values | {"endpoint": place and place.removesuffix("/chat/completions")}
+
+
+class Judge(ABC):
+    """Messages to text."""
+
+    workers = 1
+    """Requests that may run in parallel."""
+
+    def __init__(self, settings: JudgeSettings) -> None:
+        self.settings = settings
+
+    def facts(self) -> dict[str, Any]:
+        """Description for records, without a key."""
+        return self.settings.facts()
+
+    @abstractmethod
+    def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
+        """Answer one request, whose name is unique within an evaluation folder.
+
+        ``stop`` is set when the caller gives up; long waits end early.
+
+        Raises:
+            JudgeFailure: There is no reply to this request.
+            DiffAttnError: There will be no reply to any request.
+        """
 
 
 def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> JudgeSettings:

@@ -38,17 +38,16 @@ def chosen_judge(
     return LocalJudge(LanguageModel.load(settings.model, device=device, dtype=dtype), settings)
 
 
-class LocalJudge:
+class LocalJudge(Judge):
     """A causal language model on this machine, greedy, by its chat template if it has one."""
 
-    workers = 1
-
     def __init__(self, model: "LanguageModel", settings: JudgeSettings) -> None:
-        self.model, self.settings = model, settings
+        super().__init__(settings)
+        self.model = model
 
     def facts(self) -> dict[str, Any]:
         """The settings, and the hash of the weights."""
-        return self.settings.facts() | {"weights": self.model.facts()["weights"]}
+        return super().facts() | {"weights": self.model.facts()["weights"]}
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
         """Greedy reply to one request."""
@@ -76,13 +75,12 @@ class LocalJudge:
         return Reply(written.text, {"finished": written.finished})
 
 
-class RecordedReplies:
+class RecordedReplies(Judge):
     """Replies that were obtained elsewhere: JSON lines with ``id`` and ``reply``."""
 
-    workers = 1
-
     def __init__(self, path: Path, settings: JudgeSettings) -> None:
-        self.path, self.settings = path, settings
+        super().__init__(settings)
+        self.path = path
         self.replies: dict[str, str] = {}
         for number, row in enumerate(read_plain_jsonl(path), start=1):
             if not isinstance(row.get("id"), str) or not isinstance(row.get("reply"), str):
@@ -90,10 +88,6 @@ class RecordedReplies:
                     f"{path}:{number}: must hold the texts 'id' and 'reply', got {sorted(row)}."
                 )
             self.replies[row["id"]] = storable(row["reply"])
-
-    def facts(self) -> dict[str, Any]:
-        """The settings."""
-        return self.settings.facts()
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
         """The reply of this name."""

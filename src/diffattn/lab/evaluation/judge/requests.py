@@ -41,11 +41,7 @@ class Outputs:
     result: EvalResult
 
     def requests(self, document: str) -> list[Request]:
-        """One request per output that is not empty.
-
-        Args:
-            document: ``"whole"``, or ``"read"``: the part that the model has read.
-        """
+        """One request per output that is not empty; see :class:`JudgeSettings` for ``document``."""
         requests = []
         for row in self.rows():
             if not row["output"]:

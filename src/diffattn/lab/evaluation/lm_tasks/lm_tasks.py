@@ -16,13 +16,7 @@ from diffattn.lab.evaluation.lm_tasks.documents import (
 )
 from diffattn.lab.evaluation.lm_tasks.harness import Question, continuation, harness_questions
 from diffattn.lab.evaluation.metrics import metric, task_metric
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Protocol,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-)
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Score
@@ -109,7 +103,7 @@ class LmTasks(Protocol):
                 Item(id=f"{task}-{i}", payload=_Asked(task, i, weight, question, source))
                 for i, question in enumerate(questions)
             ]
-            batches += split_long_batches([items], _ASKED_TOGETHER)
+            batches += split_batches([items], _ASKED_TOGETHER)
         return batches
 
     def _documents(self, task: str) -> LocalDocuments | None:

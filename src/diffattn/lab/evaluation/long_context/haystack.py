@@ -73,9 +73,7 @@ class HaystackProtocol(LengthProtocol):
 
     @staticmethod
     def read_rows(
-        model: LanguageModel,
-        prompts: Sequence[Any],
-        row: Callable[[Any, Prefix], dict[str, Any]],
+        model: LanguageModel, prompts: Sequence[Any], row: Callable[[Any, Prefix], dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """The rows of prompts: their facts, and what ``row`` gives for all tokens but the last.
 
@@ -100,6 +98,11 @@ class ChatProtocol(HaystackProtocol):
 
     chat: bool = False
     """Ask through the tokenizer's chat template."""
+
+    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
+        """The haystack, as far as the longest length reads it, which ends each payload."""
+        longest = items[0].payload[-1]
+        return self.words(longest).sha256 if longest else None  # else facts alone
 
     def prompt(self, model: LanguageModel, question: str, answer: str = "\nAnswer:") -> str:
         """The prompt; ``answer`` begins the answer."""
@@ -315,10 +318,7 @@ class HaystackWords:
 
         At its end the text goes on at its beginning.
         """
-        if num_words > len(self.words):
-            raise ConfigError(
-                f"{self.source}: must hold {num_words} words for a passage, got {len(self.words)}."
-            )
+        assert num_words <= len(self.words), "require_words() has measured the haystack"
         borders = (*self.starts, len(self.words))
         sentences: list[str] = []
         at = first % len(self.starts)

@@ -28,7 +28,7 @@ NAMES = (
 """One of them stands in the needle and is the answer; none that the haystack names is used."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class HiddenNeedle:
     """A sentence about someone, and three ways to ask who it is."""
 
@@ -43,76 +43,66 @@ class HiddenNeedle:
 
     def question(self, kind: str) -> str:
         """The question of a kind."""
-        asked = {"literal": self.literal, "one_hop": self.one_hop, "two_hop": self.two_hop}
-        return asked[kind]
+        return str(getattr(self, kind))
 
 
 KINDS = ("one_hop", "two_hop", "literal")
 
 
-NEEDLES = (
-    HiddenNeedle(
-        text="Every evening {name} walked home past the foot of the Eiffel Tower.",
-        literal="Who walked home past the Eiffel Tower?",
-        one_hop="Who lives in Paris?",
-        two_hop="Who lives in France?",
-    ),
-    HiddenNeedle(
-        text="From the bedroom window {name} could look straight at the Colosseum.",
-        literal="Who could look at the Colosseum from a bedroom window?",
-        one_hop="Who has a flat in Rome?",
-        two_hop="Who has a flat in Italy?",
-    ),
-    HiddenNeedle(
-        text="The nurse told {name} that the wheat in the bread had brought on the pain again.",
-        literal="Whose pain was brought on by the wheat in the bread?",
-        one_hop="Who does not tolerate gluten?",
-        two_hop="Who had better not eat ordinary spaghetti?",
-    ),
-    HiddenNeedle(
-        text="For thirty years {name} has eaten neither meat nor fish.",
-        literal="Who has eaten neither meat nor fish for thirty years?",
-        one_hop="Who is a vegetarian?",
-        two_hop="Who would turn down a roast chicken?",
-    ),
-    HiddenNeedle(
-        text="By noon {name} had pulled three teeth and filled two more.",
-        literal="Who had pulled three teeth and filled two by noon?",
-        one_hop="Who is a dentist?",
-        two_hop="Who works in health care?",
-    ),
-    HiddenNeedle(
-        text="On stage {name} tuned the four strings and tucked the instrument under the chin.",
-        literal="Who tuned the four strings on stage?",
-        one_hop="Who plays the violin?",
-        two_hop="Who is a musician?",
-    ),
-    HiddenNeedle(
-        text="A guide dog leads {name} across the square each morning.",
-        literal="Whom does a guide dog lead across the square?",
-        one_hop="Who is blind?",
-        two_hop="Who reads with the fingertips?",
-    ),
-    HiddenNeedle(
-        text="At the wedding {name} spoke of growing up beside the pyramids of Giza.",
-        literal="Who spoke of growing up beside the pyramids?",
-        one_hop="Who comes from Egypt?",
-        two_hop="Who comes from Africa?",
-    ),
-    HiddenNeedle(
-        text="Behind the cottage {name} keeps eleven hives and sells what they give.",
-        literal="Who keeps eleven hives behind the cottage?",
-        one_hop="Who raises bees?",
-        two_hop="Who earns money from honey?",
-    ),
-    HiddenNeedle(
-        text="Even on the second step of a ladder {name} trembles and has to come down.",
-        literal="Who trembles on the second step of a ladder?",
-        one_hop="Who is afraid of heights?",
-        two_hop="Who would hate to work as a roofer?",
-    ),
-)
-"""Frozen: a change of any of them raises the version of the protocol."""
+_NEEDLES = """
+Every evening {name} walked home past the foot of the Eiffel Tower.
+Who walked home past the Eiffel Tower?
+Who lives in Paris?
+Who lives in France?
+
+From the bedroom window {name} could look straight at the Colosseum.
+Who could look at the Colosseum from a bedroom window?
+Who has a flat in Rome?
+Who has a flat in Italy?
+
+The nurse told {name} that the wheat in the bread had brought on the pain again.
+Whose pain was brought on by the wheat in the bread?
+Who does not tolerate gluten?
+Who had better not eat ordinary spaghetti?
+
+For thirty years {name} has eaten neither meat nor fish.
+Who has eaten neither meat nor fish for thirty years?
+Who is a vegetarian?
+Who would turn down a roast chicken?
+
+By noon {name} had pulled three teeth and filled two more.
+Who had pulled three teeth and filled two by noon?
+Who is a dentist?
+Who works in health care?
+
+On stage {name} tuned the four strings and tucked the instrument under the chin.
+Who tuned the four strings on stage?
+Who plays the violin?
+Who is a musician?
+
+A guide dog leads {name} across the square each morning.
+Whom does a guide dog lead across the square?
+Who is blind?
+Who reads with the fingertips?
+
+At the wedding {name} spoke of growing up beside the pyramids of Giza.
+Who spoke of growing up beside the pyramids?
+Who comes from Egypt?
+Who comes from Africa?
+
+Behind the cottage {name} keeps eleven hives and sells what they give.
+Who keeps eleven hives behind the cottage?
+Who raises bees?
+Who earns money from honey?
+
+Even on the second step of a ladder {name} trembles and has to come down.
+Who trembles on the second step of a ladder?
+Who is afraid of heights?
+Who would hate to work as a roofer?
+"""
+NEEDLES = tuple(HiddenNeedle(*lines.split("\n")) for lines in _NEEDLES.strip().split("\n\n"))
+"""Line by line the sentence, and its literal, one-hop and two-hop question. Frozen: a change of
+any of them raises the version of the protocol."""
 
 
 BASE_LENGTHS = (250, 500, 1_000)
@@ -202,10 +192,6 @@ class HiddenNeedleSearch(ChatProtocol):
             for number in range(self.needles)
             for step in range(self.depths)
         ]
-
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack, as far as the longest length reads it."""
-        return self.words(items[0].payload[-1]).sha256
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Ask all questions about one text."""

@@ -58,12 +58,7 @@ class Needle(MagicProtocol):
         "a random sentence on; documents are joined, never repeated",
         "intervals": "Wilson for a cell; over depths, of the effective number of haystacks",
     }
-    quick = {
-        "tasks": ((1, 1), (4, 2)),
-        "lengths": (1_024,),
-        "depths": (0, 50, 100),
-        "samples": 3,
-    }
+    quick = {"tasks": ((1, 1), (4, 2)), "lengths": (1_024,), "depths": (0, 50, 100), "samples": 3}
     quick_short = {"tasks": ((1, 1),)}
     quick_context = "lengths"
 

@@ -15,50 +15,24 @@ from diffattn.lab.data.splits import assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
 from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.evaluation.metrics import loss_metric, metric, row_clusters
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Protocol,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-)
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_ratio
 from diffattn.ops.inputs.numbers import in_float32
 
 
-class Slices:
-    """Number of tokens and summed loss of named sets of tokens of one sequence.
+def slice_sum(losses: np.ndarray, inside: np.ndarray) -> list[Any]:
+    """``[tokens, nats]`` of the tokens of a sequence where ``inside`` (bool ``[n]``) is true."""
+    return [int(inside.sum()), float(losses[inside].sum())]
 
-    Args:
-        losses: float64 ``[n]`` in nats.
-    """
 
-    def __init__(self, losses: np.ndarray) -> None:
-        self._losses = losses
-        self.total = float(losses.sum())
-        self.sums: dict[str, Any] = {}
-        """``[tokens, nats]`` by name; by size, such pairs by the bin's lower end."""
-
-    def add(self, name: str, inside: np.ndarray) -> None:
-        """The tokens where ``inside`` (bool ``[n]``) is true."""
-        self.sums[name] = [int(inside.sum()), float(self._losses[inside].sum())]
-
-    def add_by_size(self, name: str, sizes: np.ndarray, inside: np.ndarray) -> None:
-        """The same by bins of ``sizes`` (int64 ``[n]``): 0, 1, 2 to 3, 4 to 7, and so on."""
-        exponents = np.frexp(sizes[inside].astype(float))[1]  # 0 -> 0, 1 -> 1, 2 and 3 -> 2
-        losses = self._losses[inside]
-        bins = ((e, exponents == e) for e in np.unique(exponents).tolist())
-        self.sums[name] = {
-            str(0 if e == 0 else 2 ** (e - 1)): [int(held.sum()), float(losses[held].sum())]
-            for e, held in bins
-        }
-
-    def scores(self, names: Sequence[str]) -> tuple[dict[str, float], dict[str, int]]:
-        """Mean loss and number of tokens of slices that have any."""
-        held = {name: self.sums[name] for name in names if self.sums[name][0]}
-        scores = {f"{name}_nll": nats / count for name, (count, nats) in held.items()}
-        return scores, {f"{name}_nll": count for name, (count, _) in held.items()}
+def bins_by_size(losses: np.ndarray, sizes: np.ndarray, inside: np.ndarray) -> dict[str, Any]:
+    """The same by the lower ends of bins of ``sizes`` (int64 ``[n]``): 0, 1, 2 to 3, 4 to 7, ..."""
+    exponents = np.frexp(sizes[inside].astype(float))[1]  # 0 -> 0, 1 -> 1, 2 and 3 -> 2
+    return {
+        str(0 if e == 0 else 2 ** (e - 1)): slice_sum(losses[inside], exponents == e)
+        for e in np.unique(exponents).tolist()
+    }
 
 
 def bin_sums(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, np.ndarray]:
@@ -107,39 +81,7 @@ class TokenSplits:
             yield self.train[start : start + _PIECE]
 
 
-def token_splits(
-    protocol: str, model: LanguageModel, data: str, *, text_field: str, validation_fraction: float
-) -> TokenSplits:
-    """Training and validation tokens of the model's tokenizer.
-
-    ``data`` is a run directory, a folder with packed tokens, or a corpus for
-    :func:`diffattn.lab.data.corpora.load_corpus`, which is split as ``pack`` splits it.
-
-    Raises:
-        ConfigError: There are no packed tokens, they are another tokenizer's, or the corpus cannot
-            be read.
-        CheckpointError: Packed tokens are damaged.
-    """
-    folder = _packed_folder(protocol, Path(data))
-    if folder is None:
-        return _encoded(model, data, text_field, validation_fraction)
-    train, validation = (PackedTokens(folder, split) for split in ("train", "validation"))
-    packed_by, model_hash = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
-    if packed_by != model_hash:
-        raise ConfigError(
-            f"{protocol}: the tokens in {folder} must come from the tokenizer of {model.label} "
-            f"({model_hash[:12]}), got those of another ({packed_by[:12]}). Name the corpus "
-            "instead, or pack it with this tokenizer."
-        )
-    return TokenSplits(
-        train=train.tokens,
-        validation=validation.tokens,
-        validation_starts=validation.document_offsets[:-1],
-        origin=str(folder),
-    )
-
-
-def _packed_folder(protocol: str, path: Path) -> Path | None:
+def _packed_folder(path: Path) -> Path | None:
     """Folder of the packed tokens of a path; ``None`` if it is a corpus."""
     is_run = (path / "run.json").exists()
     places = [path, path / "data"] + ([path.parent.parent / "data"] if is_run else [])
@@ -148,7 +90,7 @@ def _packed_folder(protocol: str, path: Path) -> Path | None:
             return place
     if is_run:
         raise ConfigError(
-            f"{protocol}: the run {path} must have packed tokens (in its own data/ or that of its "
+            f"ar_hits: the run {path} must have packed tokens (in its own data/ or that of its "
             "study), got none. Name the folder that 'diffattn pack' wrote, or the corpus."
         )
     return None
@@ -240,13 +182,7 @@ class ArHits(Protocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Eight sequences a batch; the n-grams of all are counted in the training tokens."""
         self.require_fit(model, "length", self.length)
-        splits = token_splits(
-            self.name,
-            model,
-            self.data,
-            text_field=self.text_field,
-            validation_fraction=self.validation_fraction,
-        )
+        splits = self._splits(model)
         available = len(splits.validation) // self.length
         if not available:
             raise ConfigError(
@@ -272,7 +208,7 @@ class ArHits(Protocol):
             sequence = _Sequence(tokens=ids, counts=counts, threshold=threshold, train_tokens=total)
             # A sequence belongs to the document in which it begins.
             items.append(Item(id=str(start), cluster=f"document-{document}", payload=sequence))
-        return split_long_batches([items], 8)
+        return split_batches([items], 8)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The counts in the training tokens."""
@@ -325,31 +261,56 @@ class ArHits(Protocol):
             tables[f"by_{name}"] = {str(n): slice_losses(rows, f"{name}_{n}") for n in self.n}
         return Summary(metrics=metrics, tables=tables)
 
+    def _splits(self, model: LanguageModel) -> TokenSplits:
+        """Training and validation tokens of the model's tokenizer; a corpus is split as ``pack``
+        splits it."""
+        folder = _packed_folder(Path(self.data))
+        if folder is None:
+            return _encoded(model, self.data, self.text_field, self.validation_fraction)
+        train, validation = (PackedTokens(folder, split) for split in ("train", "validation"))
+        packed_by, model_hash = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
+        if packed_by != model_hash:
+            raise ConfigError(
+                f"ar_hits: the tokens in {folder} must come from the tokenizer of {model.label} "
+                f"({model_hash[:12]}), got those of another ({packed_by[:12]}). Name the corpus "
+                "instead, or pack it with this tokenizer."
+            )
+        return TokenSplits(
+            train=train.tokens,
+            validation=validation.tokens,
+            validation_starts=validation.document_offsets[:-1],
+            origin=str(folder),
+        )
+
     def _row(self, sequence: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
         """Sums of one sequence; without BOS its first token has no loss and does not count."""
         start = 0 if first_counts else 1
-        slices = Slices(losses[start:])
+        losses = losses[start:]
+        tokens, nll = len(losses), float(losses.sum())
+        slices: dict[str, Any] = {}
         for n, counts in sequence.counts.items():
             keys = ngram_keys(sequence.tokens, n, counts.vocab_size)
             gap, seen = np.zeros(self.length, np.int64), np.zeros(self.length, np.int64)
             gap[n - 1 :], seen[n - 1 :] = gaps(keys), counts.counts_of(keys)
             gap, seen = gap[start:], seen[start:]
             hit = (gap > 0) & (seen <= sequence.threshold)
-            slices.add(f"ar_hit_{n}", hit)
-            slices.add(f"other_{n}", ~hit)
-            slices.add_by_size(f"gap_{n}", gap, hit)
+            slices[f"ar_hit_{n}"] = slice_sum(losses, hit)
+            slices[f"other_{n}"] = slice_sum(losses, ~hit)
+            slices[f"gap_{n}"] = bins_by_size(losses, gap, hit)
             whole = np.arange(start, self.length) >= n - 1
-            slices.add_by_size(f"count_repeated_{n}", seen, gap > 0)
-            slices.add_by_size(f"count_new_{n}", seen, whole & (gap == 0))
-        scores, weights = slices.scores([f"{a}_{n}" for a in ("ar_hit", "other") for n in self.n])
+            slices[f"count_repeated_{n}"] = bins_by_size(losses, seen, gap > 0)
+            slices[f"count_new_{n}"] = bins_by_size(losses, seen, whole & (gap == 0))
+        named = [f"{part}_{n}" for part in ("ar_hit", "other") for n in self.n]
+        held = {f"{name}_nll": slices[name] for name in named if slices[name][0]}
         return {
-            "tokens": self.length - start,
-            "nll": slices.total,
+            "tokens": tokens,
+            "nll": nll,
             "threshold": sequence.threshold,
             "train_tokens": sequence.train_tokens,
-            "slices": slices.sums,
-            "scores": {"nll": slices.total / (self.length - start)} | scores,
-            "weights": weights,
+            "slices": slices,
+            "scores": {"nll": nll / tokens}
+            | {name: nats / count for name, (count, nats) in held.items()},
+            "weights": {name: count for name, (count, _) in held.items()},
         }
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -106,5 +105,5 @@ def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:
 
 def text_bytes(model: LanguageModel, tokens: np.ndarray) -> int:
     """UTF-8 bytes of the text of some tokens; a character cut by a border counts as three."""
-    options: dict[str, Any] = {"clean_up_tokenization_spaces": False}
-    return len(model.tokenizer.decode(tokens.tolist(), **options).encode())
+    text = model.tokenizer.decode(tokens.tolist(), clean_up_tokenization_spaces=False)
+    return len(text.encode())

@@ -9,13 +9,7 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.metrics import loss_metric
 from diffattn.lab.evaluation.perplexity.documents import TextProtocol, text_bytes
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-    used_of,
-)
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
 from diffattn.lab.stats.intervals import Interval
@@ -79,7 +73,7 @@ class NllByPosition(TextProtocol):
             for index, start in enumerate(range(0, len(tokens) - given, self.length))
             if start + size <= len(tokens)
         ]
-        return split_long_batches([items], max(1, 16_384 // self.length))
+        return split_batches([items], max(1, 16_384 // self.length))
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Averages of each window; losses of single tokens are not kept."""

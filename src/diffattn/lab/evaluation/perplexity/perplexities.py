@@ -15,13 +15,7 @@ from diffattn.lab.evaluation.perplexity.documents import (
     open_texts,
     text_bytes,
 )
-from diffattn.lab.evaluation.protocol import (
-    Item,
-    Summary,
-    prompt_facts,
-    split_long_batches,
-    used_of,
-)
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
 from diffattn.models.config.known_names import check_known
@@ -79,20 +73,20 @@ class SlidingPerplexity(TextProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Mean loss of each document."""
-        rows = []
-        for item in items:
-            tokens, window = item.payload
-            given = model.start()
-            losses = model.sliding_losses(
-                tokens, window=window - len(given), stride=self.stride, given=given
-            )
-            loss = float(losses.mean())
-            rows.append(
-                {"window": window, "tokens": len(losses), "scores": {f"nll_window_{window}": loss}}
-                | {"prompt": prompt_facts(model.decode(tokens))}
-            )
-        return rows
+        """Mean loss of the only document."""
+        (item,) = items
+        tokens, window = item.payload
+        given = model.start()
+        losses = model.sliding_losses(
+            tokens, window=window - len(given), stride=self.stride, given=given
+        )
+        row = {
+            "window": window,
+            "tokens": len(losses),
+            "scores": {f"nll_window_{window}": float(losses.mean())},
+            "prompt": prompt_facts(model.decode(tokens)),
+        }
+        return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Perplexity and loss of each window."""
@@ -164,29 +158,26 @@ class WordPerplexity(TextProtocol):
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Total loss, words and bytes of each document."""
+        """Total loss, words and bytes of the only document."""
+        (item,) = items
+        text = item.payload
         given = model.start(required=True)
-        rows = []
-        for item in items:
-            tokens, window = np.array(model.encode(item.payload)), self.window - len(given)
-            losses = model.sliding_losses(tokens, window=window, stride=self.stride, given=given)
-            total, words = float(losses.sum()), len(item.payload.split())
-            num_bytes = len(item.payload.encode())
-            rows.append(
-                {
-                    "tokens": len(losses),
-                    "words": words,
-                    "bytes": num_bytes,
-                    "nll": total,
-                    "prompt": prompt_facts(item.payload),
-                    "scores": {
-                        "nll_per_word": total / words,
-                        "bits_per_byte": total / np.log(2) / num_bytes,
-                    },
-                    "weights": {"nll_per_word": words, "bits_per_byte": num_bytes},
-                }
-            )
-        return rows
+        tokens, window = np.array(model.encode(text)), self.window - len(given)
+        losses = model.sliding_losses(tokens, window=window, stride=self.stride, given=given)
+        total, words, num_bytes = float(losses.sum()), len(text.split()), len(text.encode())
+        row = {
+            "tokens": len(losses),
+            "words": words,
+            "bytes": num_bytes,
+            "nll": total,
+            "prompt": prompt_facts(text),
+            "scores": {
+                "nll_per_word": total / words,
+                "bits_per_byte": total / np.log(2) / num_bytes,
+            },
+            "weights": {"nll_per_word": words, "bits_per_byte": num_bytes},
+        }
+        return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Perplexity per word, loss per word, bits per byte; sums for other word counts."""
@@ -273,7 +264,7 @@ class BlockPerplexity(TextProtocol):
         items = [
             Item(id=f"{size}:{i}", payload=tokens[i * size : (i + 1) * size]) for i in range(count)
         ]
-        return split_long_batches([items], max(1, _TOKENS_TOGETHER // size))
+        return split_batches([items], max(1, _TOKENS_TOGETHER // size))
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Mean loss of each block."""

@@ -26,8 +26,7 @@ def write_answers(
 ) -> Path:
     """Write the page: one HTML file that needs no network.
 
-    Args:
-        rows: By variant and model, as in ``items.jsonl``; failed ones too.
+    ``rows`` are those of ``items.jsonl``, by variant and model; failed ones too.
     """
     return write_page(
         out,
@@ -47,10 +46,8 @@ def answers_data(
 ) -> list[dict[str, Any]]:
     """Arrange one entry per variant: its scores, its items, and the number left out for size.
 
-    Items in which the scores of the models differ come first.
-
-    Args:
-        most_bytes: Of all items together; every variant has an equal share of it.
+    Items in which the scores of the models differ come first. Every variant has an equal share of
+    ``most_bytes``.
     """
     share = most_bytes // max(1, len(rows))
     return [_part(variant, by_model, labels, share) for variant, by_model in rows.items()]

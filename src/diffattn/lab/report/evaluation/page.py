@@ -19,15 +19,8 @@ from diffattn.lab.report.page.elements import (
     Terms,
     Text,
 )
-from diffattn.lab.report.page.tables import Cell, Table, run_cell, table
-from diffattn.lab.report.page.wording import (
-    MISSING,
-    count,
-    listing,
-    number,
-    plural,
-    span,
-)
+from diffattn.lab.report.page.tables import Cell, Table, record_table, run_cell, table
+from diffattn.lab.report.page.wording import MISSING, count, listing, number, plural, span
 
 _MANY = 6
 """Models up to which the title names them."""
@@ -143,38 +136,36 @@ def _protocol_section(
 
 def _metrics_table(results: Sequence[EvalResult]) -> Table:
     rows = [
-        [
-            label_of(result),
-            _metric_name(metric),
-            number(metric.value),
-            span(metric.low, metric.high),
-            metric.unit,
-            count(metric.n),
-            metric.method,
-        ]
+        {
+            "Model": label_of(result),
+            "Metric": _metric_name(metric),
+            "Value": number(metric.value),
+            "95 % interval": span(metric.low, metric.high),
+            "Unit": metric.unit,
+            "n": count(metric.n),
+            "Interval by": metric.method,
+        }
         for result in results
         for metric in result.metrics
     ]
-    headers = ["Model", "Metric", "Value", "95 % interval", "Unit", "n", "Interval by"]
-    return table("Every metric.", headers, rows)
+    return record_table("Every metric.", rows)
 
 
 def _models_table(results: Sequence[EvalResult]) -> Table:
     models = {label_of(result): result.model for result in results}
     rows = [
-        [
-            label,
-            str(model.get("attention_type") or model.get("type")),
-            count(model.get("parameters")),
-            str(model.get("weights")),
-            str(model.get("vocabulary")),
-            f"{model.get('dtype')} on {model.get('device')}",
-            str(model.get("path")),
-        ]
+        {
+            "Model": label,
+            "Attention": str(model.get("attention_type") or model.get("type")),
+            "Parameters": count(model.get("parameters")),
+            "Weights": str(model.get("weights")),
+            "Vocabulary": str(model.get("vocabulary")),
+            "Ran in": f"{model.get('dtype')} on {model.get('device')}",
+            "Path": str(model.get("path")),
+        }
         for label, model in models.items()
     ]
-    headers = ["Model", "Attention", "Parameters", "Weights", "Vocabulary", "Ran in", "Path"]
-    return table("Models; weights and vocabulary as hashes.", headers, rows)
+    return record_table("Models; weights and vocabulary as hashes.", rows)
 
 
 def _runs_table(folder: EvaluationFolder) -> Table:

@@ -5,12 +5,7 @@ import random
 import re
 
 from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
-from diffattn.lab.evaluation.long_context.ruler.words import (
-    ADJECTIVES,
-    NOUNS,
-    WordList,
-    word_list,
-)
+from diffattn.lab.evaluation.long_context.ruler.words import ADJECTIVES, NOUNS, WordList, word_list
 
 SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprstvz" for vowel in "aeiou"]
 MADE_UP = WordList("a file", tuple(map("".join, itertools.islice(

@@ -7,12 +7,7 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.babilong.stories import (
-    LABELS,
-    STORIES,
-    Story,
-    mentioned,
-)
+from diffattn.lab.evaluation.long_context.babilong.stories import LABELS, STORIES, Story, mentioned
 from diffattn.lab.evaluation.long_context.haystack import ChatProtocol, insert_sentences
 from diffattn.lab.evaluation.long_context.lengths import (
     LENGTHS,
@@ -21,7 +16,7 @@ from diffattn.lab.evaluation.long_context.lengths import (
     most_that_fits,
 )
 from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 
 _EXAMPLES = {
@@ -173,12 +168,7 @@ class BabiLong(ChatProtocol):
             for n in lengths
             for task in self.tasks
         ]
-        return split_long_batches(batches, _BATCH)
-
-    def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack, as far as the longest length reads it."""
-        longest = items[0].payload[-1]
-        return self.words(longest).sha256 if longest else None  # else facts alone
+        return split_batches(batches, _BATCH)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily, and score them as upstream does."""
@@ -210,10 +200,7 @@ class BabiLong(ChatProtocol):
                     "prompt": prompt_facts(written.prompt),
                     "haystack": haystack,
                     **dict(zip(GUESSES, guesses, strict=True)),
-                    "scores": {
-                        "accuracy": right,
-                        "logprob_per_token": written.logprob_per_token,
-                    },
+                    "scores": {"accuracy": right, "logprob_per_token": written.logprob_per_token},
                 }
             )
         return rows

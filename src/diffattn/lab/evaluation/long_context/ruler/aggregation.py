@@ -5,12 +5,7 @@ import string
 from dataclasses import dataclass
 from random import Random
 
-from diffattn.lab.evaluation.long_context.ruler.samples import (
-    Material,
-    RulerTask,
-    Sample,
-    Streams,
-)
+from diffattn.lab.evaluation.long_context.ruler.samples import Material, RulerTask, Sample, Streams
 
 _COMMON = (
     "Below is a numbered list of words. In these words, some appear more often than others. "

@@ -74,10 +74,9 @@ def read_questions(path: str, kind: str) -> QuestionFile:
         ConfigError: The file is missing, not JSON, of another format, or without questions.
     """
     read, form = _FORMATS[kind]
-    files.require_path(Path(path))
-    text = files.read_text(Path(path))
+    text = files.require_text(Path(path))
     try:
-        value = files.parse_json(text if text is not None else "")
+        value = files.parse_json(text)
     except ValueError as error:
         raise ConfigError(f"{path}: must be JSON, got: {error}.") from error
     try:

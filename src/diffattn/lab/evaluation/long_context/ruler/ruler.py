@@ -27,7 +27,7 @@ from diffattn.lab.evaluation.long_context.ruler.tasks import (
     summarise,
 )
 from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_list
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_long_batches
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.models.config.known_names import check_known
@@ -107,11 +107,10 @@ class Ruler(ChatProtocol):
         check_known(self.name, "haystack_start", self.haystack_start, ("random", "beginning"))
         if self.tasks is not None:
             self.require_names("tasks", TASKS)
-        for name in self.tasks or ():
-            if name in FILE_PARAMETERS and not getattr(self, FILE_PARAMETERS[name]):
+        for name, key in FILE_PARAMETERS.items():
+            if name in (self.tasks or ()) and not getattr(self, key):
                 raise ConfigError(
-                    f"ruler: task {name!r} needs a file, got none. "
-                    f"Name it: --set ruler.{FILE_PARAMETERS[name]}=PATH"
+                    f"ruler: task {name!r} needs a file, got none. Name it: --set ruler.{key}=PATH"
                 )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
@@ -138,7 +137,7 @@ class Ruler(ChatProtocol):
                     )
                     for index in range(self.samples)
                 )
-        return split_long_batches(list(batches.values()), _BATCH)
+        return split_batches(list(batches.values()), _BATCH)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The haystack, words, keys and questions, as far as the longest length reads them."""
@@ -162,9 +161,6 @@ class Ruler(ChatProtocol):
             rate = found_any if task.match == "part" else found_share
             text = material.background if needs_background(task) else None
             words = material.words if task.name == "cwe" else None
-            scores = {"score": rate(completion.text, sample.references)}
-            if completion.logprob_per_token is not None:
-                scores["logprob_per_token"] = completion.logprob_per_token
             rows.append(
                 {
                     "length": length,
@@ -179,7 +175,10 @@ class Ruler(ChatProtocol):
                     **guesses(model, task, sample, completion.text),
                     **({} if words is None else {"words": words.sha256}),
                     **sample.notes,
-                    "scores": scores,
+                    "scores": {
+                        "score": rate(completion.text, sample.references),
+                        "logprob_per_token": completion.logprob_per_token,
+                    },
                 }
             )
         return rows

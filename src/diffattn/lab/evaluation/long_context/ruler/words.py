@@ -155,11 +155,8 @@ def read_words(path: str, least: int) -> tuple[str, ...]:
     Raises:
         ConfigError: The file is missing, not UTF-8, or holds fewer words, or words with spaces.
     """
-    files.require_path(Path(path))
-    text = files.read_text(Path(path))
-    if text is None:
-        raise ConfigError(f"{path}: must be UTF-8 text with one word per line, got other data.")
-    words = list(dict.fromkeys(line.strip() for line in text.split("\n") if line.strip()))
+    lines = files.require_text(Path(path)).split("\n")
+    words = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     spaced = next((word for word in words if len(word.split()) > 1), None)
     if spaced is not None:
         raise ConfigError(f"{path}: must hold one word per line, got {spaced!r}.")
