@@ -23,14 +23,7 @@ from trials.commands import Command, call
 from trials.disk import LOSSES, Recorder
 from trials.tracing import recording
 
-POINTS = {
-    "train": 81,
-    "pack": 25,
-    "evaluate": 94,
-    "judge": 40,
-    "reproduce": 40,
-    "report": 5,
-}
+POINTS = {"train": 81, "pack": 25, "evaluate": 94, "judge": 40, "reproduce": 40, "report": 5}
 """Commands, and the points each must have at least."""
 TWICE = [("train", 9), ("pack", 2), ("evaluate", 7), ("judge", 5)]
 """Commands stopped a second time, each at one in so many points."""

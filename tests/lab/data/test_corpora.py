@@ -8,12 +8,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data import source_files
-from diffattn.lab.data.corpora import (
-    Document,
-    corpus_hash,
-    hub_dataset,
-    load_corpus,
-)
+from diffattn.lab.data.corpora import Document, corpus_hash, hub_dataset, load_corpus
 from diffattn.lab.data.pinning import pin
 
 

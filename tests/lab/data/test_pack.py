@@ -62,11 +62,7 @@ def test_packing_is_deterministic_whatever_the_batches(
     monkeypatch.setattr(encoding, "BATCH_CHARS", 300)  # above the longest text: no pieces
     counts = []
     result = pack(
-        iter(documents),
-        tokenizer,
-        tmp_path,
-        validation_fraction=0.2,
-        on_progress=counts.append,
+        iter(documents), tokenizer, tmp_path, validation_fraction=0.2, on_progress=counts.append
     )
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()

@@ -28,10 +28,7 @@ def test_a_held_folder_is_refused_until_its_holder_is_gone(tmp_path):
         [sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout.readline() == "held\n"
-        with (
-            pytest.raises(CheckpointError, match="one process at a time"),
-            sole_writer(tmp_path),
-        ):
+        with pytest.raises(CheckpointError, match="one process at a time"), sole_writer(tmp_path):
             pass
         other.kill()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]

@@ -203,11 +203,7 @@ def test_a_batch_is_that_of_all_processes_together(
 @pytest.mark.parametrize(
     ("processes", "changes", "message"),
     [
-        (
-            3,
-            {},
-            r"WORLD_SIZE=3: a batch of 4 sequences .*must be shared out evenly, got 3 devices",
-        ),
+        (3, {}, r"WORLD_SIZE=3: a batch of 4 sequences .*must be shared out evenly, got 3 devices"),
         (2, {"micro_batch_sequences": 4}, r"train\.micro_batch_sequences must divide 2, .* got 4"),
     ],
 )

@@ -225,10 +225,7 @@ def test_what_a_call_packed_and_nobody_can_use_is_removed(config, copied, tmp_pa
 
 
 def test_two_processes_do_not_pack_into_one_folder(config, copied):
-    with (
-        sole_writer(copied),
-        pytest.raises(CheckpointError, match="one process at a time"),
-    ):
+    with sole_writer(copied), pytest.raises(CheckpointError, match="one process at a time"):
         prepare_data(config, copied)
 
 

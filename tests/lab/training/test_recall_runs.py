@@ -11,10 +11,7 @@ from continued_runs import Interruption, assert_same_files, interrupt_at
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.data.recall_tasks import (
-    MqarConfig,
-    NoisyRecallConfig,
-)
+from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig
 from diffattn.lab.data.synthetic import generate
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training import recall

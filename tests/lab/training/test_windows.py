@@ -73,10 +73,7 @@ def losses_alone(model, dataset):
 
 @pytest.mark.parametrize(
     "attention_type",
-    [
-        "diff",
-        *(pytest.param(t, marks=pytest.mark.scheduled) for t in TYPES if t != "diff"),
-    ],
+    ["diff", *(pytest.param(t, marks=pytest.mark.scheduled) for t in TYPES if t != "diff")],
 )
 def test_validation_reads_every_document_alone(apart, data, attention_type):
     _, folder = apart(attention_type)

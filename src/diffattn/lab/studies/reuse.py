@@ -38,10 +38,7 @@ def is_reusable(folder: Path) -> bool:
 
 
 def reuse_runs(
-    members: Sequence[Member],
-    data_facts: dict[str, Any],
-    runs: Path,
-    studies: Iterable[Path],
+    members: Sequence[Member], data_facts: dict[str, Any], runs: Path, studies: Iterable[Path]
 ) -> list[str]:
     """Copy finished runs with the same settings, seed and tokens into a study.
 

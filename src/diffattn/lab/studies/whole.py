@@ -112,9 +112,7 @@ def time_models(
     from diffattn.lab.benchmark.session import run_bench
 
     config = BenchConfig(
-        suite="models",
-        scale="full",
-        device="cuda" if scale == "workstation" else "cpu",
+        suite="models", scale="full", device="cuda" if scale == "workstation" else "cpu"
     )
     run_bench(config, result_path(folder / THROUGHPUT, config.device), on_message=on_message)
 

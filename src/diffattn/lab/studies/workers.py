@@ -103,11 +103,7 @@ def _longest_first(members: Sequence[Member]) -> list[Member]:
 
 
 def run_here(
-    members: Sequence[Member],
-    data: PreparedData | None,
-    folder: Path,
-    *,
-    on_progress: OnProgress,
+    members: Sequence[Member], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
 ) -> None:
     """Train one after the other in this process, on one thread as a worker would.
 
@@ -144,12 +140,7 @@ class _Worker:
     """Name of the run it was given last."""
 
     @classmethod
-    def start(
-        cls,
-        log: Path,
-        events: "_Events",
-        device: str | None,
-    ) -> "_Worker":
+    def start(cls, log: Path, events: "_Events", device: str | None) -> "_Worker":
         devices = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         with log.open("w", encoding="utf-8") as file:
             process = subprocess.Popen(

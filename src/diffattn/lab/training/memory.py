@@ -5,12 +5,7 @@ import math
 import torch
 
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.distributed import (
-    local_processes,
-    micro_batch,
-    num_processes,
-    take_gpu,
-)
+from diffattn.lab.training.distributed import local_processes, micro_batch, num_processes, take_gpu
 from diffattn.lab.training.planning.plan import device_phases
 from diffattn.lab.training.planning.step_memory import largest, step_memory
 from diffattn.models.accounting import parameter_count
@@ -63,9 +58,7 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         apart=config.windows.apart,
     )
     phases = device_phases(
-        step,
-        devices=num_processes(),
-        shards=config.engine.shards(num_processes()),
+        step, devices=num_processes(), shards=config.engine.shards(num_processes())
     )
     _require(largest(phases), on_host, side_by_side, on_gpu)
 

@@ -30,11 +30,7 @@ from diffattn.lab.training.callbacks import (
     OnMessage,
     OnProgress,
 )
-from diffattn.lab.training.checkpoints import (
-    CheckpointCallback,
-    checkpoint_step,
-    last_checkpoint,
-)
+from diffattn.lab.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
 from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.schedule import optimizer_and_scheduler

@@ -30,9 +30,7 @@ def key_groups(task: NoisyRecallConfig | LookupConfig, batch: RecallBatch) -> Te
 
 @torch.no_grad()
 def attention_shares(
-    model: DiffTransformerForCausalLM,
-    task: NoisyRecallConfig | LookupConfig,
-    batch: RecallBatch,
+    model: DiffTransformerForCausalLM, task: NoisyRecallConfig | LookupConfig, batch: RecallBatch
 ) -> dict[str, dict[str, float]]:
     r"""The last layer's attention on groups of keys, mean over heads and queries.
 

@@ -9,10 +9,7 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.catalog.models import (
-    SWEPT,
-    VARIANTS,
-)
+from diffattn.lab.catalog.models import SWEPT, VARIANTS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.text.comparison import Sweep, best_rates

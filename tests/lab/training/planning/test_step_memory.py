@@ -62,8 +62,7 @@ def test_estimate_is_what_a_real_step_holds(options):
 
 
 @pytest.mark.parametrize(
-    ("attention_type", "backend", "times"),
-    [("diff", "reference", 2), ("softmax", "sdpa", 1)],
+    ("attention_type", "backend", "times"), [("diff", "reference", 2), ("softmax", "sdpa", 1)]
 )
 def test_documents_kept_apart_are_one_row(attention_type, backend, times):
     """Maps or masks are of the whole row: of one map four times those of windows side by side.

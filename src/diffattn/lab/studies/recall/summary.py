@@ -12,11 +12,7 @@ from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.limits import heads_below
 from diffattn.lab.studies.recall.config import PROTOCOL, Choice, RecallStudyConfig
-from diffattn.lab.studies.recall.endpoints import (
-    explain_uninformative,
-    find_leak,
-    step_differences,
-)
+from diffattn.lab.studies.recall.endpoints import explain_uninformative, find_leak, step_differences
 from diffattn.lab.studies.recall.maps import recall_maps
 from diffattn.lab.studies.study import Member, Results, Runs
 

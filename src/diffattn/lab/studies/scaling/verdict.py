@@ -4,12 +4,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
-from diffattn.lab.records.study_results import (
-    AxisVerdict,
-    Equivalent,
-    ScalingAxis,
-    ScalingVerdict,
-)
+from diffattn.lab.records.study_results import AxisVerdict, Equivalent, ScalingAxis, ScalingVerdict
 from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.stats.scaling import equivalent_at
 from diffattn.lab.studies.limits import MARGIN

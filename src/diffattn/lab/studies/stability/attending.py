@@ -28,9 +28,7 @@ class Silent(Enum):
     )
 
 
-def attending_rates(
-    differences: Sequence[StabilityDifference],
-) -> dict[str, list[float]] | None:
+def attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, list[float]] | None:
     """Model to the rates at which it attends, in rising order; ``None`` without a floor.
 
     A model attends at a rate if its loss is below that of each floor: the whole paired interval of

@@ -13,12 +13,7 @@ from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
 from diffattn.lab.studies.study import OnMessage, Results, Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, best_rates, trial_name
-from diffattn.lab.studies.text.count_models import (
-    PHASE_GAIN,
-    PHASE_RULE,
-    phase_step,
-    read_or_count,
-)
+from diffattn.lab.studies.text.count_models import PHASE_GAIN, PHASE_RULE, phase_step, read_or_count
 from diffattn.lab.studies.text.endpoints import crossing, loss_curve
 from diffattn.lab.studies.text.maps import example_maps
 from diffattn.lab.studies.text.results import comparison_results

@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import (
-    append_jsonl,
-    cut_half_row,
-    read_json,
-    read_jsonl,
-    sync,
-    write_json,
-)
+from diffattn.files.io import append_jsonl, cut_half_row, read_json, read_jsonl, sync, write_json
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
 from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
 from diffattn.lab.training.checkpoints import Carried, checkpoint_step

@@ -49,9 +49,7 @@ class Reporter:
     """Sends values that transformers does not log to the trackers of a ``transformers.Trainer``."""
 
     def __init__(self, trainer: Any) -> None:
-        from transformers.integrations.integration_utils import (
-            get_reporting_integration_callbacks,
-        )
+        from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
         kinds = tuple(get_reporting_integration_callbacks(trainer.args.report_to))
         self.trainer = trainer
