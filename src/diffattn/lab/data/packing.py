@@ -61,7 +61,6 @@ def pack(
     Args:
         documents: The corpus, read once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
-        out: Folder of the files; made if missing.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
         on_progress: Called after each batch with the number of tokens written so far.
 

@@ -205,7 +205,6 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
     ``·1`` for noise, ``-`` for "not there".
 
     Args:
-        config: The task.
         example: Tokens of a sequence, kept as ``init_kwargs["example"]`` for commands that read a
             text where the user gives none.
     """

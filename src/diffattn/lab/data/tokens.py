@@ -21,8 +21,6 @@ class PackedTokens:
     """One split of a packing, memory-mapped and read-only.
 
     Args:
-        out: The folder that ``pack`` wrote.
-        split: ``"train"`` or ``"validation"``.
         verify: Whether to compare the files with their hashes in the sidecar: about a second per
             gigabyte, once for every time that a process opens them. A copy that is unpickled, as
             in a data-loading worker, never does.
@@ -104,11 +102,6 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     shifts the labels. Windows run across the ends of documents. With ``apart`` an item also has
     ``position_ids`` ``[seq_len]``, int64, which begin again at 0 with each document, as the model
     takes them; and the label of a document's first token, which nothing predicts, is -100.
-
-    Args:
-        packed: A split, or documents drawn from it.
-        seq_len: Tokens per window, at least 1.
-        apart: Whether documents are kept apart.
 
     Raises:
         ConfigError: ``seq_len`` is above the number of tokens in the split.

@@ -28,7 +28,6 @@ def read_settings(
     and whole numbers floats, where the annotation says so.
 
     Args:
-        settings: The texts after ``--set``.
         kinds: All keys, and the annotation of each; ``Any`` takes all values.
         option: For messages.
         form: The form of a setting, for messages.

@@ -53,7 +53,6 @@ class Member:
 
         Args:
             data: Tokens; ``None`` for a recall task.
-            folder: Run directory.
             **callbacks: ``on_progress`` and ``on_message``.
         """
         from diffattn.lab.training.recall import train_recall

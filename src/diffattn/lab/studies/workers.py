@@ -75,7 +75,6 @@ def run_members(
         data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread; on the GPUs by turns, if there are any.
-        on_progress: Given the name of a run and each of its events.
         short: Whether a process makes one run after another, because starting it takes long.
             Outside Linux the recorded peak memory is then that of the process so far.
 

@@ -145,9 +145,7 @@ class TrainConfig:
         """The same training at another peak rate, with the same ratio of final to peak rate.
 
         Args:
-            learning_rate: Peak learning rate.
             seed: Of initial weights and data order.
-            **changes: Other fields.
 
         Raises:
             ConfigError: A value is out of range.
@@ -177,7 +175,6 @@ class TrainConfig:
 
         Args:
             devices: Number of processes or GPUs.
-            where: First in messages.
 
         Raises:
             ConfigError: The batch cannot be shared out evenly.

@@ -191,10 +191,6 @@ def together() -> Iterator[None]:
 def wait_for_files(folder: Path, names: Iterable[str]) -> None:
     """Wait until this process sees the files of another one; network file systems are late.
 
-    Args:
-        folder: Folder of the files.
-        names: Their names.
-
     Raises:
         ConfigError: A file is not seen within two minutes.
     """

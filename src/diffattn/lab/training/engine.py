@@ -79,7 +79,6 @@ class EngineConfig:
 
         Args:
             devices: Devices of the whole run.
-            where: First in messages.
 
         Raises:
             ConfigError: There are too few to shard over, or ``replicas`` does not divide them.
@@ -110,7 +109,6 @@ def unused_settings(engine: EngineConfig, launches: Iterable[Mapping[str, Any]])
     """Names of settings that are not default and that no launch of a finished run had.
 
     Args:
-        engine: The settings now.
         launches: Rows of ``launches.jsonl``.
     """
     default, rows = asdict(EngineConfig()), [launch["engine"] for launch in launches]

@@ -46,7 +46,6 @@ def initial_weights(
 
     Args:
         folder: A run directory, or a model folder with safetensors.
-        model: The model of the run.
         verify: Whether to compare the files with their manifest, if there is one.
 
     Raises:

@@ -30,7 +30,6 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     is counted as in ``diffattn plan``, which takes a second.
 
     Args:
-        config: The run.
         side_by_side: Runs like this one at the same time, on this machine's devices by turns.
 
     Raises:

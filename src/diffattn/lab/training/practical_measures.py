@@ -36,10 +36,6 @@ def practical_measures(
 ) -> dict[str, float]:
     """Measure a trained model on sequences that training and validation do not hold.
 
-    Args:
-        model: Trained on the task.
-        task: As it was trained on.
-
     Returns:
         Name to value. Of a lookup: ``found_P_xL``, the share of questions about keys in the context
         that are answered, and ``unsupported_P_xL``, the share of those about absent keys that are
@@ -148,10 +144,6 @@ def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> 
 
     It knows how sequences are drawn and that labels are wrong at the rate of the task. Nothing is
     better on average.
-
-    Args:
-        task: As models were trained on.
-        num_sequences: Sequences that the mean is over.
 
     Returns:
         By the names of the measures, ``shots_N``.

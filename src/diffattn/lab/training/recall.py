@@ -65,10 +65,7 @@ def train_recall(
     unsolved, with no correct answer.
 
     Args:
-        config: Model, training and task.
-        folder: Run directory.
         facts: Further facts about the model for the record, such as its difference to a baseline.
-        on_progress: Called after every step.
         on_message: Given one line for every damaged checkpoint that is left out.
 
     Returns:

@@ -41,8 +41,6 @@ def attention_shares(
     which may be near 0, so nothing is divided here.
 
     Args:
-        model: In evaluation mode.
-        task: The task of the batch.
         batch: Sequences and their queries, each of a key that the context holds.
 
     Returns:

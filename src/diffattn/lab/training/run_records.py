@@ -24,9 +24,7 @@ def record_launch(
     """Append this start of a run to ``launches.jsonl``; the first process does.
 
     Args:
-        folder: Run directory.
         checkpoint: The checkpoint that this start continues.
-        engine: How the run is executed.
         on_message: Given one line if the number of threads has changed.
     """
     if not is_first():
@@ -57,16 +55,7 @@ def record(
     facts: dict[str, Any],
     engine: EngineConfig,
 ) -> RunRecord:
-    """The content of ``run.json``.
-
-    Args:
-        name: Of the run.
-        model: The model's configuration.
-        config: Its training.
-        resolved: All settings as plain values.
-        facts: Further facts about the model.
-        engine: How the run is executed.
-    """
+    """The content of ``run.json``."""
     gpu = {} if run_device() == "cpu" else {"gpu": torch.cuda.get_device_name()}
     return RunRecord(
         name=name,
@@ -93,8 +82,6 @@ def chosen_backends(
     """Choose the operator's backend for the shapes of this run: operator name to backend name.
 
     Args:
-        model: The model's configuration.
-        config: Tokens per sequence, micro batch, precision.
         apart: Whether attention stops at document borders. Then a micro batch is one packed row.
 
     Raises:

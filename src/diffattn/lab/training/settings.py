@@ -54,8 +54,6 @@ def apply_settings(
     √hidden_size follows ``hidden_size``.
 
     Args:
-        config: The configuration to change.
-        settings: The changes.
         attention: Take the twin of this attention type. Settings of the head norm, of λ and of the
             rank are the twin's then; all others are made before, so that it has equal parameters.
 
@@ -92,7 +90,6 @@ def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
 
     Args:
         config: The plan, which may lack sections.
-        settings: The changes.
 
     Raises:
         ConfigError: As :func:`read_changes`, or a value is out of range.

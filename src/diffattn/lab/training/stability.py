@@ -38,10 +38,6 @@ def train_recorded(
     diverges.
 
     Args:
-        config: The run.
-        data: Tokens.
-        folder: Run directory.
-        facts: More to record about the model.
         **callbacks: ``on_progress`` and ``on_message`` of ``train``.
 
     Returns:

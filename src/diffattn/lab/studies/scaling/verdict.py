@@ -26,9 +26,6 @@ def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
 
     An axis is uninformative where softmax attention does not beat no attention at that point, or
     where no attention does not need more: then the comparison is not one of attention.
-
-    Args:
-        axes: Of the results.
     """
     verdicts = {name: _axis_verdict(name, axis) for name, axis in axes.items()}
     sentences = [_headline(axes, verdicts), *(entry["sentence"] for entry in verdicts.values())]

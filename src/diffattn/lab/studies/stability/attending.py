@@ -65,7 +65,6 @@ def shared_rates(
     Args:
         attending: Of :func:`attending_rates`.
         diverged: Model to the rates at which a run of it diverged.
-        pair: The two models.
         floors: Those of :data:`FLOORS` that were run.
     """
     if attending is None or set(floors) != set(FLOORS):

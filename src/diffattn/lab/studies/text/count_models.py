@@ -44,9 +44,6 @@ def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, di
 
     A window that the run reads again is counted once.
 
-    Args:
-        config: Of the run: its steps, batch, window and data order.
-
     Returns:
         By model: ``loss`` on all validation windows and ``parts``, by part, in nats per token, and
         under ``curve`` both again on the windows that a run is evaluated on while it trains.

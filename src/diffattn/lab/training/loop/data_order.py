@@ -21,11 +21,6 @@ def training_windows(
 
     With up-sampling, each pass draws documents anew, and reads their windows in random order.
 
-    Args:
-        split: The training split.
-        config: The run.
-        on_message: Given one line on the up-sampling.
-
     Raises:
         ConfigError: No document is long enough to be up-sampled, or all are.
     """
@@ -57,10 +52,6 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
 
     It depends on ``data_seed`` and the dataset alone, so every member of a comparison reads the
     same tokens at the same step.
-
-    Args:
-        dataset: A map-style dataset of windows.
-        config: Steps, batch and ``data_seed``.
 
     Returns:
         ``num_steps * batch_sequences`` windows, to be read front to back.

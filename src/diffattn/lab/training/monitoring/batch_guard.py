@@ -53,11 +53,6 @@ class BatchGuard(StepLog, Carried):
 
     Source: arXiv:2204.02311, section 5.1, which leaves out the batches before a spike too.
 
-    Args:
-        folder: Run directory.
-        config: The run.
-        on_message: Given one line for every decision.
-
     Raises:
         CheckpointError: A row of ``guard.jsonl`` is damaged.
     """
@@ -155,7 +150,6 @@ class BatchGuard(StepLog, Carried):
         Args:
             step: The step that failed, counted from 1.
             name: The quantity that was wrong, for example ``"the loss"``.
-            value: Its value.
 
         Raises:
             RolledBack: Training has to begin again.
@@ -212,14 +206,7 @@ class BatchGuard(StepLog, Carried):
 
 
 def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:
-    """The windows of the training tokens that steps ``first`` to ``last``, from 1, read.
-
-    Args:
-        dataset: Of :func:`diffattn.lab.training.loop.data_order.training_order`.
-        first: The first step.
-        last: The last step.
-        config: The run.
-    """
+    """The windows of the training tokens that steps ``first`` to ``last``, from 1, read."""
     size = config.train.batch_sequences
     return [int(i) for i in dataset.indices[(first - 1) * size : last * size]]
 

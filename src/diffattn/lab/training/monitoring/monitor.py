@@ -16,13 +16,7 @@ from diffattn.lab.training.monitoring.watching import WatchCallback
 
 
 class Monitor:
-    """Watches over one run.
-
-    Args:
-        folder: Run directory.
-        config: The run.
-        on_message: Given one line for every intervention.
-    """
+    """Watches over one run."""
 
     def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
         self.folder, self.config, self.on_message = folder, config, on_message
