@@ -38,12 +38,6 @@ class PackedTokens:
         CheckpointError: A file is missing, foreign, or not as it was packed.
     """
 
-    tokens: np.memmap[Any, Any]
-    document_offsets: np.ndarray
-    num_tokens: int
-    num_bytes: int
-    metadata: dict[str, Any]
-
     def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:
         if split not in SPLITS:
             raise ConfigError(
@@ -52,22 +46,20 @@ class PackedTokens:
         self._source = (Path(out), split)
         path = Path(out) / f"{split}.bin"
         with advised(Path(out)):
-            self.metadata = read_sidecar(path.with_suffix(".json"), split)
-            dtype = DTYPES[self.metadata["dtype"]]
+            facts = self.metadata = read_sidecar(path.with_suffix(".json"), split)
+            dtype = DTYPES[facts["dtype"]]
+            index_size = (facts["num_documents"] + 1) * OFFSET_DTYPE.itemsize
             for suffix, size, key in (
-                (".bin", self.metadata["num_tokens"] * dtype.itemsize, "token_hash"),
-                (
-                    ".idx",
-                    (self.metadata["num_documents"] + 1) * OFFSET_DTYPE.itemsize,
-                    "index_hash",
-                ),
-                (".names", self.metadata["names_bytes"], "names_hash"),
+                (".bin", facts["num_tokens"] * dtype.itemsize, "token_hash"),
+                (".idx", index_size, "index_hash"),
+                (".names", facts["names_bytes"], "names_hash"),
             ):
-                _check(path.with_suffix(suffix), verify, size, self.metadata[key])
-        self.num_tokens = self.metadata["num_tokens"]
-        self.num_bytes = self.metadata["num_bytes"]
+                _check(path.with_suffix(suffix), verify, size, facts[key])
+        self.num_tokens: int = facts["num_tokens"]
+        self.num_bytes: int = facts["num_bytes"]
         self.tokens = np.memmap(path, dtype=dtype, mode="r")
-        self.document_offsets = np.memmap(path.with_suffix(".idx"), dtype=OFFSET_DTYPE, mode="r")
+        index = path.with_suffix(".idx")
+        self.document_offsets: np.ndarray = np.memmap(index, dtype=OFFSET_DTYPE, mode="r")
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens from ``start`` to ``stop``."""

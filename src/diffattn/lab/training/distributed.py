@@ -14,7 +14,6 @@ import torch.distributed as dist
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.engine import EngineConfig
 
 Made = TypeVar("Made")
 
@@ -223,9 +222,3 @@ def written_by_first(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         from_first(lambda: held.enter_context(sole_writer(folder)))
         yield
-
-
-def launch(engine: EngineConfig) -> dict[str, Any]:
-    """The fields of a record about the processes: their number and their share of the model."""
-    processes = num_processes()
-    return {"processes": processes, "parallel": engine.parallel if processes > 1 else None}

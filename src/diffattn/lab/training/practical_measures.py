@@ -47,32 +47,35 @@ def practical_measures(
         accuracy less the worst over orders of the same examples; ``order_changes``, the share of
         answers that differ between two orders. Both are best at 0.
     """
-    was_training = model.training
-    model.eval()
-    if isinstance(task, LookupConfig):
-        measures = _lookup(model, task)
-    else:
-        measures = _many_shot(model, task)
-    model.train(was_training)
-    return measures
+    return _lookup(model, task) if isinstance(task, LookupConfig) else _many_shot(model, task)
 
 
 @torch.no_grad()
+def query_logits(model: DiffTransformerForCausalLM, batch: RecallBatch, rows: int) -> Tensor:
+    """Logits at every query: float32 ``[B, Q, vocab]`` on the CPU.
+
+    Args:
+        model: Its mode is kept.
+        rows: Sequences per forward pass.
+    """
+    was_training = model.training
+    model.eval()
+    logits = [
+        model(input_ids=ids.to(model.device), use_cache=False)
+        .logits.float()
+        .cpu()
+        .take_along_dim(queries[:, :, None], dim=1)
+        for ids, queries in zip(batch.input_ids.split(rows), batch.queries.split(rows), strict=True)
+    ]
+    model.train(was_training)
+    return torch.cat(logits)
+
+
 def answers(
     model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = _SEQUENCES
 ) -> Tensor:
-    """The most likely token at every query: int64 ``[B, Q]``.
-
-    Args:
-        model: In evaluation mode.
-        batch: Sequences and their queries.
-        rows: Sequences per forward pass.
-    """
-    chosen = []
-    for ids, queries in zip(batch.input_ids.split(rows), batch.queries.split(rows), strict=True):
-        logits = model(input_ids=ids.to(model.device), use_cache=False).logits.cpu()
-        chosen.append(logits.take_along_dim(queries[:, :, None], dim=1).argmax(-1))
-    return torch.cat(chosen)
+    """The most likely token at every query: int64 ``[B, Q]``."""
+    return query_logits(model, batch, rows).argmax(-1)
 
 
 def _lookup(model: DiffTransformerForCausalLM, task: LookupConfig) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """One training run on a recall task, from a configuration to a run directory."""
 
 import itertools
+import math
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
 from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
-from diffattn.lab.training.practical_measures import practical_measures
+from diffattn.lab.training.practical_measures import practical_measures, query_logits
 from diffattn.lab.training.recall_attention import attention_shares
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import finish
@@ -113,31 +114,13 @@ class RecallScore:
         return self.hits.double().mean(0).tolist()
 
 
-@torch.no_grad()
 def recall_score(
     model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = 256
 ) -> RecallScore:
-    """Answer every query of a batch.
-
-    Args:
-        model: A causal language model; its mode is kept.
-        batch: Sequences and their labels.
-        rows: Sequences per forward pass.
-    """
-    was_training = model.training
-    model.eval()
-    hits, losses = [], []
-    for start in range(0, len(batch.input_ids), rows):
-        part = slice(start, start + rows)
-        ids = batch.input_ids[part].to(model.device)
-        queries, labels = batch.queries[part].to(ids.device), batch.labels[part].to(ids.device)
-        logits = model(input_ids=ids, use_cache=False).logits.float()
-        at_queries = logits.take_along_dim(queries[:, :, None], dim=1)  # [B, Q, vocab]
-        answers = labels.gather(1, queries)
-        hits.append((at_queries.argmax(-1) == answers).cpu())
-        losses.append(F.cross_entropy(at_queries.mT, answers, reduction="none").flatten().cpu())
-    model.train(was_training)
-    return RecallScore(torch.cat(hits), float(torch.cat(losses).double().mean()))
+    """Answer every query of a batch, so many sequences per forward pass; the mode is kept."""
+    logits, labels = query_logits(model, batch, rows), batch.labels.gather(1, batch.queries)
+    losses = F.cross_entropy(logits.mT, labels, reduction="none")
+    return RecallScore(logits.argmax(-1) == labels, float(losses.double().mean()))
 
 
 def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
@@ -289,10 +272,8 @@ def _results(
     has_diverged: bool,
 ) -> dict[str, Any]:
     test = held_out(config, TEST)
-    if has_diverged:
-        hits = torch.zeros_like(test.queries, dtype=torch.bool)
-    else:
-        hits = recall_score(model, test).hits
+    nothing = RecallScore(torch.zeros_like(test.queries, dtype=torch.bool), math.nan)
+    score = nothing if has_diverged else recall_score(model, test)
     solved = metrics.solved()
     scored = [row for row in read_jsonl(metrics.path) if "accuracy" in row]
     results = {
@@ -305,8 +286,8 @@ def _results(
         "steps": steps,
         "sequences": steps * config.train.batch_sequences,
         "validation_loss": None if has_diverged else scored[-1]["validation_loss"],
-        "test_accuracy": float(hits.double().mean()),
-        "test_by_query": hits.double().mean(0).tolist(),
+        "test_accuracy": score.accuracy,
+        "test_by_query": score.by_query(),
         "test_sequences": len(test.input_ids),
         "ceilings": guessing_ceilings(config.task),
         "lam": None if has_diverged else layer_lambdas(model, **metrics.probe),

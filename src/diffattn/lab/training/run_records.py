@@ -11,7 +11,7 @@ from diffattn.lab.records.run import RunRecord, hardware
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.distributed import is_first, launch, micro_batch, run_device
+from diffattn.lab.training.distributed import is_first, micro_batch, num_processes, run_device
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.attention.cached_attention import chosen_backend
@@ -35,7 +35,7 @@ def record_launch(
         step=0 if checkpoint is None else checkpoint_step(checkpoint),
         device=run_device(),
         threads=threads,
-        engine=asdict(engine) | launch(engine),
+        engine=_executed(engine),
     )
     earlier = threads
     if checkpoint is not None and before is not None:
@@ -66,7 +66,7 @@ def record(
         ),
         device=run_device(),
         hardware=hardware() | gpu,
-        engine=asdict(engine) | launch(engine),
+        engine=_executed(engine),
         model={
             "parameters": parameter_count(model),
             "non_embedding_parameters": parameter_count(model, embeddings=False),
@@ -74,6 +74,13 @@ def record(
             **facts,
         },
     )
+
+
+def _executed(engine: EngineConfig) -> dict[str, Any]:
+    """The settings of the engine, the number of processes, and their share of the model."""
+    processes = num_processes()
+    share = engine.parallel if processes > 1 else None
+    return asdict(engine) | {"processes": processes, "parallel": share}
 
 
 def chosen_backends(

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
-from diffattn.lab.records.study_results import AxisVerdict, Equivalent, ScalingAxis, ScalingVerdict
+from diffattn.lab.records.study_results import Equivalent, ScalingAxis, ScalingVerdict
+from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.stats.scaling import equivalent_at
 from diffattn.lab.studies.limits import MARGIN
@@ -32,7 +33,7 @@ def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
     return {"sentence": " ".join(sentences), "axes": verdicts}
 
 
-def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, AxisVerdict]) -> str:
+def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, Outcome]) -> str:
     """The differential types that need less than the Transformer and the uniform second map."""
     informative = [name for name in axes if verdicts[name]["informative"]]
     if not informative:
@@ -58,7 +59,7 @@ def _saves(axis: ScalingAxis, name: str) -> bool:
     return VARIANTS[name].role == "type" and all(_need(row) is Need.FEWER for row in rows)
 
 
-def _axis_verdict(name: str, axis: ScalingAxis) -> AxisVerdict:
+def _axis_verdict(name: str, axis: ScalingAxis) -> Outcome:
     reason = _uninformative(axis)
     if reason:
         sentence = f"Over {name}, uninformative about attention types: {reason}."
