@@ -150,6 +150,16 @@ def checked_setting(kind: Any, value: Any, name: str) -> Any:
         raise ConfigError(f"{name}{fault.place} {fault}.") from None
 
 
+def require(where: str, holds: bool, condition: str, value: Any) -> None:
+    """Refuse a setting.
+
+    Raises:
+        ConfigError: The condition does not hold.
+    """
+    if not holds:
+        raise ConfigError(f"{where}: {condition}, got {value!r}.")
+
+
 def check_settings(config: Any) -> None:
     """Refuse a dataclass of settings whose fields do not hold what their annotations say.
 

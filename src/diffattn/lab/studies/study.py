@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.catalog.recipes.plan import StudyPlan
+from diffattn.lab.records.fields import require
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.recall_config import RecallConfig
@@ -217,16 +217,6 @@ class FixedStudy(Study):
         """From the name of a run to its steps; 0 for a run of another study."""
         steps = {m.config.name: m.config.train.num_steps for m in self.members()}
         return lambda run: steps.get(run, 0)
-
-
-def require(where: str, holds: bool, condition: str, value: Any) -> None:
-    """Refuse a setting of a study.
-
-    Raises:
-        ConfigError: The condition does not hold.
-    """
-    if not holds:
-        raise ConfigError(f"{where}: {condition}, got {value!r}.")
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:
