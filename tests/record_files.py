@@ -8,6 +8,17 @@ from diffattn.files.io import log_facts
 from diffattn.lab.records.run import RunRecord
 
 
+def entries(folder):
+    """Sorted names of what lies in it."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def snapshot(folder):
+    """Bytes and time of change of every file below it, by path."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
+
 def write_record(path, value):
     """Without the flush to disk of ``records.io``, which costs more than the tests."""
     path.parent.mkdir(parents=True, exist_ok=True)
