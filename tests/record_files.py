@@ -13,10 +13,22 @@ def entries(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def snapshot(folder):
-    """Bytes and time of change of every file below it, by path."""
+def contents(folder):
+    """Bytes of every file below it, by path."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def snapshot(folder):
+    """Also when each was changed."""
+    bytes_of = contents(folder)
+    return {path: (bytes_of[path], (folder / path).stat().st_mtime_ns) for path in bytes_of}
+
+
+def the_row(rows, **fields):
+    """The only one with these fields."""
+    (row,) = [row for row in rows if fields.items() <= row.items()]
+    return row
 
 
 def write_record(path, value):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
-from children import launched, values
+from children import launched, raised, values
 from continued_runs import assert_same_files, steps_of, stop_together
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, read_jsonl
@@ -27,7 +27,7 @@ from diffattn.lab.training.distributed import (
 )
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.run import train
-from record_files import entries, snapshot
+from record_files import contents, entries
 
 ROUNDING = 1e-6  # relative; sums over processes are taken in another order
 
@@ -68,7 +68,7 @@ def test_two_processes_train_what_one_does(make_run, data, finished, tmp_path):
     for part, entry in first[0]["validation_parts"].items():
         assert entry["tokens"] == alone["validation_parts"][part]["tokens"]  # every token once
     assert entries(folder) == entries(finished / "diff")
-    assert snapshot(folder).keys() == snapshot(finished / "diff").keys()
+    assert contents(folder).keys() == contents(finished / "diff").keys()
     record = RunRecord.read(folder)
     assert (record.engine["processes"], record.engine["parallel"]) == (2, "ddp")
     assert RunRecord.read(finished / "diff").engine["parallel"] is None
@@ -116,13 +116,12 @@ def test_what_fails_on_one_process_leaves_no_half_checkpoint_and_no_process_wait
                     raise OSError(errno.ENOSPC, "No space left")
             dist.barrier()
 
-    outcomes = launched(2, run)
-    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    for _, (names, message, _) in outcomes:
+    outcomes = raised(launched(2, run))
+    for names, message, _ in outcomes:
         assert names[0] == "DiffAttnError"
         assert "checkpoint-1: must be written whole, got: " in message
         assert "No space left" in message
-    assert "process 1 must be able to go on" in outcomes[0][1][1]
+    assert "process 1 must be able to go on" in outcomes[0][1]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,9 +155,7 @@ def test_processes_that_were_asked_for_different_runs_are_refused(
             packed.train.metadata["token_hash"] = "other"
         train(actual, packed, folder)
 
-    outcomes = launched(2, run)
-    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    for _, (names, messages, _) in outcomes:
+    for names, messages, _ in raised(launched(2, run)):
         assert names[0] == "ConfigError"
         assert re.search(message, messages), messages
     assert not folder.exists()
@@ -169,8 +166,7 @@ def test_processes_that_see_different_folders_are_refused(make_run, data, tmp_pa
     monkeypatch.setattr(distributed, "_SEEN_SECONDS", 0.1)
     config = make_run("diff")
     outcomes = launched(2, lambda: train(config, data, tmp_path / f"run-{process_index()}"))
-    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    for _, (_, messages, _) in outcomes:
+    for _, messages, _ in raised(outcomes):
         assert "must be the same folder for every process, got no run.json on process 1" in messages
 
 
@@ -240,8 +236,7 @@ def test_the_error_of_the_first_process_ends_all(make_run, data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
     outcomes = launched(2, lambda: train(make_run("diff"), data, tmp_path / "run"))
-    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    (names, message, _), (other_names, other_message, _) = (value for _, value in outcomes)
+    (names, message, _), (other_names, other_message, _) = raised(outcomes)
     assert names[0] == other_names[0] == "CheckpointError"
     assert "must be empty or hold" in message
     assert other_message.startswith("training: the first process must be able to go on, got: ")

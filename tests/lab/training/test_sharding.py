@@ -9,7 +9,7 @@ from test_distributed import ROUNDING, assert_same_losses, losses
 from torch.distributed.tensor import Shard, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-from children import launched, values
+from children import launched, raised, values
 from continued_runs import assert_same_run, steps_of, stop_together
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import read_json
@@ -148,8 +148,7 @@ def test_shards_continue_on_the_same_processes_only(make_run, data, tmp_path):
     whole = "engine.parallel must be 'fsdp', as in checkpoint-4, to continue"
     for processes, changed, message in ((4, config, wrong), (2, make_run("diff"), whole)):
         outcomes = launched(processes, lambda changed=changed: train(changed, data, folder))
-        assert [kind for kind, _ in outcomes] == ["raised"] * processes
-        for _, (kinds, text, _) in outcomes:
+        for kinds, text, _ in raised(outcomes):
             assert kinds[0] == "ConfigError"
             assert message in text
     assert not (folder / "results.json").exists()
@@ -177,8 +176,8 @@ def test_a_single_whole_parameter_is_noticed():
             assert model[0].weight.placements == (Shard(0),)
             require_sharded(model)
 
-    for kind, (names, message, _) in launched(2, run):
-        assert (kind, names[0]) == ("raised", "DiffAttnError")
+    for names, message, _ in raised(launched(2, run)):
+        assert names[0] == "DiffAttnError"
         assert "got 1 whole ones, the first 1.weight" in message
 
 

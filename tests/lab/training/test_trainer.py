@@ -28,30 +28,17 @@ from diffattn.lab.training.run import train
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from record_files import snapshot
+from record_files import contents, snapshot
 
 
 @pytest.mark.parametrize("attention_type", TYPES)
 def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, data):
     folder, config = finished / attention_type, make_run(attention_type)
-    names = snapshot(folder).keys()
-    assert names == {
-        "run.json",
-        "launches.jsonl",
-        "metrics.jsonl",
-        "costs.json",
-        "results.json",
-        "model/config.json",
-        "model/generation_config.json",
-        "model/model.safetensors",
-        "model/tokenizer.json",
-        "model/tokenizer_config.json",
-        "model/manifest.json",
-        "model/modeling_diff_transformer.py",
-        "model/README.md",
-    }
-    hashed = {name.removeprefix("model/") for name in names if name.startswith("model/")}
-    hashed -= {"manifest.json", "README.md"}
+    records = ["costs.json", "launches.jsonl", "metrics.jsonl", "results.json", "run.json"]
+    hashed = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
+    hashed |= {"tokenizer_config.json", "modeling_diff_transformer.py"}
+    of_model = {f"model/{name}" for name in (*hashed, "manifest.json", "README.md")}
+    assert contents(folder).keys() == {*records, *of_model}
     assert read_json(folder / "model" / "manifest.json")["files"].keys() == hashed
     rows = read_jsonl(folder / "metrics.jsonl")
     results = read_json(folder / "results.json")

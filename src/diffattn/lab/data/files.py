@@ -193,11 +193,7 @@ def unicode_name(name: str) -> str:
 
 
 def _irregular(path: Path) -> str | None:
-    """The kind of a path in words, or ``None`` for a regular file.
-
-    Raises:
-        ConfigError: Nothing is there, or it cannot be read.
-    """
+    """The kind of a path in words, or ``None`` for a regular file."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a zero byte in the name

@@ -151,21 +151,13 @@ def checked_setting(kind: Any, value: Any, name: str) -> Any:
 
 
 def require(where: str, holds: bool, condition: str, value: Any) -> None:
-    """Refuse a setting.
-
-    Raises:
-        ConfigError: The condition does not hold.
-    """
+    """Refuse a setting for which a condition does not hold."""
     if not holds:
         raise ConfigError(f"{where}: {condition}, got {value!r}.")
 
 
 def check_settings(config: Any) -> None:
-    """Refuse a dataclass of settings whose fields do not hold what their annotations say.
-
-    Raises:
-        ConfigError: Names the first such field.
-    """
+    """Refuse settings by the first field that does not hold what its annotation says."""
     owner: Any = type(config)
     kinds = _fields_of(owner)[0]
     for name in (field.name for field in fields(config)):

@@ -88,11 +88,7 @@ def _value(where: str, kind: Any, text: str) -> Any:
 
 
 def _parse(where: str, text: str) -> Any:
-    """A value as JSON, else as text.
-
-    Raises:
-        ConfigError: A number that is not finite or beyond 64 bits, or lists nested too deeply.
-    """
+    """A value as JSON, else as text."""
 
     def finite(number: str) -> float:
         if math.isfinite(float(number)):

@@ -17,11 +17,7 @@ from diffattn.lab.training.run import RESULTS
 
 
 def require_studies(folders: Iterable[Path]) -> None:
-    """Refuse folders that hold no study.
-
-    Raises:
-        ConfigError: A folder holds no ``study.json`` or no runs.
-    """
+    """Refuse folders that hold no ``study.json`` or no runs."""
     for folder in folders:
         if not is_reusable(folder):
             raise ConfigError(

@@ -220,10 +220,6 @@ class FixedStudy(Study):
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:
-    """Refuse a base of twins that is no softmax model.
-
-    Raises:
-        ConfigError: It is of another attention type.
-    """
+    """Refuse a base of twins that is no softmax model."""
     must = f"{field} must be a softmax model, whose twins are compared"
     require(where, model.attention_type == BASELINE, must, model.attention_type)

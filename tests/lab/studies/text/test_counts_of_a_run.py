@@ -71,9 +71,8 @@ def test_the_windows_of_the_curves_are_counted_apart(data):
     assert len(validation) > 8
     places = [i * len(validation) // 4 for i in range(4)]
     read = training_order(TokenDataset(data.train, 32), config).indices
-    bigram = COUNT_MODELS["bigram"](
-        windows(data.train)[sorted(set(read))], data.train.metadata["vocab_size"]
-    )
+    seen = windows(data.train)[sorted(set(read))]
+    bigram = COUNT_MODELS["bigram"](seen, data.train.metadata["vocab_size"])
     assert counted["bigram"]["curve"]["loss"] == count_losses(bigram, validation[places]).loss
     assert counted["bigram"]["loss"] == whole["bigram"]["loss"]
     assert whole["bigram"]["curve"] == {key: whole["bigram"][key] for key in ("loss", "parts")}

@@ -7,14 +7,11 @@ from diffattn.lab.studies.text.count_models import phase_step
 
 def rows_of(*losses):
     """Validation rows every 10 steps, each after a row of training."""
-    return [
-        row
-        for i, loss in enumerate(losses)
-        for row in (
-            {"step": 10 * i, "train_loss": 0.1},
-            {"step": 10 * i, "validation_parts": {"repeated_bigram": loss, "quarter_1": 0.0}},
-        )
-    ]
+    rows = []
+    for step, loss in zip(range(0, 1000, 10), losses, strict=False):
+        parts = {"repeated_bigram": loss, "quarter_1": 0.0}
+        rows += [{"step": step, "train_loss": 0.1}, {"step": step, "validation_parts": parts}]
+    return rows
 
 
 @pytest.mark.parametrize(

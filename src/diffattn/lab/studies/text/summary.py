@@ -78,9 +78,6 @@ def require_losses(config: ComparisonConfig, results: Results, on_message: OnMes
 
     In a study of ablations only softmax attention and no attention must not diverge. The row of
     another variant then says that it diverged.
-
-    Raises:
-        DiffAttnError: A run that counts diverged.
     """
     trials = config.trials(best_rates(config, config.sweeps(results)))
     names = [member.config.name for member in trials]

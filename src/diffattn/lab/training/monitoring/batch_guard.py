@@ -31,11 +31,7 @@ class RolledBack(Exception):
 
 
 def require_policies(config: RunConfig) -> None:
-    """Refuse policies where several processes share a run.
-
-    Raises:
-        ConfigError: The guard is not left at its defaults.
-    """
+    """Refuse policies where several processes share a run."""
     processes = num_processes()
     if processes > 1 and config.guard.intervenes:
         raise ConfigError(

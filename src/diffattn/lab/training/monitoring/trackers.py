@@ -15,11 +15,7 @@ _TENSORBOARD_FOLDER = "TENSORBOARD_LOGGING_DIR"  # the only way to tell transfor
 
 
 def require_trackers(engine: EngineConfig) -> None:
-    """Refuse a tracker that is not installed.
-
-    Raises:
-        ConfigError: The first one.
-    """
+    """Refuse trackers of which one is not installed."""
     for name in engine.trackers:
         modules = TRACKERS[name]
         if not any(find_spec(module) for module in modules):
