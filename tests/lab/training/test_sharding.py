@@ -10,7 +10,7 @@ from torch.distributed.tensor import Shard, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from children import launched, raised, values
-from continued_runs import assert_same_run, steps_of, stop_together
+from continued_runs import assert_same_run, steps_of, stop, stop_together
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import TYPES
@@ -19,7 +19,11 @@ from diffattn.lab.training.distributed import joined
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.run import train
-from diffattn.lab.training.sharding import require_shardable, require_sharded
+from diffattn.lab.training.sharding import (
+    require_same_parts,
+    require_shardable,
+    require_sharded,
+)
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
@@ -152,6 +156,21 @@ def test_shards_continue_on_the_same_processes_only(make_run, data, tmp_path):
             assert kinds[0] == "ConfigError"
             assert message in text
     assert not (folder / "results.json").exists()
+
+
+def test_shards_of_two_are_refused_by_one_and_by_three(make_run, data, tmp_path, monkeypatch):
+    """They are told from whole copies by the names of their files alone."""
+    config, folder = make_run("diff"), tmp_path / "run"
+    stop(config, data, folder, 5)
+    checkpoint = folder / "checkpoints" / "checkpoint-4"
+    (checkpoint / "optimizer-0-of-2.safetensors").touch()
+    with pytest.raises(ConfigError, match="must be 'fsdp', as in checkpoint-4, to continue"):
+        train(config, data, folder)
+    with pytest.raises(ConfigError, match="'fsdp' must have several devices to shard over"):
+        require_same_parts(checkpoint, EngineConfig(parallel="fsdp"))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="as wrote checkpoint-4, 2, got 3"):
+        require_same_parts(checkpoint, EngineConfig(parallel="fsdp"))
 
 
 def test_one_process_has_nothing_to_shard_over(make_run, data, tmp_path):

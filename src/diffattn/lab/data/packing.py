@@ -145,7 +145,6 @@ def _write(
     recorded: dict[str, Any] | None,
     on_progress: Callable[[int], None] | None,
 ) -> dict[str, dict[str, Any]]:
-    """Write the files of both splits, and describe them."""
     vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
     dtype_name = "uint16" if vocab_size < 65_536 else "uint32"
     dtype = DTYPES[dtype_name]

@@ -152,7 +152,6 @@ def finish(folder: Path, scale: str) -> Path:
 
 
 def _kind(folder: Path) -> str | None:
-    """The kind of a study; ``None`` for other records."""
     return study_kind(folder) if (folder / "study.json").exists() else None
 
 

@@ -154,12 +154,10 @@ def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> 
     noisy = replace(task, noisy=1.0, num_shots=max(SHOTS) + 1)
     shots = many_shots(noisy, num_sequences, seed=HELD_OUT_SEED, index=_MEASURES)
     labels = range(task.first_label, task.vocab_size)
+    known = range(task.known_classes)
     labellings = [
-        [
-            dict(zip(classes, names, strict=True)).get(group, 0)
-            for group in range(task.known_classes)
-        ]
-        for classes in combinations(range(task.known_classes), task.num_classes)
+        [dict(zip(classes, names, strict=True)).get(group, 0) for group in known]
+        for classes in combinations(known, task.num_classes)
         for names in permutations(labels, task.num_classes)
     ]
     label_of = np.array(labellings)  # [labellings, classes], 0 where a class takes no part

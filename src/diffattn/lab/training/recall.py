@@ -191,14 +191,10 @@ class _RecallCallback(MetricsCallback):
         if lam is not None:
             row["lam"] = lam
         if step == 0:
-            row["writes"] = [
-                share
-                for layer in residual_writes(model, **self.probe)
-                for share in (
-                    layer["attention"] / layer["stream"],
-                    layer["feed_forward"] / layer["between"],
-                )
-            ]
+            row["writes"] = []
+            for layer in residual_writes(model, **self.probe):
+                row["writes"].append(layer["attention"] / layer["stream"])
+                row["writes"].append(layer["feed_forward"] / layer["between"])
         self._append(step, **row)
 
 

@@ -301,7 +301,6 @@ def _results(
     lam: list[float] | None,
     monitor: Monitor,
 ) -> dict[str, Any]:
-    """The content of ``results.json``."""
     model, loss = config.model, measured["full_loss"]
     has_vectors = model.uses("lambda_vectors")
     results = {

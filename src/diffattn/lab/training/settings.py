@@ -33,12 +33,8 @@ _DERIVED = {
 }
 """Settings to those of the model that follow them as long as they are the default."""
 _ATTENTION_SETTINGS = (
-    "head_norm",
-    "head_norm_affine",
-    "lambda_init",
-    "lambda_bias",
-    "shared_rank",
-    "group_ratio",
+    *("head_norm", "head_norm_affine", "lambda_init", "lambda_bias"),
+    *("shared_rank", "group_ratio"),
 )
 
 
@@ -102,7 +98,6 @@ def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
 
 
 def _replaced(name: str, section: Any, changed: dict[str, Any]) -> Any:
-    """A section with its changes."""
     fields = {
         key.partition(".")[2]: value for key, value in changed.items() if key.startswith(f"{name}.")
     }

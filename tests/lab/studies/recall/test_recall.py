@@ -68,7 +68,8 @@ def test_the_smoke_study_is_whole(smoke, heard):
     members = config.trials(rates_of(config, {}))  # one rate: nothing to choose
     assert config.missing_tries({}) == []
     assert len(members) == config.num_runs() == 12
-    assert recall_results(config, read_runs(smoke)) == results
+    runs = {path.parent.name: read_json(path) for path in smoke.glob("runs/*/results.json")}
+    assert recall_results(config, runs) == results
     assert set(results["tasks"]) == {"noisy_recall", "mqar"}
     for task in results["tasks"].values():
         assert list(task["types"]) == list(TYPES)
@@ -81,10 +82,6 @@ def test_the_smoke_study_is_whole(smoke, heard):
     assert heard["lines"] == ["trials: training 12 of 12 models"]
     done = [name for name, event in heard["events"] if event.get("done")]
     assert done == [member.config.name for member in members]
-
-
-def read_runs(folder):
-    return {path.parent.name: read_json(path) for path in folder.glob("runs/*/results.json")}
 
 
 def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):

@@ -17,15 +17,7 @@ LARGE_VALUES = "large-values"
 HALVED = "softmax_half"
 """The control whose gradients are half of softmax attention's by construction."""
 SMALL_LAMBDA, LARGE_LAMBDA = "diff_lambda_05", "diff_lambda_08"
-OF_BASE = (
-    BASELINE,
-    WIDE,
-    *(name for name in TYPES if name != BASELINE),
-    WITHOUT_NORM,
-    SMALL_LAMBDA,
-    LARGE_LAMBDA,
-    HALVED,
-)
+OF_BASE = (BASELINE, WIDE, *TYPES[1:], WITHOUT_NORM, SMALL_LAMBDA, LARGE_LAMBDA, HALVED)
 """Compared at the base's size."""
 OF_ARMS = (BASELINE, WIDE, "diff")
 """Compared at the other sizes."""

@@ -75,7 +75,6 @@ def scaling_results(
 def _along(
     config: ScalingStudyConfig, models: Models, losses: Mapping[str, float | None], axis: str
 ) -> ScalingAxis:
-    """Points, fits and equivalents along one axis."""
     places = config.sizes if axis == "parameters" else config.lengths
     points = {
         name: [_point(config, models, losses, axis, name, *place) for place in places]

@@ -38,15 +38,11 @@ def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, Outcome]) 
     informative = [name for name in axes if verdicts[name]["informative"]]
     if not informative:
         return "Nothing can be said of attention types."
-    savings = [
-        f"fewer {_NEEDS[name]} are needed by {listing(types)}"
-        for name in informative
-        if (
-            types := [
-                type_name(entry) for entry in axes[name]["types"] if _saves(axes[name], entry)
-            ]
-        )
-    ]
+    savings = []
+    for name in informative:
+        types = [type_name(kind) for kind in axes[name]["types"] if _saves(axes[name], kind)]
+        if types:
+            savings.append(f"fewer {_NEEDS[name]} are needed by {listing(types)}")
     against = "the Transformer and a control whose second map sees nothing"
     if savings:
         return f"For the loss of {against}, {listing(savings)}."

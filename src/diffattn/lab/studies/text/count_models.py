@@ -71,7 +71,6 @@ def _losses(model: CountModel, windows: np.ndarray) -> dict[str, Any]:
 
 
 def _windows(dataset: TokenDataset, indices: list[int]) -> np.ndarray:
-    """Windows of a dataset, int64 ``[n, T]``."""
     return np.stack([dataset[index]["input_ids"].numpy() for index in indices])
 
 

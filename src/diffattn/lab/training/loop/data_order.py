@@ -37,12 +37,8 @@ def training_windows(
     on_message(drawn.summary())
     generator = torch.Generator().manual_seed(train.data_seed)
     ends = [end // train.seq_len for end in drawn.pass_ends]
-    order = torch.cat(
-        [
-            start + torch.randperm(end - start, generator=generator)
-            for start, end in itertools.pairwise([0, *ends])
-        ]
-    )
+    passes = itertools.pairwise([0, *ends])
+    order = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in passes])
     dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
     return Subset(dataset, _numbers(order[: train.num_steps * train.batch_sequences]))
 
