@@ -50,10 +50,15 @@ def launched(processes, function, *, seconds=60):
     return [_outcome(*child) for child in children]
 
 
-def values(outcomes):
+def values(outcomes, kind="done"):
     """The values of processes that are all done."""
-    assert [kind for kind, _ in outcomes] == ["done"] * len(outcomes), outcomes
+    assert {ended for ended, _ in outcomes} == {kind}, outcomes
     return [value for _, value in outcomes]
+
+
+def raised(outcomes):
+    """Type names, messages and traces of processes that have all raised."""
+    return values(outcomes, "raised")
 
 
 def fork():

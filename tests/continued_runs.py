@@ -2,6 +2,7 @@
 
 import pytest
 
+from children import launched
 from diffattn.lab.training.run import train
 
 SAME = ("metrics.jsonl", "results.json", "model/model.safetensors")
@@ -25,6 +26,23 @@ def stop(config, data, folder, step):
         train(config, data, folder, on_progress=interrupt_at(step))
 
 
+def stop_together(processes, config, data, folder, step):
+    """Train on several processes until a step."""
+
+    def run():
+        train(config, data, folder, on_progress=interrupt_at(step))
+
+    first, *_ = launched(processes, run)
+    assert first[1][0][0] == "Interruption", first
+
+
+def steps_of(config, data, folder, **options):
+    """Train; returns the steps that this call made."""
+    steps = []
+    train(config, data, folder, on_progress=lambda step, loss: steps.append(step), **options)
+    return steps
+
+
 def stop_and_continue(config, data, folder, step, between=lambda checkpoints: None):
     """Interrupt a run at a step, do something to its checkpoints, and continue it.
 
@@ -33,9 +51,7 @@ def stop_and_continue(config, data, folder, step, between=lambda checkpoints: No
     stop(config, data, folder, step)
     assert not (folder / "results.json").exists()
     between(folder / "checkpoints")
-    steps = []
-    train(config, data, folder, on_progress=lambda step, loss: steps.append(step))
-    return steps
+    return steps_of(config, data, folder)
 
 
 def assert_same_files(folder, expected, names=SAME):

@@ -8,6 +8,29 @@ from diffattn.files.io import log_facts
 from diffattn.lab.records.run import RunRecord
 
 
+def entries(folder):
+    """Sorted names of what lies in it."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder):
+    """Bytes of every file below it, by path."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def snapshot(folder):
+    """Also when each was changed."""
+    bytes_of = contents(folder)
+    return {path: (bytes_of[path], (folder / path).stat().st_mtime_ns) for path in bytes_of}
+
+
+def the_row(rows, **fields):
+    """The only one with these fields."""
+    (row,) = [row for row in rows if fields.items() <= row.items()]
+    return row
+
+
 def write_record(path, value):
     """Without the flush to disk of ``records.io``, which costs more than the tests."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,18 +17,8 @@ from small_corpus import WORDS, random_text
 from trials.disk import Recorder, State, digest, held, restore
 from trials.tracing import recording
 
-TIMES = frozenset(
-    {
-        "created",
-        "wall_seconds",
-        "cpu_seconds",
-        "step_seconds",
-        "tokens_per_second",
-        "peak_bytes",
-        "mfu",
-    }
-    | {"checksum", "commit", "dirty"}
-)
+TIMES = {"created", "wall_seconds", "cpu_seconds", "step_seconds", "tokens_per_second"}
+TIMES |= {"peak_bytes", "mfu", "checksum", "commit", "dirty"}
 """Keys of records whose values differ from run to run, or with the state of the checkout."""
 SMALL = (
     "data.vocab_size=270",
@@ -202,12 +192,8 @@ def judge_command(home: Path, evaluate: Command) -> Command:
     asked = home / "requests.jsonl"
     assert call(["judge", out, "--requests", asked]) is None
     lines = [json.loads(line) for line in asked.read_text().splitlines()]
-    replies.write_text(
-        "".join(
-            json.dumps({"id": line["id"], "reply": "Yes.\n**Conclusion: True**"}) + "\n"
-            for line in lines
-        )
-    )
+    answers = [{"id": line["id"], "reply": "Yes.\n**Conclusion: True**"} for line in lines]
+    replies.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
     arguments: list[object] = ["judge", out, "--model", "judge", "--replies", replies]
     return Command("judge", arguments, out, before=before)
 

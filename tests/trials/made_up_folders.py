@@ -24,6 +24,7 @@ BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
 TYPES = ("softmax", "diff")
 SEEDS = (0, 1)
 TEXT_TOKENS = ("a", " ", "b")
+OF_RUN = ("run.json", "results.json", "costs.json", "metrics.jsonl")
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,14 @@ def read(path: Path) -> Any:
 
 def text_study(folder: Path, *, finished: bool = True) -> Folder:
     """A type, a control and an ablation; unfinished, its numbers are computed from its runs."""
-    write_study(
-        folder,
-        variants=("softmax", "diff", "none", "diff_v2_gate"),
-        seeds=SEEDS,
-        sweep=True,
-        tokens=TEXT_TOKENS,
-        num_layers=2,
-        num_steps=25,
-    )
+    sizes = {"seeds": SEEDS, "tokens": TEXT_TOKENS, "num_layers": 2, "num_steps": 25}
+    write_study(folder, variants=("softmax", "diff", "none", "diff_v2_gate"), sweep=True, **sizes)
     write_record(folder / "results.json", _shortened(read(folder / "results.json")))
     costs = read(folder / "costs.json")
     costs["runs"] = dict(list(costs["runs"].items())[:3])
     write_record(folder / "costs.json", costs)
-    run = folder / "runs" / "diff-seed0"
     of_study = ("study.json", "results.json", "costs.json", "maps.json")
-    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
-    records = [run / name for name in of_run]
+    records = [folder / "runs" / "diff-seed0" / name for name in OF_RUN]
     if finished:
         records += [folder / name for name in of_study]
     else:
@@ -81,8 +73,7 @@ def recall_study(folder: Path) -> Folder:
 
 def _of_study(folder: Path, run: str) -> Folder:
     """The records of a study and of one of its runs."""
-    of_run = ("run.json", "results.json", "costs.json", "metrics.jsonl")
-    names = ("study.json", "results.json", *(f"runs/{run}/{name}" for name in of_run))
+    names = ("study.json", "results.json", *(f"runs/{run}/{name}" for name in OF_RUN))
     return Folder(tuple(folder / name for name in names), lambda: _study_page(folder))
 
 
@@ -106,13 +97,11 @@ def benchmarks(folder: Path) -> Folder:
     kinds: dict[str, list[Any]] = {}
     for case in record["cases"]:
         kinds.setdefault(case["suite"], []).append(case)
-    first = kinds["ops"][0]
-    alike = [
-        case
-        for case in kinds["ops"]
-        if all(case["shape"][k] == first["shape"][k] for k in first["shape"] if k != "N")
-        and (case["dtype"], case["mode"]) == (first["dtype"], first["mode"])
-    ]
+
+    def but_length(case: dict[str, Any]) -> list[Any]:
+        return [case["dtype"], case["mode"], {**case["shape"], "N": None}]
+
+    alike = [case for case in kinds["ops"] if but_length(case) == but_length(kinds["ops"][0])]
     record["cases"] = [*alike[:2], *kinds["decode"][:1], *kinds["models"][:1]]
     for case in record["cases"]:
         del case["rows"][3:]

@@ -17,15 +17,20 @@ from tally import sample, trial
 ADVICE = re.compile(r"Delete the packed files in (\S+) \(data\.json, tokenizer/, train\.\*, vali")
 
 
+def pack_prose(root, files, sentences, *, seed=0, vocab_size=300):
+    (root / "texts").mkdir()
+    for i in range(files):
+        text = prose(sentences, seed=seed + i)
+        (root / "texts" / f"{i}.txt").write_text(text, encoding="utf-8")
+    source = str(root / "texts")
+    config = DataConfig(source=source, vocab_size=vocab_size, validation_fraction=0.3)
+    return config, prepare_data(config, root / f"packed-{seed}")
+
+
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
     """Settings and folder of packed data."""
-    root = tmp_path_factory.mktemp("damaged")
-    (root / "texts").mkdir()
-    for i in range(12):
-        (root / "texts" / f"{i}.txt").write_text(prose(12, seed=i), encoding="utf-8")
-    config = DataConfig(source=str(root / "texts"), vocab_size=300, validation_fraction=0.3)
-    return config, prepare_data(config, root / "packed")
+    return pack_prose(tmp_path_factory.mktemp("damaged"), 12, 12)
 
 
 def flipped(at, bit):
@@ -159,13 +164,7 @@ def test_unverified_tokens_are_those_of_the_file(packed, tmp_path):
 def test_files_of_two_packings_are_told_apart(packed, tmp_path, of):
     config, data = packed
     folder = shutil.copytree(data.folder, tmp_path / "packed")
-    for i in range(3):
-        (tmp_path / "texts").mkdir(exist_ok=True)
-        (tmp_path / "texts" / f"{i}.txt").write_text(prose(30, seed=90 + i), encoding="utf-8")
-    other_config = DataConfig(
-        source=str(tmp_path / "texts"), vocab_size=290, validation_fraction=0.3
-    )
-    other = prepare_data(other_config, tmp_path / "other").folder
+    other = pack_prose(tmp_path, 3, 30, seed=90, vocab_size=290)[1].folder
     if of == "tokenizer":
         shutil.copytree(other / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
         expected = r"all files must be of one packing, got another tokenizer_hash"

@@ -95,18 +95,12 @@ KINDS = {
     "endless file of the kernel": link_to("/proc/kmsg"),
 }
 
+OF_PACKING = ("data.json", "train.bin", "train.json", "train.idx", "validation.names")
+OF_TOKENIZER = ("tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
 READERS = {
     **{
         f"packed {name}": (f"packed/{name}", lambda f: open_data(f / "packed"))
-        for name in (
-            "data.json",
-            "train.bin",
-            "train.json",
-            "train.idx",
-            "validation.names",
-            "tokenizer/tokenizer.json",
-            "tokenizer/tokenizer_config.json",
-        )
+        for name in (*OF_PACKING, *OF_TOKENIZER)
     },
     "tokens": ("packed/train.bin", lambda f: PackedTokens(f / "packed", "train")),
     "tokenizer": (
@@ -244,9 +238,8 @@ def pieces_fault(text):
     pieces = list(tokenizer._training_pieces(text, words))
     if "".join(pieces) != text:
         return "its pieces are another text"
-    longest = max(
-        end - start for piece in pieces for _, (start, end) in words.pre_tokenize_str(piece)
-    )
+    places = [place for piece in pieces for _, place in words.pre_tokenize_str(piece)]
+    longest = max(end - start for start, end in places)
     most = tokenizer._MAX_WORD_CHARS
     return f"a word of {longest} characters" if longest > most else None
 

@@ -13,20 +13,10 @@ from tally import sample, trial
 HUGE = (10**9, 2**63, 10**40)
 ODD = ("string", [], [1, 2], {})
 NOT_FINITE = (math.nan, math.inf, -math.inf)
-COUNTS = [
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "shared_rank",
-]
-FLAGS = [
-    *["head_norm", "head_norm_affine", "lambda_bias", "tie_word_embeddings", "use_cache"],
-    *OPTIONS,
-]
+COUNTS = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"]
+COUNTS += ["num_heads", "num_kv_heads", "head_dim", "shared_rank"]
+FLAGS = ["head_norm", "head_norm_affine", "lambda_bias", "tie_word_embeddings", "use_cache"]
+FLAGS += OPTIONS
 LISTS = ([], [0.5], [0.5] * 10**5, [math.nan, 0.5], [101, 0], ["a", 0])
 EPS = (0, -1, 2, 1e-320, 10**9, 10**40, *NOT_FINITE, *ODD, None)
 IMPOSSIBLE = {
@@ -171,10 +161,9 @@ def test_impossible_settings(whole, tmp_path, step):
         try_settings(whole, tmp_path, tally, POSSIBLE[::step], must_fail=False)
 
 
+SIZES = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads")
 FOREIGN = {
-    **dict.fromkeys(
-        ["vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads"], (0, -1, *HUGE)
-    ),
+    **dict.fromkeys(SIZES, (0, -1, *HUGE)),
     **dict.fromkeys(["intermediate_size", "num_hidden_layers", "head_dim"], (-1, *HUGE)),
     "max_position_embeddings": (-1, 10**40, math.nan),
     "rms_norm_eps": (*NOT_FINITE, "x", []),

@@ -23,14 +23,7 @@ from trials.commands import Command, call
 from trials.disk import LOSSES, Recorder
 from trials.tracing import recording
 
-POINTS = {
-    "train": 81,
-    "pack": 25,
-    "evaluate": 94,
-    "judge": 40,
-    "reproduce": 40,
-    "report": 5,
-}
+POINTS = {"train": 81, "pack": 25, "evaluate": 94, "judge": 40, "reproduce": 40, "report": 5}
 """Commands, and the points each must have at least."""
 TWICE = [("train", 9), ("pack", 2), ("evaluate", 7), ("judge", 5)]
 """Commands stopped a second time, each at one in so many points."""
@@ -102,20 +95,14 @@ def test_power_lost_again_while_it_continues(recorded, name, step):
             tally.check(f"{first}, {moment.what}, then {second}, {then.what}", fault)
 
 
-class Death:
-    """Kills its own process before the event of a number."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __call__(self, number, what):
-        if number == self.number:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def die_at(out, arguments, number):
     """A child: run a command and be killed before one of its events."""
-    recorder = Recorder(Path(out), Death(number), snapshots=False)
+
+    def die(now, what):
+        if now == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    recorder = Recorder(Path(out), die, snapshots=False)
     with commands.small_batches(), recording(recorder):
         call(arguments)
 
@@ -124,9 +111,8 @@ def die_at(out, arguments, number):
 def warm():
     """Processes that start with everything loaded."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["diffattn.lab.cli.app", "diffattn.lab.training.run", "tokenizers"]
-    )
+    loaded = ["diffattn.lab.cli.app", "diffattn.lab.training.run", "tokenizers"]
+    context.set_forkserver_preload(loaded)
     return context
 
 

@@ -153,10 +153,7 @@ def without(name, given):
 
 
 NO_SCALES = NO_NUMBERS | {"1e300": 1e300, "-1e39": -1e39}
-MASK = {
-    "key_padding_mask": torch.ones(B, S, dtype=torch.bool),
-    "kv_lengths": int32(5, 3),
-}
+MASK = {"key_padding_mask": torch.ones(B, S, dtype=torch.bool), "kv_lengths": int32(5, 3)}
 ROWS = MASK | {"rows": torch.tensor([0, 2])}
 MASK_OPTIONS = {"scale": NO_SCALES, "window": NO_COUNTS, "causal": NO_FLAGS}
 NAMED = MASK_OPTIONS | {"backend": NO_NAMES}

@@ -8,22 +8,12 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data import source_files
-from diffattn.lab.data.corpora import (
-    Document,
-    corpus_hash,
-    hub_dataset,
-    load_corpus,
-)
+from diffattn.lab.data.corpora import Document, corpus_hash, hub_dataset, load_corpus
 from diffattn.lab.data.pinning import pin
 
 
 def names(documents):
     return [document.name for document in documents]
-
-
-@pytest.fixture(scope="module")
-def stdlib():
-    return list(load_corpus("stdlib"))
 
 
 @pytest.fixture
@@ -54,14 +44,12 @@ def write_jsonl(tmp_path):
     return write
 
 
-def test_standard_library_is_sorted_large_and_readable(stdlib):
+def test_standard_library_is_sorted_large_and_without_tests_tables_and_build_products():
+    stdlib = list(load_corpus("stdlib"))
     assert names(stdlib) == sorted(names(stdlib))
     assert len(set(names(stdlib))) == len(stdlib)
     assert {"argparse.py", "json/decoder.py"} <= set(names(stdlib))
     assert sum(len(document.text) for document in stdlib) > 5_000_000
-
-
-def test_standard_library_leaves_out_tests_tables_and_build_products(stdlib):
     parts = {part for name in names(stdlib) for part in name.split("/")}
     unwanted = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages"}
     assert not parts & unwanted
@@ -156,23 +144,22 @@ def test_missing_source_is_reported_at_once_with_a_near_miss(folder):
         load_corpus("")
 
 
-@pytest.mark.parametrize("content", [b"", b" \n"], ids=["empty", "blank"])
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_empty_file_is_refused_at_once(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigError, match=r"got an empty file"):
-        load_corpus(str(tmp_path / name))
-
-
-def test_empty_folder_is_refused_at_once(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "got an empty file"),
+        (b" \n", "got an empty file"),
+        ("é".encode("latin-1"), "must be UTF-8 text, got (binary data or another enc|b'\\\\xe9')"),
+    ],
+    ids=["empty", "blank", "latin-1"],
+)
+def test_files_without_text_are_refused_at_once(tmp_path, content, message):
     with pytest.raises(ConfigError, match="must hold UTF-8 text files, got none"):
         load_corpus(str(tmp_path))
-
-
-def test_file_in_another_encoding_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_bytes("é".encode("latin-1"))
-    with pytest.raises(ConfigError, match="must be UTF-8 text, got binary data or another enc"):
-        load_corpus(str(tmp_path / "a.txt"))
+    for name in ("a.txt", "a.jsonl"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            load_corpus(str(tmp_path / name))
 
 
 def test_hub_dataset_streams_a_local_dataset_folder(tmp_path):
@@ -200,14 +187,9 @@ def test_corpus_hash_sees_names_texts_borders_and_order():
     def hash_of(*pairs):
         return corpus_hash(Document(name=name, text=text) for name, text in pairs)
 
-    variants = {
-        hash_of(("a", "xy"), ("b", "z")),
-        hash_of(("b", "z"), ("a", "xy")),
-        hash_of(("a", "x"), ("b", "yz")),
-        hash_of(("ax", "y"), ("b", "z")),
-        hash_of(("a", "xy"), ("c", "z")),
-        hash_of(("a", "xy")),
-        hash_of(),
-    }
+    first, second = ("a", "xy"), ("b", "z")
+    variants = {hash_of(first, second), hash_of(second, first), hash_of(first), hash_of()}
+    variants |= {hash_of(("a", "x"), ("b", "yz")), hash_of(("ax", "y"), second)}
+    variants.add(hash_of(first, ("c", "z")))
     assert len(variants) == 7
     assert hash_of(("a", "é")) == hash_of(("a", "é"))

@@ -48,17 +48,11 @@ def test_by_hand():
     train = np.array([[0, 1, 0, 1], [0, 2, 0, 1]])
     windows = np.array([[0, 1, 3, 2], [2, 0, 3, 0]])
     of_0, of_1, of_2, of_3 = (value / 9 for value in (2.75, 3.75, 1.75, 0.75))  # 6 + 3 tokens
-    assert Unigram(train, 4).probabilities(windows) == pytest.approx(
-        np.array([[of_1, of_3, of_2], [of_0, of_3, of_0]])
-    )
-    assert Bigram(train, 4).probabilities(windows) == pytest.approx(
-        np.array(
-            [
-                [(3 + 2 * of_1) / 6, of_3 / 2, of_2],  # nothing follows 3
-                [(1 + of_0) / 2, 2 * of_3 / 6, of_0],
-            ]
-        )
-    )
+    expected = np.array([[of_1, of_3, of_2], [of_0, of_3, of_0]])
+    assert Unigram(train, 4).probabilities(windows) == pytest.approx(expected)
+    first = [(3 + 2 * of_1) / 6, of_3 / 2, of_2]  # nothing follows 3
+    expected = np.array([first, [(1 + of_0) / 2, 2 * of_3 / 6, of_0]])
+    assert Bigram(train, 4).probabilities(windows) == pytest.approx(expected)
 
 
 def test_copies_by_hand():

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -13,17 +14,13 @@ from diffattn.lab.data import encoding, packing
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import train_tokenizer
-from record_files import read_record
+from record_files import contents, read_record
 
 FRACTION = 0.2
 
 
 class Stop(Exception):
     """In place of a kill: nothing of ours catches it."""
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def stopping_at(number):
@@ -58,21 +55,18 @@ def interrupted(documents, tokenizer, tmp_path):
 def test_what_is_packed_is_not_encoded_again(
     documents, packed, tokenizer, tmp_path, monkeypatch, stops
 ):
-    encoded = []
-    real = encoding.EncodedBatch
-    monkeypatch.setattr(
-        encoding, "EncodedBatch", lambda *parts: encoded.append(parts) or real(*parts)
-    )
+    encoded, real = [], encoding.EncodedBatch
+
+    def noted(*parts):
+        encoded.append(parts)
+        return real(*parts)
+
+    monkeypatch.setattr(encoding, "EncodedBatch", noted)
+    again = partial(pack, documents, tokenizer, tmp_path, validation_fraction=FRACTION)
     for stop in stops:
         with pytest.raises(Stop):
-            pack(
-                documents,
-                tokenizer,
-                tmp_path,
-                validation_fraction=FRACTION,
-                on_progress=stopping_at(stop),
-            )
-    pack(documents, tokenizer, tmp_path, validation_fraction=FRACTION)
+            again(on_progress=stopping_at(stop))
+    again()
     assert contents(tmp_path) == contents(packed)
     assert not (tmp_path / ".packing").exists()
     whole = sum(1 for _ in encoding.batches((("", d) for d in documents), packing.hashlib.sha256()))
@@ -155,9 +149,8 @@ def test_killed_at_any_time_it_ends_with_the_same_files(documents, tokenizer, tm
     subprocess.run([*command, tmp_path / "whole"], check=True, stdout=subprocess.DEVNULL)
     kills = 0
     while not (tmp_path / "out" / "validation.json").exists():
-        with subprocess.Popen(
-            [*command, tmp_path / "out"], stdout=subprocess.PIPE, text=True
-        ) as process:
+        arguments = [*command, tmp_path / "out"]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
             for _ in range(rng.randint(3, 9)):
                 process.stdout.readline()
             time.sleep(rng.uniform(0, 0.02))

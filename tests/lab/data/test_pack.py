@@ -11,12 +11,9 @@ from diffattn.lab.data.corpora import Document, corpus_hash
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import tokenizer_hash, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens
+from record_files import contents, entries, snapshot
 
 FILES = {f"{s}.{kind}" for s in ("train", "validation") for kind in ("bin", "idx", "names", "json")}
-
-
-def listed(folder):
-    return {path.name for path in folder.iterdir()}
 
 
 def test_every_document_comes_back_followed_by_the_end_token(documents, packed, tokenizer):
@@ -61,15 +58,9 @@ def test_packing_is_deterministic_whatever_the_batches(
 ):
     monkeypatch.setattr(encoding, "BATCH_CHARS", 300)  # above the longest text: no pieces
     counts = []
-    result = pack(
-        iter(documents),
-        tokenizer,
-        tmp_path,
-        validation_fraction=0.2,
-        on_progress=counts.append,
-    )
-    for name in FILES:
-        assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()
+    options = {"validation_fraction": 0.2, "on_progress": counts.append}
+    result = pack(iter(documents), tokenizer, tmp_path, **options)
+    assert contents(tmp_path) == contents(packed)
     assert result == {s: read_json(packed / f"{s}.json") for s in result}
     assert len(counts) > 3
     assert counts == sorted(counts)
@@ -118,7 +109,7 @@ def test_impossible_packings_are_refused_and_leave_no_file(
         changes["tokenizer"].eos_token = None
     with pytest.raises(ConfigError, match=message):
         pack(**{"documents": documents, "tokenizer": tokenizer, "out": tmp_path} | changes)
-    assert not listed(tmp_path)
+    assert entries(tmp_path) == []
 
 
 @pytest.mark.parametrize(("num_ids", "dtype"), [(65_535, "uint16"), (65_536, "uint32")])
@@ -134,31 +125,26 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(documents, tmp_path, num_ids, d
 
 
 def test_same_packing_is_reused_without_encoding(documents, packed, tokenizer, monkeypatch):
-    def fail(*args):
-        raise AssertionError("encoded again")
-
-    before = {name: (packed / name).stat().st_mtime_ns for name in FILES}
-    monkeypatch.setattr("diffattn.lab.data.encoding.encode", fail)
+    before = snapshot(packed)
+    monkeypatch.setattr("diffattn.lab.data.encoding.encode", None)  # calling it would fail
     (packed / ".packing-dead").mkdir()  # of a process that was killed at its very end
     result = pack(iter(documents), tokenizer, packed, validation_fraction=0.2)
-    assert listed(packed) == FILES
+    assert set(entries(packed)) == FILES
     assert result["train"] == PackedTokens(packed, "train").metadata
-    assert {name: (packed / name).stat().st_mtime_ns for name in FILES} == before
+    assert snapshot(packed) == before
 
 
 @pytest.mark.parametrize("change", ["corpus", "tokenizer", "fraction"])
 def test_another_packing_is_not_overwritten(documents, packed, tokenizer, change):
-    fraction = 0.2
-    before = {name: (packed / name).read_bytes() for name in FILES}
+    fraction = 0.3 if change == "fraction" else 0.2
+    before = contents(packed)
+    if change == "tokenizer":
+        tokenizer = train_tokenizer(documents, vocab_size=270)
     if change == "corpus":
         documents = documents[:-1]
-    elif change == "tokenizer":
-        tokenizer = train_tokenizer(documents, vocab_size=270)
-    else:
-        fraction = 0.3
     with pytest.raises(CheckpointError, match=rf"got one of another \w*{change}\w*\. Choose"):
         pack(documents, tokenizer, packed, validation_fraction=fraction)
-    assert {name: (packed / name).read_bytes() for name in FILES} == before
+    assert contents(packed) == before
 
 
 @pytest.mark.parametrize("name", ["train.bin", "validation.json"])
@@ -166,8 +152,7 @@ def test_foreign_files_are_not_overwritten(documents, tokenizer, tmp_path, name)
     (tmp_path / name).write_bytes(b"mine")
     with pytest.raises(CheckpointError, match=rf"got only {name}, not .*\. Choose another folder"):
         pack(documents, tokenizer, tmp_path)
-    assert (tmp_path / name).read_bytes() == b"mine"
-    assert listed(tmp_path) == {name}
+    assert contents(tmp_path) == {name: b"mine"}
 
 
 def test_failing_corpus_leaves_nothing(documents, tokenizer, tmp_path):
@@ -177,7 +162,7 @@ def test_failing_corpus_leaves_nothing(documents, tokenizer, tmp_path):
 
     with pytest.raises(ConfigError, match="rows"):
         pack(failing(), tokenizer, tmp_path)
-    assert not listed(tmp_path)
+    assert entries(tmp_path) == []
 
 
 def test_failure_while_files_get_their_names_leaves_no_packing_and_is_made_good(
@@ -198,6 +183,5 @@ def test_failure_while_files_get_their_names_leaves_no_packing_and_is_made_good(
         PackedTokens(tmp_path, "train")
     monkeypatch.setattr("diffattn.lab.data.encoding.encode", None)  # calling it would fail
     pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
-    assert listed(tmp_path) == FILES
-    for name in FILES:
-        assert (tmp_path / name).read_bytes() == (packed / name).read_bytes()
+    assert entries(tmp_path) == sorted(FILES)
+    assert contents(tmp_path) == contents(packed)

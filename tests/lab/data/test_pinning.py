@@ -21,10 +21,8 @@ def texts(tmp_path):
 
 def test_files_are_pinned_by_size_and_hash(texts):
     pinned = pin(str(texts))
-    assert pinned["files"]["a.txt"] == {
-        "bytes": 3,
-        "sha256": "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed",
-    }
+    sha256 = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
+    assert pinned["files"]["a.txt"] == {"bytes": 3, "sha256": sha256}
     assert pinned["files"].keys() == {"a.txt", "sub/b.jsonl"}
     assert pin(str(texts / "a.txt"))["files"].keys() == {"a.txt"}
     assert total_bytes(pinned) == 19

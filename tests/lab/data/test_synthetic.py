@@ -7,12 +7,8 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data.recall_tasks import (
-    MqarConfig,
-    NoisyRecallConfig,
-    guessing_ceilings,
-    recall_tokenizer,
-)
+from diffattn.lab.data import recall_tasks
+from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig, guessing_ceilings
 from diffattn.lab.data.synthetic import IGNORED, generate
 
 TASKS = {
@@ -33,7 +29,7 @@ def exceeds_chi_square(counts, expected):
     return statistic > df * (1 - 2 / (9 * df) + 4.753 * math.sqrt(2 / (9 * df))) ** 3
 
 
-@pytest.fixture(params=TASKS.values(), ids=TASKS.keys())
+@pytest.fixture(params=TASKS.values(), ids=TASKS)
 def task(request):
     return request.param
 
@@ -42,8 +38,7 @@ def test_every_answer_stands_once_in_the_context_right_after_its_key(task):
     batch = generate(task, 40, seed=1)
     assert batch.input_ids.shape == batch.labels.shape == (40, task.seq_len)
     assert batch.queries.shape == (40, task.num_queries)
-    assert batch.input_ids.min() >= 0
-    assert batch.input_ids.max() < task.vocab_size
+    assert 0 <= batch.input_ids.min() <= batch.input_ids.max() < task.vocab_size
     for ids, labels, queries in zip(batch.input_ids, batch.labels, batch.queries, strict=True):
         assert torch.equal(queries.sort().values, (labels != IGNORED).nonzero().flatten())
         context = ids[: int(queries.min())].tolist()
@@ -71,10 +66,8 @@ def test_mqar_has_the_published_layout(random_filler):
     task = MqarConfig(vocab_size=48, seq_len=32, num_pairs=4, random_filler=random_filler)
     batch = generate(task, 200, seed=0)
     keys, values = batch.input_ids[:, 0:8:2], batch.input_ids[:, 1:8:2]
-    assert keys.min() >= 1
-    assert keys.max() == 23
-    assert values.min() == 24
-    assert values.max() == 47
+    assert 1 <= keys.min() <= keys.max() == 23
+    assert (values.min(), values.max()) == (24, 47)
     assert ((batch.queries - 8) % 2 == 0).all()
     for row in range(200):
         for drawn in (keys[row], values[row], batch.queries[row]):
@@ -99,9 +92,8 @@ def test_mqar_slots_follow_their_law(power):
     task = MqarConfig(vocab_size=64, seq_len=26, num_pairs=1, power=power)
     slots = ((generate(task, 20_000, seed=0).queries - 2) // 2).flatten().numpy()
     weights = np.arange(1, 13) ** (power - 1)
-    assert not exceeds_chi_square(
-        np.bincount(slots, minlength=12), 20_000 * weights / weights.sum()
-    )
+    expected = 20_000 * weights / weights.sum()
+    assert not exceeds_chi_square(np.bincount(slots, minlength=12), expected)
 
 
 def test_several_mqar_slots_are_drawn_one_after_the_other():
@@ -194,7 +186,6 @@ def test_refusals(make, message):
         make()
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_every_token_has_a_word(task):
-    tokenizer = recall_tokenizer(task, range(task.vocab_size))
+    tokenizer = recall_tasks.recall_tokenizer(task, range(task.vocab_size))
     assert tokenizer(tokenizer.init_kwargs["example"])["input_ids"] == list(range(task.vocab_size))

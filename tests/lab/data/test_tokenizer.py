@@ -18,10 +18,8 @@ from diffattn.lab.data.tokenizer import (
 def make_documents(seed=0, num_documents=20):
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(1, 6))) for _ in range(200)]
-    return [
-        Document(name=f"{i}.txt", text=" ".join(rng.choices(words, k=100)) + "\n")
-        for i in range(num_documents)
-    ]
+    texts = [" ".join(rng.choices(words, k=100)) + "\n" for _ in range(num_documents)]
+    return [Document(name=f"{i}.txt", text=text) for i, text in enumerate(texts)]
 
 
 def random_text(seed):
@@ -48,17 +46,12 @@ def test_training_twice_gives_the_same_tokenizer(tokenizer):
     assert tokenizer_hash(again) == tokenizer_hash(tokenizer) != tokenizer_hash(other)
 
 
+TEXTS = ("", " a , b . don 't  \n\n\t x", "\r\n\0\x7f", "e\u0301 é \u200b\ufeff", "日本 🏳️‍🌈")
+
+
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        " a , b . don 't  \n\n\t x",
-        "\r\n\0\x7f",
-        "e\u0301 é \u200b\ufeff",
-        "日本 🏳️‍🌈",
-        END_OF_TEXT,
-    ]
-    + [random_text(seed) for seed in range(10)],
+    [*TEXTS, END_OF_TEXT, *(random_text(seed) for seed in range(10))],
     ids=lambda text: ascii(text[:10]),
 )
 def test_any_text_round_trips_exactly(tokenizer, text):
@@ -68,12 +61,9 @@ def test_any_text_round_trips_exactly(tokenizer, text):
     assert tokenizer.decode(plain_encoder(tokenizer).encode(text).ids) == text
 
 
-def test_vocabulary_below_the_bytes_is_refused():
+def test_vocabularies_below_the_bytes_and_empty_corpora_are_refused():
     with pytest.raises(ConfigError, match=r"vocab_size must be at least 257 .* got 256\."):
         train_tokenizer(make_documents(), vocab_size=256)
-
-
-def test_empty_corpus_is_refused():
     with pytest.raises(ConfigError, match="at least one document, got none"):
         train_tokenizer([], vocab_size=300)
 

@@ -65,9 +65,8 @@ def test_long_documents_are_drawn_by_the_factor_more_often(split):
     after = lengths[stream.documents]
     now = after[after > LONG].sum() / after.sum()
     assert now > share + 0.1
-    assert stream.summary() == (
-        f"long documents, up-sampled within each of 4 sources: {share:.1%} of tokens, now {now:.1%}"
-    )
+    of_tokens = f"{share:.1%} of tokens, now {now:.1%}"
+    assert stream.summary() == f"long documents, up-sampled within each of 4 sources: {of_tokens}"
 
 
 def test_expected_copies_by_hand():
@@ -82,10 +81,9 @@ def test_draws_follow_from_the_seed_and_a_longer_run_begins_alike(split):
     assert not np.array_equal(first.documents[:50], other.documents[:50])
     longer = drawn(split, num_tokens=40 * split.num_tokens)
     assert np.array_equal(longer.documents[: len(first.documents)], first.documents)
-    first, second = (
-        first.documents[first.document_offsets[:-1] < end] for end in first.pass_ends[:2]
-    )
-    assert not np.array_equal(first, second[len(first) :])  # a pass is drawn anew
+    starts = first.document_offsets[:-1]
+    once, twice = (first.documents[starts < end] for end in first.pass_ends[:2])
+    assert not np.array_equal(once, twice[len(once) :])  # a pass is drawn anew
 
 
 def test_windows_are_the_drawn_documents_one_after_the_other(split):

@@ -14,10 +14,8 @@ _SIZE = 200 * 2**20
 def in_a_process(code):
     """Bytes that the code prints: in a process of its own, as the mark is of the whole process."""
     start = "from diffattn.lab.records.memory import *\n"
-    done = subprocess.run(
-        [sys.executable, "-c", start + code], capture_output=True, text=True, check=True
-    )
-    return [int(line) for line in done.stdout.split()]
+    printed = subprocess.check_output([sys.executable, "-c", start + code], text=True)
+    return [int(line) for line in printed.split()]
 
 
 @_LINUX

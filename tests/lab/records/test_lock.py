@@ -24,14 +24,10 @@ with sole_writer(Path(sys.argv[1])):
 
 
 def test_a_held_folder_is_refused_until_its_holder_is_gone(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True
-    ) as other:
+    command = [sys.executable, "-c", HOLD, tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        with (
-            pytest.raises(CheckpointError, match="one process at a time"),
-            sole_writer(tmp_path),
-        ):
+        with pytest.raises(CheckpointError, match="one process at a time"), sole_writer(tmp_path):
             pass
         other.kill()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
@@ -54,10 +50,8 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with (
-        pytest.warns(UserWarning, match=r"has no locks \(No locks available\)"),
-        sole_writer(tmp_path / "new"),
-    ):
+    message = r"has no locks \(No locks available\)"
+    with pytest.warns(UserWarning, match=message), sole_writer(tmp_path / "new"):
         pass
     assert list(tmp_path.iterdir()) == []
 

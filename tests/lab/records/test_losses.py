@@ -11,10 +11,8 @@ from diffattn.lab.records.losses import read_losses
 def test_csv_and_json_are_read_alike(tmp_path):
     rows = [("mine", 1e6, 4.5), ("theirs", 2e6, 4.25), ("mine", 2e6, 4.0)]
     table = tmp_path / "losses.csv"
-    table.write_text(
-        "name, parameters, seed, loss\n" + "".join(f"{n}, {x:g}, 0, {y}\n" for n, x, y in rows),
-        encoding="utf-8-sig",
-    )
+    lines = ["name, parameters, seed, loss", *(f"{n}, {x:g}, 0, {y}" for n, x, y in rows)]
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
     listed = tmp_path / "losses.json"
     listed.write_text(json.dumps([{"name": n, "parameters": x, "loss": y} for n, x, y in rows]))
     expected = {"mine": [(1e6, 4.5), (2e6, 4.0)], "theirs": [(2e6, 4.25)]}
@@ -46,15 +44,11 @@ def test_what_is_wrong_is_named(text, message, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[", "{}", "[1]", "[]", '"a"', "[" * 100_000])
-def test_other_json_is_refused(text, tmp_path):
+def test_other_json_and_bytes_that_are_no_text_are_refused(text, tmp_path):
     path = tmp_path / "losses.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match="must be"):
         read_losses(path)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-    path = tmp_path / "losses.csv"
     path.write_bytes(b"name,tokens,loss\n\xff,1,2\n")
     with pytest.raises(ConfigError, match="UTF-8"):
-        read_losses(path)
+        read_losses(path.rename(tmp_path / "losses.csv"))

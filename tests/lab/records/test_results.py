@@ -10,15 +10,8 @@ from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Bench
 from record_files import change_record
 
 SPREAD = Spread(median=1.0, low=0.9, high=1.1, minimum=0.8, maximum=1.2, rounds=5)
-ROW = BenchRow(
-    contender="chunked",
-    role="DIFF",
-    backend="chunked",
-    status="ok",
-    seconds=SPREAD,
-    ratio_t=SPREAD,
-    check={"error": 1e-7},
-)
+MEASURED = {"status": "ok", "seconds": SPREAD, "ratio_t": SPREAD, "check": {"error": 1e-7}}
+ROW = BenchRow(contender="chunked", role="DIFF", backend="chunked", **MEASURED)
 MISS = Verdict(target="forward at most 1.05 × T", contender="chunked", value=1.1, limit=1.05)
 CASE = BenchCase(
     suite="ops",
@@ -32,16 +25,8 @@ CASE = BenchCase(
     rows=[ROW],
     verdicts=[MISS],
 )
-RUN = BenchRun(
-    name="cpu-1",
-    created="2001-02-03",
-    commit=None,
-    dirty=None,
-    source="0",
-    versions={},
-    hardware={},
-    settings={},
-)
+OF_CODE = {"commit": None, "dirty": None, "source": "0", "versions": {}}
+RUN = BenchRun(name="cpu-1", created="2001-02-03", hardware={}, settings={}, **OF_CODE)
 
 
 def test_what_is_written_is_read(tmp_path):

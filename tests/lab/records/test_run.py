@@ -12,14 +12,9 @@ from diffattn.files.io import read_json, write_json
 from diffattn.lab.records import run
 from diffattn.lab.records.run import RunRecord, config_hash, git_state
 
-COMMIT = {
-    "GIT_AUTHOR_NAME": "a",
-    "GIT_AUTHOR_EMAIL": "a@b.c",
-    "GIT_COMMITTER_NAME": "a",
-    "GIT_COMMITTER_EMAIL": "a@b.c",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_NOSYSTEM": "1",
-}
+COMMIT = {f"GIT_{role}_NAME": "a" for role in ("AUTHOR", "COMMITTER")}
+COMMIT |= {f"GIT_{role}_EMAIL": "a@b.c" for role in ("AUTHOR", "COMMITTER")}
+COMMIT |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 def make_record(**changes):
@@ -81,9 +76,8 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_git_state_of_a_checkout(checkout):
-    head = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    command = ["git", "rev-parse", "HEAD"]
+    head = subprocess.check_output(command, cwd=checkout, text=True).strip()
     assert git_state() == (head, False)
     (checkout / "runs").mkdir()  # results beside the sources change nothing
     (checkout / "runs" / "x.json").touch()
@@ -97,17 +91,13 @@ def test_git_state_of_a_checkout(checkout):
 
 
 def test_git_state_outside_a_checkout(checkout, tmp_path_factory, monkeypatch):
-    elsewhere = tmp_path_factory.mktemp("installed") / "diffattn" / "lab" / "records" / "run.py"
-    elsewhere.parent.mkdir(parents=True)
-    shutil.copy(run.__file__, elsewhere)
-    monkeypatch.setattr(run, "__file__", str(elsewhere))
-    assert git_state() == (None, None)
     # Installed inside somebody else's checkout: their commit says nothing about us.
-    inside = checkout / ".venv" / "diffattn" / "lab" / "records" / "run.py"
-    inside.parent.mkdir(parents=True)
-    shutil.copy(run.__file__, inside)
-    monkeypatch.setattr(run, "__file__", str(inside))
-    assert git_state() == (None, None)
+    for place in (tmp_path_factory.mktemp("installed"), checkout / ".venv"):
+        module = place / "diffattn" / "lab" / "records" / "run.py"
+        module.parent.mkdir(parents=True)
+        shutil.copy(run.__file__, module)
+        monkeypatch.setattr(run, "__file__", str(module))
+        assert git_state() == (None, None)
     monkeypatch.setenv("PATH", str(tmp_path_factory.mktemp("no_git")))
     assert git_state() == (None, None)
 

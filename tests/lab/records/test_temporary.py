@@ -7,6 +7,7 @@ import pytest
 from diffattn.files.io import write_text
 from diffattn.files.temporary import clean_leftovers, temporary_file
 from diffattn.lab.records.lock import sole_writer
+from record_files import contents, entries
 
 
 def test_only_what_nobody_writes_is_removed(tmp_path):
@@ -22,21 +23,20 @@ def test_only_what_nobody_writes_is_removed(tmp_path):
         assert (tmp_path / ".b.json.17.tmp").exists()
     assert not (tmp_path / ".a.json.17.tmp").exists()
     clean_leftovers(tmp_path)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == sorted([*kept, ".folder.17.tmp"])
+    assert entries(tmp_path) == sorted([*kept, ".folder.17.tmp"])
 
 
 def test_who_writes_a_file_removes_its_leftovers_alone(tmp_path):
     (tmp_path / ".a+.json.17.tmp").touch()
     (tmp_path / ".aa.json.17.tmp").touch()
     write_text(tmp_path / "a+.json", "{}")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".aa.json.17.tmp", "a+.json"]
+    assert entries(tmp_path) == [".aa.json.17.tmp", "a+.json"]
 
 
 def test_who_holds_a_folder_removes_all_of_them(tmp_path):
     (tmp_path / ".aa.json.17.tmp").touch()
     with sole_writer(tmp_path):
-        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+        assert entries(tmp_path) == [".lock"]
 
 
 def test_a_file_taken_for_a_leftover_is_made_again(tmp_path, monkeypatch):
@@ -71,5 +71,4 @@ def test_on_failure_the_old_file_stays(tmp_path):
     (tmp_path / "a").write_text("old")
     with pytest.raises(UnicodeEncodeError):
         write_text(tmp_path / "a", "new \ud800")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert (tmp_path / "a").read_text() == "old"
+    assert contents(tmp_path) == {"a": b"old"}

@@ -69,12 +69,10 @@ def config_of(name):
     study = committed(name, "study.json")
     seeds = study["seeds"]
     make = {
-        "ablations": lambda: comparison(
-            "study", kind="ablations", seeds=seeds, settings=TIED_START
-        ),
+        "ablations": lambda: comparison("study", kind=name, seeds=seeds, settings=TIED_START),
         "gradient_flow": lambda: gradient_flow_study("laptop", seeds=seeds, settings=TIED_START),
         "practical": lambda: practical_study("study", seeds=seeds),
-        "rank": lambda: comparison("study", kind="rank", seeds=seeds, settings=TIED_START),
+        "rank": lambda: comparison("study", kind=name, seeds=seeds, settings=TIED_START),
         "recall": lambda: recall_study("study"),
         "scaling": lambda: scaling_study("laptop", settings=TIED_START),
         "stability": lambda: stability_study("study", settings=TIED_START),
@@ -95,11 +93,6 @@ def members_of(name, config, runs):
     return [*config.sweep(tried), *trials.members]
 
 
-def read_any(name):
-    """The study as the report reads it."""
-    return READERS.get(name, read_study)(PUBLISHED_STUDIES / name)
-
-
 def test_hashes_know_older_names():
     for old, new in OLD_NAMES.items():
         assert config_hash({"attention_type": old}) == config_hash({"attention_type": new})
@@ -117,7 +110,8 @@ def test_results_follow_from_the_runs(name, assert_same_statistics):
     assert assert_same_statistics(results, committed(name), **fit) > 40
     for written in (results, committed(name)):
         checked(RESULTS[config.kind][0], written, name)
-    assert read_any(name).gaps == ()
+    read = READERS.get(name, read_study)  # as the report does
+    assert read(PUBLISHED_STUDIES / name).gaps == ()
 
 
 @pytest.mark.parametrize("name", [*OF_TEXT, *READERS])
@@ -184,9 +178,8 @@ def test_recall_is_learned_by_a_type_and_by_no_model_without_attention():
     """On a test set that no training or choice has seen, beyond what guessing reaches."""
     results = list(runs_of("recall").results.values())
     for task, counted in committed("recall")["tasks"].items():
-        best = max(
-            (run for run in results if run["task"] == task), key=lambda run: run["test_accuracy"]
-        )
+        of_task = [run for run in results if run["task"] == task]
+        best = max(of_task, key=lambda run: run["test_accuracy"])
         assert best["test_accuracy"] > 0.99 > max(best["ceilings"].values())
         assert counted["leak"]["leaks"] is False
         assert all(counted["controls"][name]["solved"] == 0 for name in NEVER_ATTEND)

@@ -16,9 +16,17 @@ from diffattn.lab.studies.reproduce import reproduce
 
 pytestmark = pytest.mark.scheduled
 NAMES = [f"{name}-seed0" for name in SWEPT]
-REPRODUCE = (
-    "import sys, diffattn; diffattn.reproduce('smoke', out=sys.argv[1], settings=sys.argv[2:])"
-)
+REPRODUCE = """
+import sys, diffattn
+diffattn.reproduce('smoke', out=sys.argv[1], settings=sys.argv[2:])
+"""
+
+
+def started(out, settings, stderr=subprocess.DEVNULL):
+    """A process of its own group that makes the study."""
+    command = [sys.executable, "-c", REPRODUCE, str(out), *settings]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": stderr}
+    return subprocess.Popen(command, start_new_session=True, **streams)
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +68,16 @@ def assert_same_study(out, expected):
 
 @pytest.mark.parametrize("victim", ["softmax-seed0", "diff_v2-seed0"])
 def test_a_killed_worker(victim, longer, unbroken, tmp_path, monkeypatch):
-    out, started = tmp_path / "out", []
+    out, begun = tmp_path / "out", []
     real = subprocess.Popen
 
     def spy(*args, **kwargs):
-        started.append(real(*args, **kwargs))
-        return started[-1]
+        begun.append(real(*args, **kwargs))
+        return begun[-1]
 
     def kill():
         wait_for_checkpoint(out / "runs", victim)
-        started[-1].kill()  # one at a time: the last is the one at work
+        begun[-1].kill()  # one at a time: the last is the one at work
 
     with monkeypatch.context() as patch:
         patch.setattr(workers.subprocess, "Popen", spy)
@@ -87,12 +95,7 @@ def test_a_killed_worker(victim, longer, unbroken, tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_parent_takes_its_workers_along(number, longer, unbroken, tmp_path):
     out = tmp_path / "out"
-    with subprocess.Popen(
-        [sys.executable, "-c", REPRODUCE, str(out), *longer],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as parent:
+    with started(out, longer) as parent:
         wait_for_checkpoint(out / "runs")
         os.kill(parent.pid, number)
         assert parent.wait(timeout=30) != 0
@@ -106,12 +109,7 @@ def test_workers_of_a_parent_that_is_asked_to_end_save_the_step_in_work(number, 
     """With no checkpoint of their own accord before the end."""
     out = tmp_path / "out"
     rare = (*settings, "train.num_steps=4000", "train.evaluate_every=4000", "train.log_every=1")
-    with subprocess.Popen(
-        [sys.executable, "-c", REPRODUCE, str(out), *rare],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as parent:
+    with started(out, rare, stderr=subprocess.PIPE) as parent:
         logs = wait_for(
             lambda: [p for p in out.glob("runs/*/metrics.jsonl") if p.stat().st_size > 5000]
         )

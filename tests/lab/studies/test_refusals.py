@@ -8,11 +8,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.reproduce import reproduce
-
-
-def snapshot(folder):
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+from record_files import contents
 
 
 @pytest.mark.parametrize(
@@ -26,13 +22,13 @@ def snapshot(folder):
     ids=str,
 )
 def test_another_configuration_is_misuse(options, difference, copied, settings):
-    before = snapshot(copied)
+    before = contents(copied)
     arguments = {"scale": "smoke", "settings": settings} | options
     arguments["settings"] = (*settings, *options.get("settings", ()))
     scale = arguments.pop("scale")
     with pytest.raises(ConfigError, match=f"this configuration to be continued, .*{difference}"):
         reproduce(scale, out=copied, on_message=lambda line: None, **arguments)
-    assert snapshot(copied) == before
+    assert contents(copied) == before
 
 
 @pytest.mark.parametrize(
@@ -46,7 +42,7 @@ def test_another_configuration_is_misuse(options, difference, copied, settings):
 def test_changed_text_is_misuse(packed, error, message, copied, settings, corpus):
     if not packed:
         shutil.rmtree(copied / "data")
-    before = snapshot(copied)
+    before = contents(copied)
     text = corpus.read_text(encoding="utf-8")
     try:
         corpus.write_text(text + " more", encoding="utf-8")
@@ -54,7 +50,7 @@ def test_changed_text_is_misuse(packed, error, message, copied, settings, corpus
             reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
     finally:
         corpus.write_text(text, encoding="utf-8")
-    assert snapshot(copied) == before
+    assert contents(copied) == before
 
 
 def test_other_tokens_of_the_same_text_are_misuse(copied, settings):

@@ -11,6 +11,7 @@ from diffattn.files.io import read_json
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.lab.catalog.recipes.stability import STABILITY
 from diffattn.lab.studies.reproduce import reproduce
+from record_files import the_row
 
 
 @pytest.fixture
@@ -28,12 +29,8 @@ def small_plans(monkeypatch):
 
 
 def gradients_are_halved(results):
-    means = [
-        row["mean"]
-        for row in results["ratios"]
-        if (row["type"], row["phase"], row["measure"]) == ("softmax_half", "start", "gradient")
-        and row["matrix"] in ("v", "o")
-    ]
+    of = {"type": "softmax_half", "phase": "start", "measure": "gradient"}
+    means = [the_row(results["ratios"], **of, matrix=matrix)["mean"] for matrix in ("v", "o")]
     assert means == pytest.approx([0.5, 0.5], rel=0.05)
     assert all(math.isfinite(row["mean"]) for row in results["ratios"])
 

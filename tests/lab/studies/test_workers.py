@@ -35,12 +35,18 @@ FAKE = """
 """
 
 
-def fake(monkeypatch, tmp_path, body):
-    program = tmp_path / "fake_worker"
-    code = textwrap.dedent(FAKE) + textwrap.dedent(body)
-    program.write_text(f"#!{sys.executable}\n{code}", encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=str(program)))
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """``fake(body)``: what workers do from now on."""
+
+    def write(body, interpreter=sys.executable, start=FAKE):
+        program = tmp_path / "fake_worker"
+        code = textwrap.dedent(start) + textwrap.dedent(body)
+        program.write_text(f"#!{interpreter}\n{code}", encoding="utf-8")
+        program.chmod(0o755)
+        monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=str(program)))
+
+    return write
 
 
 @pytest.fixture
@@ -49,10 +55,11 @@ def members():
     return config.trials(config.base_rates())
 
 
-def run(members, tmp_path, count=2, on_progress=None):
+def run(members, tmp_path, count=2, on_progress=None, **options):
     received = []
     hear = on_progress or (lambda name, event: received.append((name, event)))
-    run_members(members, tmp_path / "data", tmp_path / "runs", workers=count, on_progress=hear)
+    options |= {"workers": count, "on_progress": hear}
+    run_members(members, tmp_path / "data", tmp_path / "runs", **options)
     return received
 
 
@@ -64,15 +71,13 @@ def test_a_run_that_was_killed_while_it_cleaned_up_is_not_done(left, tmp_path):
     assert not is_done(tmp_path)
 
 
-def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
-    fake(monkeypatch, tmp_path, "(folder / 'job.json').write_text(json.dumps(order)); send(done=1)")
+def test_each_member_gets_its_own_job(members, tmp_path, fake):
+    fake("(folder / 'job.json').write_text(json.dumps(order)); send(done=1)")
     received = run(members, tmp_path)
     for member in members:
         name = member.config.name
-        assert [event for who, event in received if who == name] == [
-            {"step": 1, "loss": 2.5},
-            {"done": 1},
-        ]
+        events = [event for who, event in received if who == name]
+        assert events == [{"step": 1, "loss": 2.5}, {"done": 1}]
         job = json.loads((tmp_path / "runs" / name / "job.json").read_text())
         sent = pickle.loads(base64.b64decode(job["member"]))
         assert sent.config.resolved() == member.config.resolved()
@@ -82,8 +87,8 @@ def test_each_member_gets_its_own_job(members, tmp_path, monkeypatch):
         assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
 
 
-def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):
-    fake(monkeypatch, tmp_path, "send(done=1)")
+def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, fake):
+    fake("send(done=1)")
     config = comparison("smoke", seeds=(1, 0))
     members = config.trials(config.base_rates())
     received = run(members, tmp_path, count=1)
@@ -97,10 +102,8 @@ def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, monkeypatch):
+def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, fake):
     fake(
-        monkeypatch,
-        tmp_path,
         """
         (folder.parent / f"{name}.on").touch()
         send(running=len(list(folder.parent.glob("*.on"))))
@@ -116,25 +119,16 @@ def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, m
 
 
 @pytest.mark.parametrize("short", [True, False])
-def test_short_runs_share_processes(short, members, tmp_path, monkeypatch):
+def test_short_runs_share_processes(short, members, tmp_path, fake):
     fake(
-        monkeypatch,
-        tmp_path,
         """
         send(done=True)
         for line in sys.stdin:
             send(done=True)
         """,
     )
-    done = []
-    run_members(
-        members,
-        None,
-        tmp_path / "runs",
-        workers=2,
-        short=short,
-        on_progress=lambda name, event: "done" in event and done.append(name),
-    )
+    received = run(members, tmp_path, short=short)
+    done = [name for name, event in received if "done" in event]
     assert sorted(done) == sorted(member.config.name for member in members)
     assert len(list((tmp_path / "runs").glob("*.pid"))) == (2 if short else len(members))
 
@@ -146,12 +140,8 @@ def test_finished_members_are_left_out(members, tmp_path):
     run([], tmp_path)  # nothing to do starts nothing
 
 
-def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(
-    members, tmp_path, monkeypatch
-):
+def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(members, tmp_path, fake):
     fake(
-        monkeypatch,
-        tmp_path,
         """
         if name.startswith("diff_v2-"):
             send(error=f"{name}: it must work, got none.")
@@ -177,35 +167,30 @@ def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(
         ("raise MemoryError", 1),
     ],
 )
-def test_a_worker_that_dies_is_named_with_its_log(body, status, members, tmp_path, monkeypatch):
-    fake(monkeypatch, tmp_path, body)
+def test_a_worker_that_dies_is_named_with_its_log(body, status, members, tmp_path, fake):
+    fake(body)
     with pytest.raises(DiffAttnError) as error:
         run(members[:1], tmp_path)
     log = tmp_path / "runs" / "softmax-seed0.log"
-    assert str(error.value) == (
-        f"softmax-seed0: the run must end by itself, got exit status {status}. Its log: {log}"
-    )
+    ended = f"the run must end by itself, got exit status {status}. Its log: {log}"
+    assert str(error.value) == f"softmax-seed0: {ended}"
     assert ("MemoryError" in log.read_text()) == (body == "raise MemoryError")
 
 
-def test_a_worker_that_never_reads_its_job_is_an_error_too(members, tmp_path, monkeypatch):
-    program = tmp_path / "deaf"
-    program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=str(program)))
+def test_a_worker_that_never_reads_its_job_is_an_error_too(members, tmp_path, fake):
+    fake("exit 1", interpreter="/bin/sh", start="")
     with pytest.raises(DiffAttnError, match=r"softmax-seed0: .* got exit status 1"):
         run(members[:1], tmp_path)
 
 
 def is_alive(pid):
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-    ).stdout
+    command = ["ps", "-o", "stat=", "-p", str(pid)]
+    state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return bool(state.strip()) and not state.startswith("Z")
 
 
-def test_an_interruption_ends_the_workers(members, tmp_path, monkeypatch):
-    fake(monkeypatch, tmp_path, "time.sleep(60)")
+def test_an_interruption_ends_the_workers(members, tmp_path, fake):
+    fake("time.sleep(60)")
 
     def interrupt(name, event):
         if name == "diff_v2-seed0":
@@ -233,13 +218,13 @@ sys.exit(worker.main())
 
 
 def real_worker(body):
-    return subprocess.Popen(
-        [sys.executable, "-c", REAL.format(body=body)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", REAL.format(body=body)], **pipes, text=True)
+
+
+def give_job(process):
+    process.stdin.write('{"name": "r"}\n')
+    process.stdin.flush()
 
 
 @pytest.mark.parametrize(
@@ -247,22 +232,17 @@ def real_worker(body):
     [
         ("send(step=1, loss=None)", [{"step": 1, "loss": None}, {"done": True}], 0),
         ("print('noise'); os.system('echo more')", [{"done": True}], 0),
+        ("raise CheckpointError('x: must be.')", [{"error": "r: x: must be."}], 1),
         (
-            "raise CheckpointError('x: must be, got not.')",
-            [{"error": "r: x: must be, got not."}],
-            1,
-        ),
-        (
-            "raise OSError(28, 'No space left on device')",
-            [{"error": "r: files must be writable, got [Errno 28] No space left on device."}],
+            "raise OSError(28, 'No space left')",
+            [{"error": "r: files must be writable, got [Errno 28] No space left."}],
             1,
         ),
     ],
 )
 def test_a_real_worker_tells_one_json_line_per_event(body, events, status):
     with real_worker(body) as process:
-        process.stdin.write('{"name": "r"}\n')
-        process.stdin.flush()
+        give_job(process)
         assert [json.loads(process.stdout.readline()) for _ in events] == events
         if status == 0:
             process.stdin.close()  # or it would wait for another job
@@ -276,8 +256,7 @@ def test_a_real_worker_tells_one_json_line_per_event(body, events, status):
 def test_a_real_worker_takes_one_job_after_another():
     with real_worker("send(step=1)") as process:
         for _ in range(3):
-            process.stdin.write('{"name": "r"}\n')
-            process.stdin.flush()
+            give_job(process)
             told = [json.loads(process.stdout.readline()) for _ in range(2)]
             assert told == [{"step": 1}, {"done": True}]
         process.stdin.close()
@@ -286,8 +265,7 @@ def test_a_real_worker_takes_one_job_after_another():
 
 def test_a_real_worker_ends_with_the_process_that_waits_for_it():
     with real_worker("send(step=1); time.sleep(60)") as process:
-        process.stdin.write('{"name": "r"}\n')
-        process.stdin.flush()
+        give_job(process)
         assert json.loads(process.stdout.readline()) == {"step": 1}
         assert process.poll() is None
         process.stdin.close()
@@ -309,6 +287,6 @@ def test_a_worker_trains_the_very_run_of_its_job(members, tmp_path, monkeypatch)
     for member in (replace(members[0], config=config), members[1]):
         member = replace(member, records_divergence=False)
         worker.train_member(json.loads(worker.job(member, tmp_path / "data", tmp_path / "run")))
-    assert [(run.resolved(), run.engine, run.init) for run, _, _ in trained] == [
-        (run.resolved(), run.engine, run.init) for run in (config, members[1].config)
-    ]
+    for (actual, *_), expected in zip(trained, (config, members[1].config), strict=True):
+        assert actual.resolved() == expected.resolved()
+        assert (actual.engine, actual.init) == (expected.engine, expected.init)

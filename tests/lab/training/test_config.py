@@ -93,10 +93,8 @@ def test_settings_reach_their_section_and_the_last_one_counts():
 def test_a_whole_number_is_a_number():
     run = changed("model.embedding_multiplier=32", "train.learning_rate=1")
     assert type(run.model.embedding_multiplier) is float
-    assert (
-        run.resolved()
-        == changed("model.embedding_multiplier=32.0", "train.learning_rate=1.0").resolved()
-    )
+    same = changed("model.embedding_multiplier=32.0", "train.learning_rate=1.0")
+    assert run.resolved() == same.resolved()
     with pytest.raises(ConfigError, match="num_steps"):
         changed("train.num_steps=5.0")
 
@@ -117,12 +115,8 @@ def test_derived_values_follow_unless_set():
     assert grouped.model.num_kv_heads == 2  # no default, so somebody's choice
     default = DiffTransformerConfig(hidden_size=96, num_heads=4, head_dim=16)
     assert changed("model.hidden_size=96").model.intermediate_size == default.intermediate_size
-    assert (
-        changed("model.hidden_size=96", "model.intermediate_size=100").model.settings()[
-            "intermediate_size"
-        ]
-        == 100
-    )
+    wide = changed("model.hidden_size=96", "model.intermediate_size=100")
+    assert wide.model.intermediate_size == 100
     shared = ["model.attention_type=shared_diff", "model.shared_rank=4"]
     assert apply_settings(changed(*shared), ["model.head_dim=32"]).model.shared_rank == 8
     assert changed("model.hidden_size=96").model.embedding_multiplier == 96**0.5
@@ -205,7 +199,6 @@ def test_settings_that_cannot_be(setting, message):
 
 def test_a_context_shorter_than_the_sequences_is_refused(make_run):
     run = make_run()
-    with pytest.raises(
-        ConfigError, match=r"max_position_embeddings must be at least train.seq_len=64"
-    ):
+    message = r"max_position_embeddings must be at least train.seq_len=64"
+    with pytest.raises(ConfigError, match=message):
         replace(run, train=replace(run.train, seq_len=64))

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
-from children import launched, values
-from continued_runs import interrupt_at
+from children import launched, raised, values
+from continued_runs import assert_same_files, steps_of, stop_together
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.files.manifest import MANIFEST, write_manifest
@@ -27,18 +27,15 @@ from diffattn.lab.training.distributed import (
 )
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.run import train
+from record_files import contents, entries
 
 ROUNDING = 1e-6  # relative; sums over processes are taken in another order
 
 
 def losses(folder):
+    names = {"train_loss", "gradient_norm", "validation_loss"}
     rows = read_jsonl(folder / "metrics.jsonl")
-    return {
-        (row["step"], name): row[name]
-        for row in rows
-        for name in ("train_loss", "gradient_norm", "validation_loss")
-        if name in row
-    }
+    return {(row["step"], name): row[name] for row in rows for name in names & row.keys()}
 
 
 def assert_same_losses(folder, expected):
@@ -48,35 +45,31 @@ def assert_same_losses(folder, expected):
 
 
 @pytest.fixture
-def alone(monkeypatch):
-    """Names of torchrun's variables, none of which is set."""
-    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    for name in names:
+def _alone(monkeypatch):
+    """None of torchrun's variables is set."""
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    return names
 
 
 def test_two_processes_train_what_one_does(make_run, data, finished, tmp_path):
-    config, messages = make_run("diff"), []
+    config, folder, messages = make_run("diff"), tmp_path / "run", []
 
     def run():
-        results = train(
-            config, data, tmp_path / "run", on_progress=lambda *step: messages.append(step)
-        )
+        results = train(config, data, folder, on_progress=lambda *step: messages.append(step))
         return results, len(messages)
 
     (first, second) = values(launched(2, run))
-    assert first[0] == second[0] == read_json(tmp_path / "run" / "results.json")
+    assert first[0] == second[0] == read_json(folder / "results.json")
     assert (first[1], second[1]) == (12, 0)  # one of them speaks
-    assert_same_losses(tmp_path / "run", finished / "diff")
+    assert_same_losses(folder, finished / "diff")
     alone = read_json(finished / "diff" / "results.json")
     assert first[0]["validation_loss"] == pytest.approx(alone["validation_loss"], rel=ROUNDING)
     assert first[0]["validation_parts"].keys() == alone["validation_parts"].keys()
     for part, entry in first[0]["validation_parts"].items():
         assert entry["tokens"] == alone["validation_parts"][part]["tokens"]  # every token once
-    files = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*")}
-    assert files == {str(p.relative_to(finished / "diff")) for p in (finished / "diff").rglob("*")}
-    record = RunRecord.read(tmp_path / "run")
+    assert entries(folder) == entries(finished / "diff")
+    assert contents(folder).keys() == contents(finished / "diff").keys()
+    record = RunRecord.read(folder)
     assert (record.engine["processes"], record.engine["parallel"]) == (2, "ddp")
     assert RunRecord.read(finished / "diff").engine["parallel"] is None
 
@@ -84,22 +77,15 @@ def test_two_processes_train_what_one_does(make_run, data, finished, tmp_path):
 def test_two_processes_save_between_rows_of_the_log(make_run, data, finished, tmp_path):
     """What was not logged yet is gathered from all of them; SIGTERM saves in the same place."""
     config, folder = replace(make_run("diff"), engine=EngineConfig(save_every=5)), tmp_path / "run"
-    first, _ = launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
-    assert first[1][0][0] == "Interruption"
+    stop_together(2, config, data, folder, 7)
     saved = folder / "checkpoints" / "checkpoint-5"
     assert (saved / MANIFEST).exists()
     assert len({*read_json(saved / "unlogged.json")["loss_sums"]}) == 2  # each goes on from its own
-    steps = []
-
-    def run():
-        train(config, data, folder, on_progress=lambda step, loss: steps.append(step))
-        return steps
-
-    assert values(launched(2, run)) == [list(range(6, 13)), []]
+    steps = values(launched(2, lambda: steps_of(config, data, folder)))
+    assert steps == [list(range(6, 13)), []]
     assert_same_losses(folder, finished / "diff")
     values(launched(2, lambda: train(config, data, tmp_path / "undisturbed")))
-    rows = [(at / "metrics.jsonl").read_bytes() for at in (folder, tmp_path / "undisturbed")]
-    assert rows[0] == rows[1]
+    assert_same_files(folder, tmp_path / "undisturbed", ["metrics.jsonl"])
 
 
 def test_no_process_goes_on_before_a_checkpoint_is_whole(tmp_path, monkeypatch):
@@ -130,13 +116,12 @@ def test_what_fails_on_one_process_leaves_no_half_checkpoint_and_no_process_wait
                     raise OSError(errno.ENOSPC, "No space left")
             dist.barrier()
 
-    outcomes = launched(2, run)
-    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    for _, (names, message, _) in outcomes:
+    outcomes = raised(launched(2, run))
+    for names, message, _ in outcomes:
         assert names[0] == "DiffAttnError"
         assert "checkpoint-1: must be written whole, got: " in message
         assert "No space left" in message
-    assert "process 1 must be able to go on" in outcomes[0][1][1]
+    assert "process 1 must be able to go on" in outcomes[0][1]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -170,9 +155,7 @@ def test_processes_that_were_asked_for_different_runs_are_refused(
             packed.train.metadata["token_hash"] = "other"
         train(actual, packed, folder)
 
-    outcomes = launched(2, run)
-    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    for _, (names, messages, _) in outcomes:
+    for names, messages, _ in raised(launched(2, run)):
         assert names[0] == "ConfigError"
         assert re.search(message, messages), messages
     assert not folder.exists()
@@ -181,11 +164,9 @@ def test_processes_that_were_asked_for_different_runs_are_refused(
 def test_processes_that_see_different_folders_are_refused(make_run, data, tmp_path, monkeypatch):
     """Checkpoints are read by all of them."""
     monkeypatch.setattr(distributed, "_SEEN_SECONDS", 0.1)
-    outcomes = launched(
-        2, lambda: train(make_run("diff"), data, tmp_path / f"run-{process_index()}")
-    )
-    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    for _, (_, messages, _) in outcomes:
+    config = make_run("diff")
+    outcomes = launched(2, lambda: train(config, data, tmp_path / f"run-{process_index()}"))
+    for _, messages, _ in raised(outcomes):
         assert "must be the same folder for every process, got no run.json on process 1" in messages
 
 
@@ -203,11 +184,7 @@ def test_a_batch_is_that_of_all_processes_together(
 @pytest.mark.parametrize(
     ("processes", "changes", "message"),
     [
-        (
-            3,
-            {},
-            r"WORLD_SIZE=3: a batch of 4 sequences .*must be shared out evenly, got 3 devices",
-        ),
+        (3, {}, r"WORLD_SIZE=3: a batch of 4 sequences .*must be shared out evenly, got 3 devices"),
         (2, {"micro_batch_sequences": 4}, r"train\.micro_batch_sequences must divide 2, .* got 4"),
     ],
 )
@@ -227,7 +204,8 @@ def test_a_number_of_processes_that_is_none_is_refused(given, monkeypatch):
         num_processes()
 
 
-def test_an_incomplete_launch_is_refused(alone, monkeypatch):
+@pytest.mark.usefixtures("_alone")
+def test_an_incomplete_launch_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     message = r"WORLD_SIZE=2 must come from torchrun .* got no RANK"
     with pytest.raises(ConfigError, match=message), joined():
@@ -243,10 +221,8 @@ def test_a_process_that_fails_alone_does_not_wait_for_the_others():
                 raise ConfigError("mine alone")
         return dist.is_initialized()
 
-    assert values(launched(2, lambda: contained(run))) == [
-        (None, False, False),
-        ("mine alone", None, True),
-    ]
+    outcomes = values(launched(2, lambda: contained(run)))
+    assert outcomes == [(None, False, False), ("mine alone", None, True)]
 
 
 def contained(run):
@@ -260,15 +236,15 @@ def test_the_error_of_the_first_process_ends_all(make_run, data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
     outcomes = launched(2, lambda: train(make_run("diff"), data, tmp_path / "run"))
-    assert [kind for kind, _ in outcomes] == ["raised", "raised"]
-    (names, message, _), (other_names, other_message, _) = (value for _, value in outcomes)
+    (names, message, _), (other_names, other_message, _) = raised(outcomes)
     assert names[0] == other_names[0] == "CheckpointError"
     assert "must be empty or hold" in message
     assert other_message.startswith("training: the first process must be able to go on, got: ")
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["notes.txt"]
+    assert entries(tmp_path / "run") == ["notes.txt"]
 
 
-def test_what_cannot_be_shared_out_is_refused(alone, monkeypatch):
+@pytest.mark.usefixtures("_alone")
+def test_what_cannot_be_shared_out_is_refused(monkeypatch):
     require_one_process("a run on a recall task")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match=r"a recall task must have one process, got WORLD_SIZE=4"):

@@ -6,21 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from continued_runs import assert_same_run, stop
+from continued_runs import assert_same_run, steps_of, stop
 from diffattn.errors import ConfigError
 from diffattn.files.manifest import write_manifest
 from diffattn.lab.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from record_files import entries
 
 
 def with_engine(config, **settings):
     return replace(config, engine=EngineConfig(**settings))
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -38,11 +35,9 @@ def test_they_need_not_be_where_evaluations_are(
     """Rows of the log are means over steps on both sides of the stop, and the same as ever."""
     config, folder = with_engine(make_run("diff"), **settings), tmp_path / "run"
     stop(config, data, folder, 7)
-    assert names(folder / "checkpoints") == kept
-    steps = []
+    assert entries(folder / "checkpoints") == kept
     # Another interval is no other run.
-    train(make_run("diff"), data, folder, on_progress=lambda step, loss: steps.append(step))
-    assert steps == list(range(first, 13))
+    assert steps_of(make_run("diff"), data, folder) == list(range(first, 13))
     assert_same_run(folder, finished / "diff")
 
 
@@ -50,14 +45,14 @@ def test_they_need_not_be_where_evaluations_are(
 def test_some_stay_and_models_load_from_them(finished, make_run, data, tmp_path):
     config = with_engine(make_run("diff"), save_every=3, keep_every=6)
     stop(config, data, tmp_path / "run", 11)
-    assert names(tmp_path / "run" / "kept") == ["checkpoint-6"]
+    assert entries(tmp_path / "run" / "kept") == ["checkpoint-6"]
     shutil.rmtree(tmp_path / "run" / "kept")  # killed before it was copied
     train(config, data, tmp_path / "run")
     assert_same_run(tmp_path / "run", finished / "diff")
     kept = tmp_path / "run" / "kept"
-    assert names(kept) == ["checkpoint-12", "checkpoint-6"]
+    assert entries(kept) == ["checkpoint-12", "checkpoint-6"]
     assert not (tmp_path / "run" / "checkpoints").exists()
-    last, middle = (DiffTransformerForCausalLM.from_pretrained(kept / n) for n in names(kept))
+    last, middle = (DiffTransformerForCausalLM.from_pretrained(kept / n) for n in entries(kept))
     end = DiffTransformerForCausalLM.from_pretrained(tmp_path / "run" / "model")
     weights = [model.model.embed_tokens.weight for model in (last, middle, end)]
     assert weights[0].equal(weights[2])
@@ -89,7 +84,7 @@ def test_a_damaged_one_is_not_kept_and_ends_no_run(damage, tmp_path):
     callback = CheckpointCallback(folder, EngineConfig(keep_every=10), on_message=messages.append)
     for _ in range(2):
         callback.on_train_begin(None, at(20), None)
-        assert names(tmp_path / "kept") == ["checkpoint-20"]
+        assert entries(tmp_path / "kept") == ["checkpoint-20"]
     assert len(messages) == 2
     assert all("checkpoint-10 is not whole and cannot be kept: " in line for line in messages)
 
@@ -101,7 +96,7 @@ def test_what_was_just_saved_is_never_removed(tmp_path):
     write(folder, 30, "half", whole=False)
     write(folder, 27, "saved before the process ended")
     CheckpointCallback(folder, EngineConfig(keep_checkpoints=1)).on_save(None, at(27), None)
-    assert names(folder) == ["checkpoint-27"]
+    assert entries(folder) == ["checkpoint-27"]
     assert last_checkpoint(folder, print) == folder / "checkpoint-27"
 
 
@@ -112,7 +107,7 @@ def test_what_a_user_puts_beside_them_stays(tmp_path):
     shutil.copytree(folder / "checkpoint-20", folder / "checkpoint-30-mine")
     assert last_checkpoint(folder, print) == folder / "checkpoint-20"
     CheckpointCallback(folder, EngineConfig(keep_checkpoints=1)).on_save(None, at(20), None)
-    assert names(folder) == ["checkpoint-20", "checkpoint-30-mine"]
+    assert entries(folder) == ["checkpoint-20", "checkpoint-30-mine"]
 
 
 @pytest.mark.parametrize("copied", [True, False], ids=["at the save", "at the next start"])
@@ -127,7 +122,7 @@ def test_a_kept_one_is_of_the_steps_that_count(copied, tmp_path):
             callback.on_save(None, at(10), None)
     callback.on_train_begin(None, at(10), None)
     assert (tmp_path / "kept" / "checkpoint-10" / "weights").read_text() == "done again"
-    assert names(tmp_path / "kept") == ["checkpoint-10"]
+    assert entries(tmp_path / "kept") == ["checkpoint-10"]
 
 
 @pytest.mark.parametrize(

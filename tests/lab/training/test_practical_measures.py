@@ -10,12 +10,7 @@ import torch
 from diffattn.lab.data.recall_tasks import LookupConfig, ManyShotConfig
 from diffattn.lab.data.synthetic import Shots, generate, many_shots
 from diffattn.lab.training import practical_measures as measures
-from diffattn.lab.training.practical_measures import (
-    answers,
-    best_accuracy,
-    order_answers,
-    vote_accuracy,
-)
+from diffattn.lab.training.practical_measures import answers, order_answers
 
 LOOKUP = LookupConfig(context_len=14, num_queries=5)
 SHOTS = ManyShotConfig(num_shots=20)
@@ -70,10 +65,10 @@ def test_found_and_unsupported_are_counted_apart(monkeypatch):
         values = [x for x in tokens if first_value <= x < first_value + LOOKUP.num_values]
         return values[0] if values else 0
 
-    refusing = measures.practical_measures(
-        Reader(lambda tokens: LOOKUP.not_there, LOOKUP.vocab_size), LOOKUP
+    refusing, naming = (
+        measures.practical_measures(Reader(rule, LOOKUP.vocab_size), LOOKUP)
+        for rule in (lambda tokens: LOOKUP.not_there, guesses)
     )
-    naming = measures.practical_measures(Reader(guesses, LOOKUP.vocab_size), LOOKUP)
     assert len(refusing) == 2 * len(measures.PAIRS) * len(measures.LENGTHS)
     for name, value in refusing.items():
         assert value == 0, name
@@ -86,7 +81,7 @@ def test_a_reader_that_counts_reaches_the_vote_and_ignores_order(monkeypatch):
     reader = Reader(counts_labels, SHOTS.vocab_size)
     shots = many_shots(SHOTS, 80, seed=4)
     hits = answers(reader, shots.batch()) == torch.from_numpy(shots.answers)
-    votes = [float(x) for x in vote_accuracy(SHOTS, shots)]
+    votes = [float(x) for x in measures.vote_accuracy(SHOTS, shots)]
     assert hits.double().mean(0).tolist() == pytest.approx(votes, abs=0.2)
     assert float(hits[:, 1:].double().mean()) == pytest.approx(np.mean(votes[1:]), abs=0.03)
     chosen, _ = order_answers(reader, SHOTS)
@@ -117,19 +112,19 @@ def test_the_vote_by_hand():
         shown=np.array([[a, b, a, b, a]]),
         answers=np.array([[a, a, a, b, a]]),
     )
-    assert [float(x) for x in vote_accuracy(task, shots)] == [0.5, 1, 0.5, 0.5, 1]
+    assert [float(x) for x in measures.vote_accuracy(task, shots)] == [0.5, 1, 0.5, 0.5, 1]
 
 
 def test_the_best_reader_is_sure_without_noise_and_beats_the_vote_with_it():
     """Of two classes and two labels one example names both, but for a quarter that is wrong."""
     small = {"num_classes": 2, "known_classes": 2, "num_labels": 2}
-    sure = best_accuracy(ManyShotConfig(wrong=0.0, **small), 80)
+    sure = measures.best_accuracy(ManyShotConfig(wrong=0.0, **small), 80)
     assert [sure[f"shots_{n}"] for n in (0, 1, 47)] == pytest.approx([0.5, 1, 1])
-    one = best_accuracy(ManyShotConfig(wrong=0.25, **small), 80)
+    one = measures.best_accuracy(ManyShotConfig(wrong=0.25, **small), 80)
     assert [one[f"shots_{n}"] for n in (0, 1, 2)] == pytest.approx([0.5, 0.75, 0.75], abs=0.08)
     shots = many_shots(ManyShotConfig(noisy=1.0), 400, seed=6)
-    votes = [float(x) for x in vote_accuracy(SHOTS, shots)]
-    best = best_accuracy(ManyShotConfig(), 80)
+    votes = [float(x) for x in measures.vote_accuracy(SHOTS, shots)]
+    best = measures.best_accuracy(ManyShotConfig(), 80)
     assert all(best[f"shots_{n}"] > votes[n] - 0.05 for n in (0, 1, 2, 4, 8, 16, 23))
     assert best["shots_8"] > votes[8] + 0.02
 

@@ -13,17 +13,7 @@ from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training import prepare
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import open_data, prepare_data
-from record_files import read_record, write_record
-
-
-def contents(folder):
-    """Every file's bytes and time of change, by path."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
-
-
-def contents_only(folder):
-    return {path: content for path, (content, _) in contents(folder).items()}
+from record_files import contents, entries, read_record, snapshot, write_record
 
 
 @pytest.fixture
@@ -39,10 +29,10 @@ def copied(data, tmp_path):
 
 def test_the_second_time_nothing_is_trained_or_written(data, config, monkeypatch):
     monkeypatch.setattr(prepare, "train_tokenizer", None)  # calling it would fail
-    before = contents(data.folder)
+    before = snapshot(data.folder)
     lines = []
     again = prepare_data(config, data.folder, on_message=lines.append)
-    assert contents(data.folder) == before
+    assert snapshot(data.folder) == before
     assert lines == [f"checking {config.source}, which {data.folder} holds packed"]
     assert again.facts() == data.facts()
     assert again.config == config
@@ -56,19 +46,9 @@ def test_facts_and_files_describe_the_corpus(data, corpus):
     assert data.train.num_bytes + data.validation.num_bytes == len(text.encode())
     assert data.bytes_per_token == data.validation.num_bytes / data.validation.num_tokens
     assert len({facts[key] for key in facts if key.endswith("hash")}) == 4
-    names = {path.name for path in data.folder.iterdir()}
-    assert names == {
-        "data.json",
-        "tokenizer",
-        "train.bin",
-        "train.idx",
-        "train.names",
-        "train.json",
-        "validation.bin",
-        "validation.idx",
-        "validation.names",
-        "validation.json",
-    }
+    kinds = ("bin", "idx", "json", "names")
+    packed = [f"{split}.{kind}" for split in ("train", "validation") for kind in kinds]
+    assert entries(data.folder) == ["data.json", "tokenizer", *packed]
 
 
 def test_a_changed_corpus_is_refused_and_nothing_is_touched(config, copied, corpus, tmp_path):
@@ -82,12 +62,11 @@ def test_a_changed_corpus_is_refused_and_nothing_is_touched(config, copied, corp
         (replace(config, vocab_size=301), copied),
         (replace(config, validation_fraction=0.3), copied),
     ):
-        before = contents(folder)
-        with pytest.raises(
-            CheckpointError, match=r"got another one's .*Choose another fo"
-        ) as error:
+        before = snapshot(folder)
+        named = r"got another one's .*Choose another fo"
+        with pytest.raises(CheckpointError, match=named) as error:
             prepare_data(settings, folder)
-        assert contents(folder) == before
+        assert snapshot(folder) == before
         assert ("source: '03.txt' has changed" in str(error.value)) == (settings is changed)
 
 
@@ -155,9 +134,8 @@ def test_a_packed_commit_of_the_hub_is_used_without_the_hub(
 def test_progress_counts_the_bytes_of_the_source(config, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("diffattn.lab.data.encoding.BATCH_CHARS", 3_000)
     seen = []
-    prepared = prepare_data(
-        config, tmp_path / "data", on_progress=lambda *counts: seen.append(counts)
-    )
+    folder = tmp_path / "data"
+    prepared = prepare_data(config, folder, on_progress=lambda *counts: seen.append(counts))
     size = sum(path.stat().st_size for path in corpus.iterdir())
     assert len(seen) > 4
     assert all(total == size >= read for read, total, _ in seen)
@@ -182,7 +160,7 @@ def test_an_interrupted_preparation_is_finished_by_the_next(config, data, tmp_pa
         (folder / ".packing-x" / "train.bin").write_bytes(b"12")
         shutil.copy(data.folder / "train.bin", folder)
     assert prepare_data(config, folder).facts() == data.facts()
-    assert contents_only(folder) == contents_only(data.folder)
+    assert contents(folder) == contents(data.folder)
 
 
 def test_a_full_disk_is_one_error_and_the_next_call_continues(config, data, tmp_path, monkeypatch):
@@ -207,11 +185,11 @@ def test_what_a_call_packed_and_nobody_can_use_is_removed(config, copied, tmp_pa
         assert data.train.num_tokens > 0
         raise ConfigError("it must be longer")
 
-    before = contents(copied)
+    before = snapshot(copied)
     for folder in (copied, tmp_path / "new" / "data"):
         with pytest.raises(ConfigError, match="it must be longer"):
             prepare_data(config, folder, require=refuse)
-    assert contents(copied) == before
+    assert snapshot(copied) == before
     assert not (tmp_path / "new").exists()
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(ConfigError, match="must have at least 2 characters"):
@@ -221,14 +199,11 @@ def test_what_a_call_packed_and_nobody_can_use_is_removed(config, copied, tmp_pa
     (tmp_path / "clone" / ".git" / "HEAD").write_text("main")
     with pytest.raises(ConfigError, match="must have at least 2 characters"):
         prepare_data(replace(config, source=str(tmp_path / "a.txt")), tmp_path / "clone")
-    assert list(contents(tmp_path / "clone")) == [".git/HEAD"]
+    assert list(snapshot(tmp_path / "clone")) == [".git/HEAD"]
 
 
 def test_two_processes_do_not_pack_into_one_folder(config, copied):
-    with (
-        sole_writer(copied),
-        pytest.raises(CheckpointError, match="one process at a time"),
-    ):
+    with sole_writer(copied), pytest.raises(CheckpointError, match="one process at a time"):
         prepare_data(config, copied)
 
 

@@ -11,10 +11,7 @@ from continued_runs import Interruption, assert_same_files, interrupt_at
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.data.recall_tasks import (
-    MqarConfig,
-    NoisyRecallConfig,
-)
+from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig
 from diffattn.lab.data.synthetic import generate
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training import recall
@@ -27,6 +24,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.lambdas import layer_lambdas
+from record_files import entries
 
 TINY = {"num_keys": 4, "num_values": 4, "num_noise": 4, "num_pairs": 2}
 TASKS = {
@@ -66,14 +64,8 @@ def test_a_run_leaves_its_records(task, attention_type, tmp_path):
     config = make_config(task, attention_type, num_steps=2, warmup_steps=1)
     results = train_recall(config, tmp_path / "run", facts={"parameter_difference": 7})
     assert results == read_json(tmp_path / "run" / "results.json")
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "run.json",
-        "metrics.jsonl",
-        "launches.jsonl",
-        "model",
-        "results.json",
-        "costs.json",
-    }
+    logs = ["launches.jsonl", "metrics.jsonl"]
+    assert entries(tmp_path / "run") == ["costs.json", *logs, "model", "results.json", "run.json"]
     record = RunRecord.read(tmp_path / "run")
     assert record.config == config.resolved()
     assert record.model["parameter_difference"] == 7
@@ -105,13 +97,8 @@ def test_the_score_is_that_of_the_answers():
     with torch.no_grad():
         log_probability = model(input_ids=batch.input_ids).logits.log_softmax(-1)
     rows = range(len(batch.input_ids))
-    hits = [
-        [
-            int(log_probability[row, place].argmax()) == int(batch.labels[row, place])
-            for place in batch.queries[row]
-        ]
-        for row in rows
-    ]
+    right = log_probability.argmax(-1) == batch.labels
+    hits = [[bool(right[row, place]) for place in batch.queries[row]] for row in rows]
     assert score.hits.tolist() == hits
     at = batch.labels >= 0
     measured = -log_probability[at].gather(1, batch.labels[at][:, None])
@@ -150,19 +137,12 @@ def test_solved_means_twice_in_a_row(accuracies, step):
 
 def test_a_solved_run_ends_early(tmp_path):
     """One pair, no noise: the only value of the context is the answer, so copying solves it."""
-    task = NoisyRecallConfig(
-        num_pairs=1, noise_ratio=0, num_queries=2, num_keys=2, num_values=2, num_noise=1
-    )
-    config = make_config(
-        task,
-        "softmax",
-        num_steps=400,
-        learning_rate=1e-2,
-        final_learning_rate=1e-2,
-        evaluate_every=20,
-        log_every=20,
-        batch_tokens=16 * task.seq_len,
-    )
+    sizes = {"num_pairs": 1, "num_keys": 2, "num_values": 2, "num_noise": 1}
+    task = NoisyRecallConfig(noise_ratio=0, num_queries=2, **sizes)
+    settings = {"num_steps": 400, "batch_tokens": 16 * task.seq_len}
+    settings |= dict.fromkeys(("learning_rate", "final_learning_rate"), 1e-2)
+    settings |= dict.fromkeys(("evaluate_every", "log_every"), 20)
+    config = make_config(task, "softmax", **settings)
     results = train_recall(config, tmp_path / "run")
     assert results["solved"]
     assert results["steps"] == results["solved_step"] + 20 < 400
@@ -185,12 +165,9 @@ def test_a_run_that_diverges_ends_unsolved(attention_type, tmp_path):
     rate = {"learning_rate": 1e25, "final_learning_rate": 1e25, "warmup_steps": 0}
     config = make_config("noisy_recall", attention_type, num_steps=8, **rate)
     results = train_recall(config, tmp_path / "run")
-    assert (results["diverged"], results["solved"], results["validation_loss"]) == (
-        True,
-        False,
-        None,
-    )
     assert results["steps"] < 8
+    assert (results["diverged"], results["solved"]) == (True, False)
+    assert results["validation_loss"] is None
     assert (results["test_accuracy"], results["lam"]) == (0, None)
     assert train_recall(config, tmp_path / "run") == results
 
@@ -230,22 +207,13 @@ def test_a_finished_run_is_not_made_again(tmp_path, monkeypatch):
         train_recall(other, tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"seq_len": 24, "batch_tokens": 48}, "train.seq_len must be the task's 11, got 24"),
-        ({"micro_batch_sequences": 2}, "a batch is read whole, got 2"),
-    ],
-)
-def test_refusals(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        make_config("noisy_recall", **changes)
-
-
-def test_other_refusals():
-    config = make_config("noisy_recall")
+def test_refusals():
+    with pytest.raises(ConfigError, match=r"train\.seq_len must be the task's 11, got 24"):
+        make_config("noisy_recall", seq_len=24, batch_tokens=48)
+    with pytest.raises(ConfigError, match="a batch is read whole, got 2"):
+        make_config("noisy_recall", micro_batch_sequences=2)
     with pytest.raises(ConfigError, match=r"solved_accuracy must be more than 0 .* got 1\.5"):
-        replace(config, solved_accuracy=1.5)
+        replace(make_config("noisy_recall"), solved_accuracy=1.5)
 
 
 def test_attention_falls_on_groups_of_keys():
@@ -256,11 +224,9 @@ def test_attention_falls_on_groups_of_keys():
     answers = batch.labels.gather(1, batch.queries)
     is_answer = groups == GROUPS.index("answer")
     assert (is_answer.sum(-1) >= 1).all()
-    assert (batch.input_ids[:, None].expand_as(groups)[is_answer]).unique().numel() > 1
-    assert (
-        batch.input_ids[:, None].expand_as(groups)[is_answer]
-        == answers[:, :, None].expand_as(groups)[is_answer]
-    ).all()
+    shown = batch.input_ids[:, None].expand_as(groups)[is_answer]
+    assert (shown == answers[:, :, None].expand_as(groups)[is_answer]).all()
+    assert shown.unique().numel() > 1
     model = DiffTransformerForCausalLM(config.model).eval()
     shares = attention_shares(model, config.task, batch)
     for name in ("map_1", "map_2", "size"):

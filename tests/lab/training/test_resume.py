@@ -24,7 +24,7 @@ from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from record_files import write_record
+from record_files import entries, snapshot, write_record
 
 
 @pytest.mark.parametrize("attention_type", TYPES)
@@ -115,10 +115,7 @@ def test_only_the_two_newest_checkpoints_are_kept(make_run, data, tmp_path):
     config = make_run("diff", evaluate_every=2)
 
     def look(checkpoints):
-        assert sorted(path.name for path in checkpoints.iterdir()) == [
-            "checkpoint-10",
-            "checkpoint-8",
-        ]
+        assert entries(checkpoints) == ["checkpoint-10", "checkpoint-8"]
 
     stop_and_continue(config, data, tmp_path / "run", 11, look)
 
@@ -192,14 +189,14 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_and_loses_nothing(
 ):
     folder, config = tmp_path / "run", make_run("diff")
     stop(config, data, folder, 7)
-    saved = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    saved = entries(folder / "checkpoints")
     small_files(size)
     with pytest.raises(DiffAttnError, match=r"checkpoint-8: must be written whole, got: ") as error:
         train(config, data, folder)
     assert "\n" not in str(error.value)
     assert "The same command continues the run" in str(error.value)
     small_files(resource.RLIM_INFINITY)
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == saved
+    assert entries(folder / "checkpoints") == saved
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         json.loads(line)
     train(config, data, folder)
@@ -210,7 +207,7 @@ def test_what_changed_under_an_interrupted_run_is_named(make_run, data, corpus, 
     """Its settings, its policies, its text; the folder stays as it was."""
     folder, config = tmp_path / "run", make_run("diff")
     stop(config, data, folder, 7)
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    before = snapshot(folder)
     shutil.copytree(corpus, tmp_path / "text")
     (tmp_path / "text" / "00.txt").write_text("the cat sat on another mat", encoding="utf-8")
     changed = prepare_data(replace(data.config, source=str(tmp_path / "text")), tmp_path / "data")
@@ -221,7 +218,7 @@ def test_what_changed_under_an_interrupted_run_is_named(make_run, data, corpus, 
     ):
         with pytest.raises(CheckpointError, match=f"same settings to be continued, got {named}"):
             train(other, tokens, folder)
-    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    assert snapshot(folder) == before
     with (corpus / "00.txt").open("a", encoding="utf-8") as file:
         file.write(" and more")
     try:

@@ -9,8 +9,8 @@ from test_distributed import ROUNDING, assert_same_losses, losses
 from torch.distributed.tensor import Shard, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-from children import launched, values
-from continued_runs import interrupt_at
+from children import launched, raised, values
+from continued_runs import assert_same_run, steps_of, stop, stop_together
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import TYPES
@@ -19,7 +19,11 @@ from diffattn.lab.training.distributed import joined
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.run import train
-from diffattn.lab.training.sharding import require_shardable, require_sharded
+from diffattn.lab.training.sharding import (
+    require_same_parts,
+    require_shardable,
+    require_sharded,
+)
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
@@ -65,43 +69,27 @@ def test_twenty_steps_on_two_processes_give_the_losses_of_one(
 def test_two_processes_continue_exactly(parallel, make_run, data, tmp_path):
     config = replace(make_run("diff"), engine=EngineConfig(parallel=parallel))
     values(launched(2, lambda: train(config, data, tmp_path / "whole")))
-    first, _ = launched(
-        2, lambda: train(config, data, tmp_path / "run", on_progress=interrupt_at(7))
-    )
-    assert first[1][0][0] == "Interruption"
-    steps = []
-
-    def run():
-        train(config, data, tmp_path / "run", on_progress=lambda step, loss: steps.append(step))
-        return steps
-
-    assert values(launched(2, run)) == [list(range(5, 13)), []]
-    for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
-        actual, reference = (tmp_path / run / name for run in ("run", "whole"))
-        assert actual.read_bytes() == reference.read_bytes(), name
+    stop_together(2, config, data, tmp_path / "run", 7)
+    steps = values(launched(2, lambda: steps_of(config, data, tmp_path / "run")))
+    assert steps == [list(range(5, 13)), []]
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.scheduled
 def test_whole_copies_continue_on_another_number_of_processes(make_run, data, finished, tmp_path):
     config, folder = make_run("diff"), tmp_path / "run"
-    launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
+    stop_together(2, config, data, folder, 7)
     train(config, data, folder)
     assert_same_losses(folder, finished / "diff")
     assert RunRecord.read(folder).engine["processes"] == 2  # how it was begun
 
 
-SCHEDULED = pytest.mark.scheduled
+OTHERS = [("diff", 2, 1), ("softmax", 4, 2), ("diff_v2", 4, 2), ("shared_diff", 4, 2)]
 
 
 @pytest.mark.parametrize(
     ("attention_type", "processes", "replicas"),
-    [
-        ("diff", 4, 2),
-        pytest.param("diff", 2, 1, marks=SCHEDULED),
-        pytest.param("softmax", 4, 2, marks=SCHEDULED),
-        pytest.param("diff_v2", 4, 2, marks=SCHEDULED),
-        pytest.param("shared_diff", 4, 2, marks=SCHEDULED),
-    ],
+    [("diff", 4, 2), *(pytest.param(*other, marks=pytest.mark.scheduled) for other in OTHERS)],
 )
 def test_replicas_of_shards_train_what_one_process_does(
     attention_type, processes, replicas, make_run, data, tmp_path, monkeypatch
@@ -118,9 +106,7 @@ def test_replicas_of_shards_train_what_one_process_does(
         return training_step(self, model, *args, **kwargs)
 
     monkeypatch.setattr(RunTrainer, "training_step", watched)
-    two = sharded(config, replicas=2)
-    first, *_ = launched(4, lambda: train(two, data, folder, on_progress=interrupt_at(7)))
-    assert first[1][0][0] == "Interruption", first
+    stop_together(4, sharded(config, replicas=2), data, folder, 7)
     written = {path.name for path in (folder / "checkpoints" / "checkpoint-4").glob("optimizer*")}
     assert written == {f"optimizer-0000{shard}-of-00002.safetensors" for shard in (0, 1)}
 
@@ -137,11 +123,9 @@ def test_replicas_of_shards_train_what_one_process_does(
 def test_replicas_of_shards_continue_exactly(make_run, data, tmp_path):
     config = sharded(make_run("diff_v2", batch_tokens=8 * 32, micro_batch_sequences=1), replicas=2)
     values(launched(4, lambda: train(config, data, tmp_path / "whole")))
-    launched(4, lambda: train(config, data, tmp_path / "run", on_progress=interrupt_at(7)))
+    stop_together(4, config, data, tmp_path / "run", 7)
     values(launched(4, lambda: train(config, data, tmp_path / "run")))
-    for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
-        actual, reference = (tmp_path / run / name for run in ("run", "whole"))
-        assert actual.read_bytes() == reference.read_bytes(), name
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -163,21 +147,30 @@ def test_replicas_that_cannot_be_made_are_refused(engine, processes, message, mo
 def test_shards_continue_on_the_same_processes_only(make_run, data, tmp_path):
     folder = tmp_path / "run"
     config = sharded(make_run("diff"))
-    launched(2, lambda: train(config, data, folder, on_progress=interrupt_at(7)))
-    for processes, changed, message in (
-        (
-            4,
-            config,
-            "per replica as wrote checkpoint-4, 2, got 4 (WORLD_SIZE=4, engine.replicas=1)",
-        ),
-        (2, make_run("diff"), "engine.parallel must be 'fsdp', as in checkpoint-4, to continue"),
-    ):
+    stop_together(2, config, data, folder, 7)
+    wrong = "per replica as wrote checkpoint-4, 2, got 4 (WORLD_SIZE=4, engine.replicas=1)"
+    whole = "engine.parallel must be 'fsdp', as in checkpoint-4, to continue"
+    for processes, changed, message in ((4, config, wrong), (2, make_run("diff"), whole)):
         outcomes = launched(processes, lambda changed=changed: train(changed, data, folder))
-        assert [kind for kind, _ in outcomes] == ["raised"] * processes
-        for _, (kinds, text, _) in outcomes:
+        for kinds, text, _ in raised(outcomes):
             assert kinds[0] == "ConfigError"
             assert message in text
     assert not (folder / "results.json").exists()
+
+
+def test_shards_of_two_are_refused_by_one_and_by_three(make_run, data, tmp_path, monkeypatch):
+    """They are told from whole copies by the names of their files alone."""
+    config, folder = make_run("diff"), tmp_path / "run"
+    stop(config, data, folder, 5)
+    checkpoint = folder / "checkpoints" / "checkpoint-4"
+    (checkpoint / "optimizer-0-of-2.safetensors").touch()
+    with pytest.raises(ConfigError, match="must be 'fsdp', as in checkpoint-4, to continue"):
+        train(config, data, folder)
+    with pytest.raises(ConfigError, match="'fsdp' must have several devices to shard over"):
+        require_same_parts(checkpoint, EngineConfig(parallel="fsdp"))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="as wrote checkpoint-4, 2, got 3"):
+        require_same_parts(checkpoint, EngineConfig(parallel="fsdp"))
 
 
 def test_one_process_has_nothing_to_shard_over(make_run, data, tmp_path):
@@ -202,8 +195,8 @@ def test_a_single_whole_parameter_is_noticed():
             assert model[0].weight.placements == (Shard(0),)
             require_sharded(model)
 
-    for kind, (names, message, _) in launched(2, run):
-        assert (kind, names[0]) == ("raised", "DiffAttnError")
+    for names, message, _ in raised(launched(2, run)):
+        assert names[0] == "DiffAttnError"
         assert "got 1 whole ones, the first 1.weight" in message
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.training.stability import StabilityRun, train_recorded
+from record_files import entries
 
 
 @pytest.fixture
@@ -30,12 +31,7 @@ def test_a_run_that_diverges_is_recorded_and_not_made_again(make_stability_run, 
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) < 12
     assert all(math.isfinite(row["train_loss"]) for row in rows if "train_loss" in row)
-    assert sorted(path.name for path in run.iterdir()) == [
-        "launches.jsonl",
-        "metrics.jsonl",
-        "results.json",
-        "run.json",
-    ]
+    assert entries(run) == ["launches.jsonl", "metrics.jsonl", "results.json", "run.json"]
     assert train_recorded(config, data, run) == results
 
 

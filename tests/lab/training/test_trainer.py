@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import Trainer
 
+from continued_runs import SAME, assert_same_run
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
@@ -26,40 +28,17 @@ from diffattn.lab.training.run import train
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-
-SAME_EVERY_TIME = ("metrics.jsonl", "results.json", "model/model.safetensors")
-
-
-def bytes_of(folder):
-    return {name: (folder / name).read_bytes() for name in SAME_EVERY_TIME}
-
-
-def snapshot(folder):
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+from record_files import contents, snapshot
 
 
 @pytest.mark.parametrize("attention_type", TYPES)
 def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, data):
     folder, config = finished / attention_type, make_run(attention_type)
-    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert names == {
-        "run.json",
-        "launches.jsonl",
-        "metrics.jsonl",
-        "costs.json",
-        "results.json",
-        "model/config.json",
-        "model/generation_config.json",
-        "model/model.safetensors",
-        "model/tokenizer.json",
-        "model/tokenizer_config.json",
-        "model/manifest.json",
-        "model/modeling_diff_transformer.py",
-        "model/README.md",
-    }
-    hashed = {name.removeprefix("model/") for name in names if name.startswith("model/")}
-    hashed -= {"manifest.json", "README.md"}
+    records = ["costs.json", "launches.jsonl", "metrics.jsonl", "results.json", "run.json"]
+    hashed = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
+    hashed |= {"tokenizer_config.json", "modeling_diff_transformer.py"}
+    of_model = {f"model/{name}" for name in (*hashed, "manifest.json", "README.md")}
+    assert contents(folder).keys() == {*records, *of_model}
     assert read_json(folder / "model" / "manifest.json")["files"].keys() == hashed
     rows = read_jsonl(folder / "metrics.jsonl")
     results = read_json(folder / "results.json")
@@ -107,9 +86,9 @@ def test_rows_are_ordered_unique_and_complete(attention_type, finished, make_run
 @pytest.mark.parametrize("attention_type", TYPES)
 def test_the_same_run_gives_the_same_bytes(attention_type, finished, make_run, data, tmp_path):
     returned = train(make_run(attention_type), data, tmp_path / "again")
-    assert bytes_of(tmp_path / "again") == bytes_of(finished / attention_type)
+    assert_same_run(tmp_path / "again", finished / attention_type)
     assert returned == read_json(tmp_path / "again" / "results.json")
-    text = "".join((tmp_path / "again" / name).read_text() for name in SAME_EVERY_TIME[:2])
+    text = "".join((tmp_path / "again" / name).read_text() for name in SAME[:2])
     assert "seconds" not in text
     assert "per_second" not in text
 
@@ -120,12 +99,11 @@ def test_the_seed_changes_the_weights_and_the_data_seed_the_order(
     for changes in ({"seed": 1}, {"data_seed": 1}):
         folder = tmp_path / str(changes)
         train(make_run("diff", **changes), data, folder)
-        assert bytes_of(folder) != bytes_of(finished / "diff")
-    first = [
-        read_jsonl(f / "metrics.jsonl")[0]["validation_loss"] for f in sorted(tmp_path.iterdir())
-    ]
-    assert first[0] == read_jsonl(finished / "diff" / "metrics.jsonl")[0]["validation_loss"]
-    assert first[1] != first[0]  # other initial weights
+        for name in SAME:
+            assert (folder / name).read_bytes() != (finished / "diff" / name).read_bytes()
+    folders = [finished / "diff", *sorted(tmp_path.iterdir())]
+    first = [read_jsonl(folder / "metrics.jsonl")[0]["validation_loss"] for folder in folders]
+    assert first[0] == first[1] != first[2]  # other initial weights
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -261,16 +239,11 @@ def test_bfloat16_is_autocast_and_leaves_weights_in_float32(
     assert results["validation_loss"] != exact["validation_loss"]
     weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
-    reloaded = DiffTransformerForCausalLM.from_pretrained(
-        tmp_path / "run" / "model", dtype=torch.bfloat16
-    )
-    dtypes = {
-        name.rsplit(".", 1)[-1]: parameter.dtype
-        for name, parameter in reloaded.named_parameters()
-        if "lambda_q" in name or "lambda_k" in name
-    }
-    assert set(dtypes.values()) <= {torch.float32}
-    assert len(dtypes) == (4 if attention_type == "diff" else 0)
+    folder = tmp_path / "run" / "model"
+    reloaded = DiffTransformerForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    named = [pair for pair in reloaded.named_parameters() if re.search("lambda_[qk]", pair[0])]
+    assert {parameter.dtype for _, parameter in named} <= {torch.float32}
+    assert len(named) == (2 * 4 if attention_type == "diff" else 0)
 
 
 @pytest.mark.parametrize(
@@ -328,11 +301,8 @@ def test_data_that_the_run_cannot_read_is_refused_before_anything_is_written(
         train(long, data, tmp_path / "run")
     config = make_run("diff")
     few = replace(config, data=replace(data.config, vocab_size=257))
-    few = replace(few, model=replace_vocabulary(few.model, 257))
+    small = type(few.model)(**few.model.settings() | {"vocab_size": 257})
+    few = replace(few, model=small)
     with pytest.raises(ConfigError, match=r"model.vocab_size must be at least the data's \d+, got"):
         train(few, data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def replace_vocabulary(model, vocab_size):
-    return type(model)(**model.settings() | {"vocab_size": vocab_size})

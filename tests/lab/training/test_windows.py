@@ -12,6 +12,7 @@ from continued_runs import assert_same_run, stop_and_continue
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
+from diffattn.lab.data.context_parts import QUARTERS
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.config import DataConfig, GuardConfig, WindowConfig
@@ -26,6 +27,7 @@ from diffattn.probes.lambdas import layer_lambdas
 
 APART = WindowConfig(documents="apart")
 SEQ_LEN = 256  # about the length of a document
+LONG = {"seq_len": SEQ_LEN, "batch_tokens": 2 * SEQ_LEN}
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +37,8 @@ def apart(make_run, data, tmp_path_factory):
 
     def run(attention_type):
         if attention_type not in made:
-            config = make_run(
-                attention_type,
-                seq_len=SEQ_LEN,
-                batch_tokens=2 * SEQ_LEN,
-                num_steps=3,
-                warmup_steps=1,
-                micro_batch_sequences=1,
-            )
-            config = replace(config, windows=APART)
+            steps = {"num_steps": 3, "warmup_steps": 1, "micro_batch_sequences": 1}
+            config = replace(make_run(attention_type, **LONG, **steps), windows=APART)
             folder = tmp_path_factory.mktemp("apart") / attention_type
             train(config, data, folder)
             made[attention_type] = config, folder
@@ -73,10 +68,7 @@ def losses_alone(model, dataset):
 
 @pytest.mark.parametrize(
     "attention_type",
-    [
-        "diff",
-        *(pytest.param(t, marks=pytest.mark.scheduled) for t in TYPES if t != "diff"),
-    ],
+    ["diff", *(pytest.param(t, marks=pytest.mark.scheduled) for t in TYPES if t != "diff")],
 )
 def test_validation_reads_every_document_alone(apart, data, attention_type):
     _, folder = apart(attention_type)
@@ -86,11 +78,7 @@ def test_validation_reads_every_document_alone(apart, data, attention_type):
     alone = losses_alone(model, dataset)
     results = read_json(folder / "results.json")
     assert results["validation_loss"] == pytest.approx(np.mean(alone), rel=1e-5)
-    counted = sum(
-        part["tokens"]
-        for name, part in results["validation_parts"].items()
-        if name.startswith("quarter")
-    )
+    counted = sum(results["validation_parts"][name]["tokens"] for name in QUARTERS)
     assert counted == len(alone) < len(dataset) * (SEQ_LEN - 1)
 
 
@@ -103,10 +91,8 @@ def test_a_training_step_is_that_of_the_documents_alone(apart, data):
     items = list(training_order(dataset, config.train))[: config.train.batch_sequences]
     texts = [tokens for item in items for tokens in documents_of(item) if len(tokens) > 1]
     counted = sum(len(tokens) - 1 for tokens in texts)
-    loss = sum(
-        model(tokens[None], labels=tokens[None]).loss * (len(tokens) - 1) / counted
-        for tokens in texts
-    )
+    losses = [model(x[None], labels=x[None]).loss * (len(x) - 1) / counted for x in texts]
+    loss = sum(losses)
     loss.backward()
     norm = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
     first = next(row for row in read_jsonl(folder / "metrics.jsonl") if "train_loss" in row)
@@ -119,15 +105,12 @@ def test_a_post_mortem_computes_the_step_of_the_run(apart, data, tmp_path, monke
     """Of documents apart, in micro batches of unequal counts: not the mean of their losses."""
     config, folder = apart("diff")
     first = next(row for row in read_jsonl(folder / "metrics.jsonl") if "train_loss" in row)
-    monkeypatch.setattr(RunTrainer, "compute_loss", broken(RunTrainer.compute_loss))
+    real = RunTrainer.compute_loss
+    monkeypatch.setattr(RunTrainer, "compute_loss", lambda *a, **k: real(*a, **k) * math.nan)
     with pytest.raises(DivergenceError, match="the loss must stay finite, got nan at step 1"):
         train(replace(config, guard=GuardConfig(spike="stop")), data, tmp_path / "run")
     norms = read_json(tmp_path / "run" / "postmortem.json")["gradient_norms"]
     assert math.hypot(*norms.values()) == pytest.approx(first["gradient_norm"], rel=1e-5)
-
-
-def broken(compute_loss):
-    return lambda *args, **kwargs: compute_loss(*args, **kwargs) * math.nan
 
 
 def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path, monkeypatch):
@@ -135,14 +118,7 @@ def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path, monkey
 
     No more windows are read at once than in a step, whose memory is counted.
     """
-    config = make_run(
-        "diff_v2",
-        seq_len=SEQ_LEN,
-        batch_tokens=2 * SEQ_LEN,
-        num_steps=1,
-        evaluate_every=1,
-        warmup_steps=0,
-    )
+    config = make_run("diff_v2", **LONG, num_steps=1, evaluate_every=1, warmup_steps=0)
     config = replace(config, windows=APART, engine=EngineConfig(watch_every=1))
     read = []
     attend = DiffTransformerForCausalLM.forward
@@ -179,11 +155,12 @@ UPSAMPLED = WindowConfig(upsample_longer_than=200, upsample_factor=4.0)
 
 def test_an_upsampled_run_continues_to_the_bit(make_run, corpus, tmp_path):
     for number in range(4):
-        (tmp_path / "text" / str(number % 2)).mkdir(parents=True, exist_ok=True)
+        folder = tmp_path / "text" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
         text = (corpus / f"{number:02d}.txt").read_text(encoding="utf-8")
-        (tmp_path / "text" / str(number % 2) / f"long{number}.txt").write_text(text)
+        (folder / f"long{number}.txt").write_text(text)
         for part, line in enumerate(text.splitlines()):
-            (tmp_path / "text" / str(number % 2) / f"{number}-{part}.txt").write_text(line)
+            (folder / f"{number}-{part}.txt").write_text(line)
     source = DataConfig(source=str(tmp_path / "text"), vocab_size=300, validation_fraction=0.2)
     data = prepare_data(source, tmp_path / "data")
     config = replace(make_run("diff"), data=data.config, windows=UPSAMPLED)
@@ -205,11 +182,8 @@ def test_an_upsampled_run_continues_to_the_bit(make_run, corpus, tmp_path):
 
 def test_upsampling_is_named_in_records_and_checked(make_run, data, tmp_path):
     config = apply_settings(make_run(), ["windows.upsample_longer_than=50"])
-    assert config.resolved()["windows"] == {
-        "documents": "joined",
-        "upsample_longer_than": 50,
-        "upsample_factor": 10.0,
-    }
+    upsampled = {"upsample_longer_than": 50, "upsample_factor": 10.0}
+    assert config.resolved()["windows"] == {"documents": "joined"} | upsampled
     for setting in ("windows.upsample_longer_than=0", "windows.upsample_factor=3"):
         with pytest.raises(ConfigError, match=r"upsample_.* must (be at least 1|come)"):
             apply_settings(make_run(), [setting])

@@ -20,15 +20,24 @@ RANK = "shared_diff_r8"
 """The rank of the comparison on text at study scale; other ranks are compared with it."""
 RANK_WITHOUT_NORM = f"{RANK}_no_norm"
 
-_type, _control, _ablation, _match, _rank = (
-    partial(Variant, role) for role in ("type", "control", "ablation", "match", "rank")
-)
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
+_type, _control, _ablation = (partial(Variant, role) for role in ("type", "control", "ablation"))
+_rank = partial(Variant, "rank", layer=_SHARED)
+_halved = partial(Variant, "ablation", layer=BASELINE, heads=0.5, width=2)
 GATE, ELEMENT_GATE, GROUPED, DEX = "diff_v2_gate", "gated_element", "grouped_diff", "dex"
 FEW = (BASELINE, _V2, GATE)
 """For minutes on a laptop: the Transformer, the type with the lowest loss of the study, and the
 control that shares most of its lead."""
 _NORM = {"head_norm": True}
+_LAMBDA_INITS = {"_lambda_08": 0.8, "_lambda_05": 0.5}
+
+
+def _match(budget: str, kind: str, title: str, summary: str) -> Variant:
+    """A type that keeps another budget equal."""
+    name = f"{kind}_{budget}"
+    return Variant("match", name, title, kind, summary, also=(BASELINE,), layer=kind, match=budget)
+
+
 # Colours are Okabe and Ito's: distinct under common colour-vision deficiencies and in grey.
 _TYPES = (
     Variant(
@@ -122,32 +131,13 @@ _TEXT = (
     _ablation(
         "diff_token_lambda", "DIFF V1, λ per token", _V1, "V1 with V2's λ per token and head"
     ),
+    _match("heads", _V2, "DIFF V2, equal heads", "V2 at equal heads: more parameters"),
+    _match("flops", _V2, "DIFF V2, equal FLOPs", "V2 at equal training FLOPs"),
     _match(
-        "diff_v2_heads",
-        "DIFF V2, equal heads",
-        _V2,
-        "V2 at equal heads: more parameters",
-        (BASELINE,),
-        layer=_V2,
-        match="heads",
-    ),
-    _match(
-        "diff_v2_flops",
-        "DIFF V2, equal FLOPs",
-        _V2,
-        "V2 at equal training FLOPs",
-        (BASELINE,),
-        layer=_V2,
-        match="flops",
-    ),
-    _match(
-        "shared_diff_heads",
-        "Shared DIFF, equal heads",
+        "heads",
         _SHARED,
+        "Shared DIFF, equal heads",
         "Shared DIFF at equal heads: fewer parameters",
-        (BASELINE,),
-        layer=_SHARED,
-        match="heads",
     ),
 )
 _RECALL = (
@@ -178,23 +168,14 @@ _ABLATIONS = (
         GROUPED, "Grouped DIFF", _V1, "V1, one subtracted map per group of heads", (BASELINE,)
     ),
     _ablation(DEX, "DEX", BASELINE, "softmax minus λ times a learned map of its output", (_V1,)),
-    _ablation(
-        WIDE,
-        "Softmax, half the heads",
-        BASELINE,
-        "softmax with half the heads, twice as wide",
-        layer=BASELINE,
-        heads=0.5,
-        width=2,
+    _halved(
+        WIDE, "Softmax, half the heads", BASELINE, "softmax with half the heads, twice as wide"
     ),
-    _ablation(
+    _halved(
         WIDE_NORM,
         "Softmax, half the heads, head norm",
         WIDE,
         "the same with head norm",
-        layer=BASELINE,
-        heads=0.5,
-        width=2,
         changes=_NORM,
     ),
     _ablation(
@@ -209,21 +190,16 @@ _ABLATIONS = (
     _ablation(
         ADDED, "DIFF V1, maps added", _V1, "V1 whose second map is added: nothing is subtracted"
     ),
-    _ablation(
-        "diff_lambda_08",
-        "DIFF V1, λ_init 0.8",
-        _V1,
-        "V1 with λ_init = 0.8 in every layer",
-        layer=_V1,
-        changes={"lambda_init": 0.8},
-    ),
-    _ablation(
-        "diff_lambda_05",
-        "DIFF V1, λ_init 0.5",
-        _V1,
-        "V1 with λ_init = 0.5 in every layer",
-        layer=_V1,
-        changes={"lambda_init": 0.5},
+    *(
+        _ablation(
+            f"{_V1}{ending}",
+            f"DIFF V1, λ_init {value}",
+            _V1,
+            f"V1 with λ_init = {value} in every layer",
+            layer=_V1,
+            changes={"lambda_init": value},
+        )
+        for ending, value in _LAMBDA_INITS.items()
     ),
     _ablation("diff_v2_no_lambda", "DIFF V2 without λ", _V2, "V2 without λ: A1 − A2"),
     _ablation(
@@ -249,14 +225,12 @@ _ABLATIONS = (
     ),
 )
 _RANKS = (2, 4, 8, 16)
-_LAMBDA_INITS = {"_lambda_08": 0.8, "_lambda_05": 0.5}
 
 
 def _rows_of_rank(rank: int) -> tuple[Variant, ...]:
     name, title = f"shared_diff_r{rank}", f"Shared DIFF, r = {rank}"
-    shared = partial(Variant, "rank", layer=_SHARED)
     return (
-        shared(
+        _rank(
             name,
             title,
             _V1 if name == RANK else RANK,
@@ -265,7 +239,7 @@ def _rows_of_rank(rank: int) -> tuple[Variant, ...]:
             changes={"shared_rank": rank},
         ),
         *(
-            shared(
+            _rank(
                 f"{name}{ending}",
                 f"{title}, λ_init {value}",
                 name,
@@ -286,7 +260,6 @@ _RANKED = (
         RANK,
         "the same without head norm",
         (WITHOUT_NORM,),
-        layer=_SHARED,
         changes={"shared_rank": 8, "head_norm": False},
     ),
 )

@@ -139,13 +139,12 @@ def hub_dataset(
 ) -> Iterator[Document]:
     """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
 
+    Other arguments as in :func:`load_corpus`.
+
     Args:
         name: Name on the hub, such as ``owner/name``, or a local dataset folder.
-        split: A split of the dataset; train and validation tokens are cut from it.
-        text_field: Column of the text.
         config: Configuration of the dataset. Default: its only or default configuration.
         revision: Commit, branch or tag on the hub. Default: the newest commit.
-        keep_empty: Whether empty texts are documents, too.
 
     Returns:
         Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``.
@@ -192,10 +191,10 @@ def hub_rows(name: str, config: str | None, *, where: str, **options: Any) -> It
     """Rows of :func:`load_hub`."""
     try:
         yield from load_hub(name, config, where=where, **options)
+    except ConfigError:
+        raise
     # Some come at the first row only; StopIteration is for files without rows.
     except (OSError, ValueError, RuntimeError, StopIteration) as error:
-        if isinstance(error, ConfigError):
-            raise
         raise unreadable(where, error) from error
 
 
@@ -222,7 +221,7 @@ def load_corpus(
             ``"hub:NAME[@REVISION][:CONFIG]"``.
         text_field: Key or column of the text in JSON lines and hub datasets.
         revision: Of a hub dataset, in place of the source's.
-        split: Of a hub dataset.
+        split: Of a hub dataset; train and validation tokens are cut from it.
         keep_empty: Whether empty texts of a JSON-lines file or hub dataset are documents, too.
         on_read: Called with the number of bytes that were read of the source's files.
 

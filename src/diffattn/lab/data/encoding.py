@@ -40,7 +40,6 @@ def batches(assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash") -
     """Group pieces of documents by size. The same documents give the same batches.
 
     Args:
-        assigned: Splits and their documents.
         digest: Of the corpus so far; the reader of the documents updates it.
     """
     batch = Batch()
@@ -65,9 +64,7 @@ def encode(waiting: Iterator[Batch], encoder: Any, dtype: np.dtype[Any]) -> Iter
     """Encode batches in their order, each on the threads of the ``tokenizers`` library.
 
     Args:
-        waiting: Batches.
         encoder: See :func:`diffattn.lab.data.tokenizer.plain_encoder`.
-        dtype: Of the ids.
     """
     for batch in waiting:
         encodings = encoder.encode_batch_fast(batch.texts, add_special_tokens=False)

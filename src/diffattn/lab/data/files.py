@@ -66,10 +66,6 @@ def require_text(path: Path, encoding: str = "utf-8") -> str:
 def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]:
     r"""Lines of a UTF-8 file that may be larger than memory, without their ends.
 
-    Args:
-        path: A regular file.
-        on_read: Called with the number of bytes of every piece that was read.
-
     Raises:
         ConfigError: As :func:`read_text`; or the file holds other data, or too long a line.
     """
@@ -114,7 +110,6 @@ def json_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[st
 
     Args:
         lines: Without their ends.
-        name: Of the file, for messages.
 
     Raises:
         ConfigError: A line holds anything else.
@@ -198,11 +193,7 @@ def unicode_name(name: str) -> str:
 
 
 def _irregular(path: Path) -> str | None:
-    """The kind of a path in words, or ``None`` for a regular file.
-
-    Raises:
-        ConfigError: Nothing is there, or it cannot be read.
-    """
+    """The kind of a path in words, or ``None`` for a regular file."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a zero byte in the name
@@ -247,9 +238,7 @@ def with_known_names(
     """The row with copies of some columns under the names that a reader knows.
 
     Args:
-        row: Values by column.
         columns: The reader's name to the row's.
-        where: Names the row in messages.
 
     Raises:
         ConfigError: A column is missing.

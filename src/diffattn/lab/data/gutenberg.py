@@ -32,9 +32,6 @@ def strip_gutenberg(text: str) -> str:
     ``End of Project Gutenberg's ...``). A first paragraph that names who produced the file goes
     too, and blank lines at both ends.
 
-    Args:
-        text: Of any origin.
-
     Returns:
         The body; ``text`` itself if it has no marker, or nothing between its markers.
     """

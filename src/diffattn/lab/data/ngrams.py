@@ -12,8 +12,6 @@ def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
 
     Args:
         tokens: ``[..., length]``, ids below ``vocab_size``.
-        n: 1 or more.
-        vocab_size: Ids there are.
 
     Returns:
         int64 ``[..., length - n + 1]``; entry i stands for tokens i to i + n - 1. Empty if the

@@ -61,7 +61,6 @@ def pack(
     Args:
         documents: The corpus, read once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
-        out: Folder of the files; made if missing.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
         on_progress: Called after each batch with the number of tokens written so far.
 
@@ -146,7 +145,6 @@ def _write(
     recorded: dict[str, Any] | None,
     on_progress: Callable[[int], None] | None,
 ) -> dict[str, dict[str, Any]]:
-    """Write the files of both splits, and describe them."""
     vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
     dtype_name = "uint16" if vocab_size < 65_536 else "uint32"
     dtype = DTYPES[dtype_name]

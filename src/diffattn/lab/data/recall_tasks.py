@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.lab.records.fields import require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +30,12 @@ class MqarConfig:
 
     def __post_init__(self) -> None:
         where = "MqarConfig"
-        _require(where, "num_pairs", self.num_pairs, self.num_pairs >= 1, "1 or more")
+        require(where, self.num_pairs >= 1, "num_pairs must be 1 or more", self.num_pairs)
         fits = self.seq_len % 2 == 0 and 4 * self.num_pairs <= self.seq_len
-        _require(where, "seq_len", self.seq_len, fits, "even and at least 4 * num_pairs")
+        require(where, fits, "seq_len must be even and at least 4 * num_pairs", self.seq_len)
         even = self.vocab_size % 2 == 0 and self.vocab_size > self.seq_len
-        _require(where, "vocab_size", self.vocab_size, even, "even and more than seq_len")
-        _require(where, "power", self.power, self.power > 0, "more than 0")
+        require(where, even, "vocab_size must be even and more than seq_len", self.vocab_size)
+        require(where, self.power > 0, "power must be more than 0", self.power)
 
     @property
     def num_queries(self) -> int:
@@ -74,10 +74,10 @@ class NoisyRecallConfig:
         where = "NoisyRecallConfig"
         _check_pairs(where, self)
         ratio = self.noise_ratio
-        _require(where, "noise_ratio", ratio, 0 <= ratio < 1, "0 or more and less than 1")
+        require(where, 0 <= ratio < 1, "noise_ratio must be 0 or more and less than 1", ratio)
         most = "1 or more, and without replacement at most num_pairs"
         fits = self.num_queries >= 1 and (self.replacement or self.num_queries <= self.num_pairs)
-        _require(where, "num_queries", self.num_queries, fits, most)
+        require(where, fits, f"num_queries must be {most}", self.num_queries)
 
     @property
     def context_len(self) -> int:
@@ -117,12 +117,13 @@ class LookupConfig:
     def __post_init__(self) -> None:
         where = "LookupConfig"
         _check_pairs(where, self)
-        _require(where, "absent", self.absent, 0 <= self.absent < 1, "0 or more and less than 1")
-        some = self.num_keys > self.num_pairs or not self.absent
-        _require(where, "num_keys", self.num_keys, some, "more than num_pairs if keys are absent")
+        absent, num_keys = self.absent, self.num_keys
+        require(where, 0 <= absent < 1, "absent must be 0 or more and less than 1", absent)
+        some = num_keys > self.num_pairs or not absent
+        require(where, some, "num_keys must be more than num_pairs if keys are absent", num_keys)
         room = self.context_len >= 2 * self.num_pairs
-        _require(where, "context_len", self.context_len, room, "at least 2 * num_pairs")
-        _require(where, "num_queries", self.num_queries, self.num_queries >= 1, "1 or more")
+        require(where, room, "context_len must be at least 2 * num_pairs", self.context_len)
+        require(where, self.num_queries >= 1, "num_queries must be 1 or more", self.num_queries)
 
     @property
     def seq_len(self) -> int:
@@ -165,16 +166,16 @@ class ManyShotConfig:
 
     def __post_init__(self) -> None:
         where = "ManyShotConfig"
-        _require(where, "num_shots", self.num_shots, self.num_shots >= 1, "1 or more")
-        _require(where, "num_classes", self.num_classes, self.num_classes >= 2, "2 or more")
+        require(where, self.num_shots >= 1, "num_shots must be 1 or more", self.num_shots)
+        require(where, self.num_classes >= 2, "num_classes must be 2 or more", self.num_classes)
         for name in ("known_classes", "num_labels"):
             value = getattr(self, name)
-            _require(where, name, value, value >= self.num_classes, "at least num_classes")
+            require(where, value >= self.num_classes, f"{name} must be at least num_classes", value)
         items = self.items_per_class
-        _require(where, "items_per_class", items, items >= 1, "1 or more")
+        require(where, items >= 1, "items_per_class must be 1 or more", items)
         for name in ("wrong", "noisy"):
             value = getattr(self, name)
-            _require(where, name, value, 0 <= value <= 1, "from 0 to 1")
+            require(where, 0 <= value <= 1, f"{name} must be from 0 to 1", value)
 
     @property
     def num_queries(self) -> int:
@@ -205,7 +206,6 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
     ``·1`` for noise, ``-`` for "not there".
 
     Args:
-        config: The task.
         example: Tokens of a sequence, kept as ``init_kwargs["example"]`` for commands that read a
             text where the user gives none.
     """
@@ -267,13 +267,8 @@ def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
 
 
 def _check_pairs(where: str, config: NoisyRecallConfig | LookupConfig) -> None:
-    _require(where, "num_pairs", config.num_pairs, config.num_pairs >= 1, "1 or more")
+    require(where, config.num_pairs >= 1, "num_pairs must be 1 or more", config.num_pairs)
     for name in ("num_keys", "num_values"):
         value = getattr(config, name)
-        _require(where, name, value, value >= config.num_pairs, "at least num_pairs")
-    _require(where, "num_noise", config.num_noise, config.num_noise >= 1, "1 or more")
-
-
-def _require(where: str, name: str, got: object, holds: bool, must: str) -> None:
-    if not holds:
-        raise ConfigError(f"{where}: {name} must be {must}, got {got!r}.")
+        require(where, value >= config.num_pairs, f"{name} must be at least num_pairs", value)
+    require(where, config.num_noise >= 1, "num_noise must be 1 or more", config.num_noise)

@@ -22,16 +22,6 @@ _STDLIB_BUILD_PREFIXES = (
 )
 
 
-def stdlib_folder() -> Path:
-    """The folder of the running interpreter's standard library."""
-    return Path(sysconfig.get_path("stdlib"))
-
-
-def packages_folder() -> Path:
-    """The folder of the packages that are installed for the running interpreter."""
-    return Path(sysconfig.get_path("purelib"))
-
-
 def hub_parts(source: str) -> tuple[str, str | None, str | None]:
     """Name, revision and configuration in ``"hub:NAME[@REVISION][:CONFIG]"``.
 
@@ -69,14 +59,15 @@ def source_files(source: str) -> dict[str, Path] | None:
     Raises:
         ConfigError: It is missing or cannot be listed.
     """
-    if source == "packages":
-        root, names = packages_folder(), package_files()
-    elif source in INSTALLED:
-        root = stdlib_folder()
-        names = standard_library_files()
+    if source in INSTALLED:
+        of_packages = source == "packages"
+        root = Path(sysconfig.get_path("purelib" if of_packages else "stdlib"))
+        left_out = is_hidden if of_packages else _outside_stdlib_corpus
+        names = [n for n in files.relative_files(root, left_out) if n.endswith(".py")]
         if source == "python":
-            names += [n for n in ("pydoc_data/topics.py",) if (root / n).is_file()]
-            names += prose_files()
+            prose = (*sorted(root.glob("idlelib/*.txt")), root / "LICENSE.txt")
+            others = [path for path in (root / "pydoc_data/topics.py", *prose) if path.is_file()]
+            names += [path.relative_to(root).as_posix() for path in others]
     elif source.startswith("hub:"):
         root = Path(hub_parts(source)[0])
         if not root.is_dir():
@@ -89,25 +80,6 @@ def source_files(source: str) -> dict[str, Path] | None:
             return {files.unicode_name(root.name): root}
         names = files.relative_files(root, is_hidden)
     return {files.unicode_name(name): root / name for name in names}
-
-
-def standard_library_files() -> list[str]:
-    """Names of the sources of the default corpus, below ``stdlib_folder``."""
-    names = files.relative_files(stdlib_folder(), _outside_stdlib_corpus)
-    return [name for name in names if name.endswith(".py")]
-
-
-def package_files() -> list[str]:
-    """Names of the Python files of installed packages, below ``packages_folder``."""
-    names = files.relative_files(packages_folder(), is_hidden)
-    return [name for name in names if name.endswith(".py")]
-
-
-def prose_files() -> list[str]:
-    """Names of the text files that every Python carries, below ``stdlib_folder``."""
-    root = stdlib_folder()
-    paths = (*sorted(root.glob("idlelib/*.txt")), root / "LICENSE.txt")
-    return [path.relative_to(root).as_posix() for path in paths if path.is_file()]
 
 
 def is_hidden(name: str) -> bool:

@@ -23,8 +23,6 @@ class SplitWriter:
     of tokens as little-endian int64, ``SPLIT.names`` one JSON string per document and line.
 
     Args:
-        folder: Of the three files.
-        split: ``"train"`` or ``"validation"``.
         recorded: A result of :meth:`state`, to go on from there. Default: begin.
 
     Raises:

@@ -73,16 +73,14 @@ def noisy_recall(
     Answers are not shown, so an earlier one cannot be copied. Arguments as in :func:`mqar`.
     """
     rng = np.random.default_rng([seed, index])
-    keys, values, hay = _pairs_and_hay(rng, config, num_sequences, config.num_pairs)
-    pairs = config.num_pairs
-    items = _distinct(rng, num_sequences, np.zeros(pairs + hay.shape[1]), pairs)
-    slots = np.sort(items, axis=1) - np.arange(pairs)
-    context = _hide(hay, slots, keys, values)
+    keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_pairs)
     if config.replacement:
-        asked = rng.integers(pairs, size=(num_sequences, config.num_queries))
+        asked = rng.integers(config.num_pairs, size=(num_sequences, config.num_queries))
     else:
-        asked = _distinct(rng, num_sequences, np.zeros(pairs), config.num_queries)
-    return _ask(context, keys, values, asked)
+        asked = _distinct(rng, num_sequences, np.zeros(config.num_pairs), config.num_queries)
+    return _ask(
+        context, np.take_along_axis(keys, asked, axis=1), np.take_along_axis(values, asked, axis=1)
+    )
 
 
 def lookup(config: LookupConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
@@ -92,18 +90,14 @@ def lookup(config: LookupConfig, num_sequences: int, *, seed: int, index: int = 
     """
     rng = np.random.default_rng([seed, index])
     pairs, shape = config.num_pairs, (num_sequences, config.num_queries)
-    keys, values, hay = _pairs_and_hay(rng, config, num_sequences, config.num_keys)
-    items = _distinct(rng, num_sequences, np.zeros(pairs + hay.shape[1]), pairs)
-    slots = np.sort(items, axis=1) - np.arange(pairs)
-    context = _hide(hay, slots, keys[:, :pairs], values)
+    keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_keys)
     is_absent = rng.random(shape) < config.absent
     asked = rng.integers(pairs, size=shape)
     others = rng.integers(pairs, max(config.num_keys, pairs + 1), size=shape)
     answers = np.where(is_absent, config.not_there, np.take_along_axis(values, asked, axis=1))
     questions = np.take_along_axis(keys, np.where(is_absent, others, asked), axis=1)
-    ids = np.hstack([np.zeros((num_sequences, 1), dtype=np.int64), context, questions])
-    queries = np.broadcast_to(np.arange(1 + context.shape[1], ids.shape[1]), shape)
-    return _batch(ids, queries, answers)
+    bos = np.zeros((num_sequences, 1), dtype=np.int64)
+    return _ask(np.hstack([bos, context]), questions, answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,39 +170,32 @@ def _filler_without(
     return drawn
 
 
-def _pairs_and_hay(
+def _hidden_pairs(
     rng: np.random.Generator, config: NoisyRecallConfig | LookupConfig, num_rows: int, num_keys: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Keys ``[B, num_keys]``, values ``[B, P]``, and the noise tokens around them."""
+    """Keys ``[B, num_keys]``, values ``[B, P]``, and noise with the pairs of both in it."""
+    pairs = config.num_pairs
     keys = 1 + _distinct(rng, num_rows, np.zeros(config.num_keys), num_keys)
     first_value = 1 + config.num_keys
-    values = first_value + _distinct(rng, num_rows, np.zeros(config.num_values), config.num_pairs)
-    hay_len = config.context_len - 2 * config.num_pairs
-    hay = rng.integers(config.num_noise, size=(num_rows, hay_len))
-    return keys, values, first_value + config.num_values + hay
-
-
-def _hide(hay: np.ndarray, slots: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The hay with each pair in it, after the first ``slots`` tokens of hay."""
-    num_rows, pairs = slots.shape
-    rank = slots.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    starts = slots + 2 * rank
-    context = np.zeros((num_rows, hay.shape[1] + 2 * pairs), dtype=np.int64)
+    values = first_value + _distinct(rng, num_rows, np.zeros(config.num_values), pairs)
+    num_hay = config.context_len - 2 * pairs
+    hay = rng.integers(config.num_noise, size=(num_rows, num_hay))
+    items = _distinct(rng, num_rows, np.zeros(pairs + num_hay), pairs)
+    starts = np.sort(items, axis=1) + np.arange(pairs)  # a pair is an item of two tokens
+    context = np.zeros((num_rows, config.context_len), dtype=np.int64)
     is_hay = np.ones(context.shape, dtype=bool)
-    for offset, tokens in enumerate((keys, values)):
+    for offset, tokens in enumerate((keys[:, :pairs], values)):
         np.put_along_axis(context, starts + offset, tokens, axis=1)
         np.put_along_axis(is_hay, starts + offset, False, axis=1)
-    context[is_hay] = hay.ravel()
-    return context
+    context[is_hay] = (first_value + config.num_values + hay).ravel()
+    return keys, values, context
 
 
-def _ask(
-    context: np.ndarray, keys: np.ndarray, values: np.ndarray, asked: np.ndarray
-) -> RecallBatch:
-    """The context followed by the keys of the pairs ``asked``."""
-    ids = np.hstack([context, np.take_along_axis(keys, asked, axis=1)])
-    queries = np.broadcast_to(np.arange(context.shape[1], ids.shape[1]), asked.shape)
-    return _batch(ids, queries, np.take_along_axis(values, asked, axis=1))
+def _ask(context: np.ndarray, questions: np.ndarray, answers: np.ndarray) -> RecallBatch:
+    """The context followed by the questions."""
+    ids = np.hstack([context, questions])
+    queries = np.broadcast_to(np.arange(context.shape[1], ids.shape[1]), questions.shape)
+    return _batch(ids, queries, answers)
 
 
 def _batch(ids: np.ndarray, queries: np.ndarray, answers: np.ndarray) -> RecallBatch:

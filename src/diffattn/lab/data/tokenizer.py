@@ -34,7 +34,6 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
     length.
 
     Args:
-        documents: Training text, read once.
         vocab_size: Number of ids, at least 257. A small corpus gives a smaller tokenizer.
 
     Raises:

@@ -21,8 +21,6 @@ class PackedTokens:
     """One split of a packing, memory-mapped and read-only.
 
     Args:
-        out: The folder that ``pack`` wrote.
-        split: ``"train"`` or ``"validation"``.
         verify: Whether to compare the files with their hashes in the sidecar: about a second per
             gigabyte, once for every time that a process opens them. A copy that is unpickled, as
             in a data-loading worker, never does.
@@ -40,12 +38,6 @@ class PackedTokens:
         CheckpointError: A file is missing, foreign, or not as it was packed.
     """
 
-    tokens: np.memmap[Any, Any]
-    document_offsets: np.ndarray
-    num_tokens: int
-    num_bytes: int
-    metadata: dict[str, Any]
-
     def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:
         if split not in SPLITS:
             raise ConfigError(
@@ -54,22 +46,20 @@ class PackedTokens:
         self._source = (Path(out), split)
         path = Path(out) / f"{split}.bin"
         with advised(Path(out)):
-            self.metadata = read_sidecar(path.with_suffix(".json"), split)
-            dtype = DTYPES[self.metadata["dtype"]]
+            facts = self.metadata = read_sidecar(path.with_suffix(".json"), split)
+            dtype = DTYPES[facts["dtype"]]
+            index_size = (facts["num_documents"] + 1) * OFFSET_DTYPE.itemsize
             for suffix, size, key in (
-                (".bin", self.metadata["num_tokens"] * dtype.itemsize, "token_hash"),
-                (
-                    ".idx",
-                    (self.metadata["num_documents"] + 1) * OFFSET_DTYPE.itemsize,
-                    "index_hash",
-                ),
-                (".names", self.metadata["names_bytes"], "names_hash"),
+                (".bin", facts["num_tokens"] * dtype.itemsize, "token_hash"),
+                (".idx", index_size, "index_hash"),
+                (".names", facts["names_bytes"], "names_hash"),
             ):
-                _check(path.with_suffix(suffix), verify, size, self.metadata[key])
-        self.num_tokens = self.metadata["num_tokens"]
-        self.num_bytes = self.metadata["num_bytes"]
+                _check(path.with_suffix(suffix), verify, size, facts[key])
+        self.num_tokens: int = facts["num_tokens"]
+        self.num_bytes: int = facts["num_bytes"]
         self.tokens = np.memmap(path, dtype=dtype, mode="r")
-        self.document_offsets = np.memmap(path.with_suffix(".idx"), dtype=OFFSET_DTYPE, mode="r")
+        index = path.with_suffix(".idx")
+        self.document_offsets: np.ndarray = np.memmap(index, dtype=OFFSET_DTYPE, mode="r")
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens from ``start`` to ``stop``."""
@@ -104,11 +94,6 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     shifts the labels. Windows run across the ends of documents. With ``apart`` an item also has
     ``position_ids`` ``[seq_len]``, int64, which begin again at 0 with each document, as the model
     takes them; and the label of a document's first token, which nothing predicts, is -100.
-
-    Args:
-        packed: A split, or documents drawn from it.
-        seq_len: Tokens per window, at least 1.
-        apart: Whether documents are kept apart.
 
     Raises:
         ConfigError: ``seq_len`` is above the number of tokens in the split.

@@ -26,7 +26,6 @@ class UpsampledTokens:
     sampling), and the definition of a source, see :func:`source_of`.
 
     Args:
-        packed: The split, with the names of its documents.
         longer_than: Tokens, the end token included, above which a document is long.
         factor: Of long documents, more than 1.
         num_tokens: Passes are drawn until there are so many tokens.

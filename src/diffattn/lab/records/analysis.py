@@ -3,13 +3,12 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, Self, TypedDict
 
 from diffattn.errors import CheckpointError, short
-from diffattn.lab.records.fields import AtLeast, read_checked, write_checked
+from diffattn.lab.records.fields import AtLeast, FileRecord
 from diffattn.lab.records.run import git_state, hardware, package_versions
 
-ANALYSIS_SCHEMA_VERSION = 1
 ANALYSIS_FILE = "analysis.json"
 
 
@@ -158,8 +157,10 @@ class ModelAnalysis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalysisResult:
+class AnalysisResult(FileRecord):
     """``analysis.json``. Written once, never edited."""
+
+    FILE, KIND = ANALYSIS_FILE, "analysis"
 
     text: TextRecord
     settings: SettingsRecord
@@ -170,22 +171,14 @@ class AnalysisResult:
     versions: dict[str, str] = field(default_factory=package_versions)
     hardware: dict[str, Any] = field(default_factory=hardware)
 
-    def write(self, folder: Path) -> None:
-        """Write ``analysis.json`` into ``folder``."""
-        write_checked(self, Path(folder) / ANALYSIS_FILE, "analysis", ANALYSIS_SCHEMA_VERSION)
-
     @classmethod
-    def read(cls, folder: Path) -> "AnalysisResult":
-        """Read ``analysis.json`` from ``folder``.
-
-        Raises:
-            CheckpointError: The file is missing, damaged, of another kind or schema version.
-        """
-        path = Path(folder) / ANALYSIS_FILE
-        result = read_checked(cls, path, "analysis", ANALYSIS_SCHEMA_VERSION)
+    def read(cls, path: Path) -> Self:
+        """Read ``analysis.json`` from a folder, whose parts must not contradict each other."""
+        result = super().read(path)
         for analysis in result.models:
             if fault := _fault(analysis, len(result.settings["distances"])):
-                raise CheckpointError(f"{path}: {short(analysis.model.get('label'))}: {fault}.")
+                file = Path(path) / ANALYSIS_FILE
+                raise CheckpointError(f"{file}: {short(analysis.model.get('label'))}: {fault}.")
         return result
 
 

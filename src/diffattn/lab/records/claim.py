@@ -17,7 +17,6 @@ def is_claimed(
     """Whether ``folder`` holds work of a kind; if not, it is free.
 
     Args:
-        folder: Output folder; need not exist.
         marker: Name of the file that work of this kind begins with.
         subject: The work in words, with its article.
         besides: Name of one entry that may lie in a free folder.
@@ -49,7 +48,6 @@ def claim_run(
     """Write ``run.json``, or check that the folder holds the same run.
 
     Args:
-        folder: Run directory; made if it does not exist.
         record: The run; its config and seed are compared.
         subject: The run in words, with its article.
         besides: Name of one entry that may lie in a free folder.

@@ -8,7 +8,7 @@ from diffattn.errors import CheckpointError, short
 from diffattn.files.destination import is_folder_name
 from diffattn.files.io import read_jsonl, read_record, write_json
 from diffattn.lab.records.claim import is_claimed
-from diffattn.lab.records.fields import checked, read_checked, write_checked
+from diffattn.lab.records.fields import FileRecord, checked
 from diffattn.lab.records.lock import sole_writer
 
 EVAL_SCHEMA_VERSION = 2
@@ -44,8 +44,10 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvalResult:
+class EvalResult(FileRecord):
     """One protocol on one model. Written once, when every item has been asked."""
+
+    FILE, KIND, SCHEMA = "result.json", "evaluation", EVAL_SCHEMA_VERSION
 
     protocol: str
     version: int
@@ -66,20 +68,6 @@ class EvalResult:
     selection: dict[str, Any] = field(default_factory=dict)
     """``limit`` and ``shard`` ([i, n]) if not all items were asked; else empty. A shard has no
     metrics."""
-
-    def write(self, folder: Path) -> None:
-        """Write ``result.json`` into ``folder``."""
-        write_checked(self, Path(folder) / "result.json", "evaluation", EVAL_SCHEMA_VERSION)
-
-    @classmethod
-    def read(cls, folder: Path) -> "EvalResult":
-        """Read ``result.json`` from ``folder``.
-
-        Raises:
-            CheckpointError: The file is missing, damaged, of another kind or schema version.
-        """
-        path = Path(folder) / "result.json"
-        return read_checked(cls, path, "evaluation", EVAL_SCHEMA_VERSION)
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
         """Rows of ``items.jsonl`` of ``folder``.
@@ -175,8 +163,10 @@ class PairedDifference:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(FileRecord):
     """``comparison.json``: paired differences between the models of one evaluation folder."""
+
+    FILE, KIND, SCHEMA = "comparison.json", "comparison", EVAL_SCHEMA_VERSION
 
     baseline: str
     differences: list[PairedDifference]
@@ -184,20 +174,6 @@ class Comparison:
     """One sentence for each score that could not be compared."""
     notes: list[str] = field(default_factory=list)
     """One sentence for each comparison of models that ran differently."""
-
-    def write(self, folder: Path) -> None:
-        """Write ``comparison.json`` into ``folder``."""
-        write_checked(self, Path(folder) / "comparison.json", "comparison", EVAL_SCHEMA_VERSION)
-
-    @classmethod
-    def read(cls, folder: Path) -> "Comparison":
-        """Read ``comparison.json`` from ``folder``.
-
-        Raises:
-            CheckpointError: The file is missing, damaged, of another kind or schema version.
-        """
-        path = Path(folder) / "comparison.json"
-        return read_checked(cls, path, "comparison", EVAL_SCHEMA_VERSION)
 
 
 class _Marker(TypedDict):

@@ -14,6 +14,7 @@ from typing import (
     Literal,
     NotRequired,
     Required,
+    Self,
     TypeVar,
     Union,
     get_args,
@@ -102,18 +103,29 @@ def checked(kind: type[Record], value: Any, where: str) -> Record:
     return made
 
 
-def read_checked(kind: type[Record], path: Path, name: str, schema: int) -> Record:
-    """Read a record of a kind and schema version.
+class FileRecord:
+    """A dataclass that is a file of its own, of a kind and schema version."""
 
-    Raises:
-        CheckpointError: The file is missing, damaged, of another kind or schema version.
-    """
-    return read_record(path, name, schema, lambda value: checked(kind, value, str(path)))
+    FILE = ""
+    """Name in its folder. Empty: paths name the file itself."""
+    KIND = ""
+    SCHEMA = 1
 
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        record: Any = self
+        head = {"schema": self.SCHEMA, "kind": self.KIND}
+        write_json(Path(path) / self.FILE, head | asdict(record))
 
-def write_checked(record: Any, path: Path, name: str, schema: int) -> None:
-    """Write a dataclass that :func:`read_checked` reads, whole or not at all."""
-    write_json(path, {"schema": schema, "kind": name} | asdict(record))
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the file.
+
+        Raises:
+            CheckpointError: It is missing, damaged, of another kind or schema version.
+        """
+        file = Path(path) / cls.FILE
+        return read_record(file, cls.KIND, cls.SCHEMA, lambda value: checked(cls, value, str(file)))
 
 
 def checked_setting(kind: Any, value: Any, name: str) -> Any:
@@ -138,12 +150,14 @@ def checked_setting(kind: Any, value: Any, name: str) -> Any:
         raise ConfigError(f"{name}{fault.place} {fault}.") from None
 
 
-def check_settings(config: Any) -> None:
-    """Refuse a dataclass of settings whose fields do not hold what their annotations say.
+def require(where: str, holds: bool, condition: str, value: Any) -> None:
+    """Refuse a setting for which a condition does not hold."""
+    if not holds:
+        raise ConfigError(f"{where}: {condition}, got {value!r}.")
 
-    Raises:
-        ConfigError: Names the first such field.
-    """
+
+def check_settings(config: Any) -> None:
+    """Refuse settings by the first field that does not hold what its annotation says."""
     owner: Any = type(config)
     kinds = _fields_of(owner)[0]
     for name in (field.name for field in fields(config)):

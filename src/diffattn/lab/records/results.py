@@ -3,12 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from diffattn.errors import CheckpointError, short
-from diffattn.lab.records.fields import read_checked, write_checked
-
-BENCH_SCHEMA_VERSION = 1
+from diffattn.lab.records.fields import FileRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,8 +134,10 @@ class BenchRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchResult:
+class BenchResult(FileRecord):
     """One file of benchmark cases and the runs they came from."""
+
+    KIND = "benchmark"
 
     runs: dict[str, BenchRun] = field(default_factory=dict)
     cases: list[BenchCase] = field(default_factory=list)
@@ -155,18 +155,10 @@ class BenchResult:
         runs = {name: old for name, old in self.runs.items() if name in used}
         return BenchResult(runs=runs | {run.name: runs.get(run.name, run)}, cases=cases)
 
-    def write(self, path: Path) -> None:
-        """Write the file whole or not at all."""
-        write_checked(self, Path(path), "benchmark", BENCH_SCHEMA_VERSION)
-
     @classmethod
-    def read(cls, path: Path) -> "BenchResult":
-        """Read one file.
-
-        Raises:
-            CheckpointError: The file is missing, damaged, of another kind or schema version.
-        """
-        result = read_checked(cls, Path(path), "benchmark", BENCH_SCHEMA_VERSION)
+    def read(cls, path: Path) -> Self:
+        """Read one file, whose cases must each name one of its runs."""
+        result = super().read(path)
         homeless = [case.run for case in result.cases if case.run not in result.runs]
         if homeless:
             raise CheckpointError(f"{path}: every case must name a run, got {short(homeless[0])}.")

@@ -28,7 +28,6 @@ def read_settings(
     and whole numbers floats, where the annotation says so.
 
     Args:
-        settings: The texts after ``--set``.
         kinds: All keys, and the annotation of each; ``Any`` takes all values.
         option: For messages.
         form: The form of a setting, for messages.
@@ -89,11 +88,7 @@ def _value(where: str, kind: Any, text: str) -> Any:
 
 
 def _parse(where: str, text: str) -> Any:
-    """A value as JSON, else as text.
-
-    Raises:
-        ConfigError: A number that is not finite or beyond 64 bits, or lists nested too deeply.
-    """
+    """A value as JSON, else as text."""
 
     def finite(number: str) -> float:
         if math.isfinite(float(number)):

@@ -6,7 +6,14 @@ from typing import Any, Literal, NotRequired, TypedDict
 from diffattn.files.io import read_json
 from diffattn.lab.records.fields import Probability
 from diffattn.lab.records.run import require_schema
-from diffattn.lab.records.text_results import Mean, MeanInterval, Results, SeedMean, TextResults
+from diffattn.lab.records.text_results import (
+    Mean,
+    MeanInterval,
+    Outcome,
+    Results,
+    SeedMean,
+    TextResults,
+)
 
 
 class RecallTry(TypedDict):
@@ -154,11 +161,9 @@ class StabilityDifference(Mean):
     """Why it says nothing about attention, or about large rates; empty if it does."""
 
 
-class StabilityVerdict(TypedDict):
+class StabilityVerdict(Outcome):
     """The outcome of a study of stability."""
 
-    informative: bool
-    sentence: str
     margin: float
 
 
@@ -213,13 +218,6 @@ class Judgement(TypedDict):
     verdict: Literal["agrees", "disagrees", "inconclusive", "uninformative"]
 
 
-class GradientFlowVerdict(TypedDict):
-    """The outcome of a study of gradient flow."""
-
-    informative: bool
-    sentence: str
-
-
 class GradientFlowResults(Results):
     """A study of gradient flow."""
 
@@ -229,7 +227,7 @@ class GradientFlowResults(Results):
     heads: list[HeadSize]
     losses: dict[str, list[float]]
     judgements: list[Judgement]
-    verdict: GradientFlowVerdict
+    verdict: Outcome
 
 
 class ScalingPoint(TypedDict):
@@ -288,18 +286,11 @@ class ScalingAxis(TypedDict):
     equivalents: list[Equivalent]
 
 
-class AxisVerdict(TypedDict):
-    """The outcome along one axis."""
-
-    informative: bool
-    sentence: str
-
-
 class ScalingVerdict(TypedDict):
     """The outcome of a study of scaling."""
 
     sentence: str
-    axes: dict[str, AxisVerdict]
+    axes: dict[str, Outcome]
 
 
 class ScalingResults(Results):

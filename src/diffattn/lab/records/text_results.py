@@ -141,11 +141,16 @@ class PhaseRule(TypedDict):
     what: str
 
 
-class TextVerdict(TypedDict):
-    """The outcome of a comparison."""
+class Outcome(TypedDict):
+    """Whether a study says something, and the sentence."""
 
     informative: bool
     sentence: str
+
+
+class TextVerdict(Outcome):
+    """The outcome of a comparison."""
+
     details: list[str]
     reasons: list[str]
     margin: float

@@ -7,7 +7,7 @@ import torch
 from diffattn.probes.attention_rows import attention_rows
 
 
-def maps_of(model: Any, ids: torch.Tensor, layer: int, head: int = 0) -> dict[str, Any]:
+def maps_of(model: Any, ids: torch.Tensor, layer: int, head: int) -> dict[str, Any]:
     """Maps of one head, rounded to four digits, and its λ.
 
     Args:

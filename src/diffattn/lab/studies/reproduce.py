@@ -41,11 +41,7 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     **{name: Kind(partial(comparison, kind=name), judge_comparison) for name in MEMBERS},
-    "recall": Kind(
-        recall_study,
-        judge_recall,
-        options=("seeds", "match"),
-    ),
+    "recall": Kind(recall_study, judge_recall, options=("seeds", "match")),
     "practical": Kind(
         practical_study,
         lambda study, runs, *_: practical_results(study, runs.results),

@@ -17,11 +17,7 @@ from diffattn.lab.training.run import RESULTS
 
 
 def require_studies(folders: Iterable[Path]) -> None:
-    """Refuse folders that hold no study.
-
-    Raises:
-        ConfigError: A folder holds no ``study.json`` or no runs.
-    """
+    """Refuse folders that hold no ``study.json`` or no runs."""
     for folder in folders:
         if not is_reusable(folder):
             raise ConfigError(
@@ -38,10 +34,7 @@ def is_reusable(folder: Path) -> bool:
 
 
 def reuse_runs(
-    members: Sequence[Member],
-    data_facts: dict[str, Any],
-    runs: Path,
-    studies: Iterable[Path],
+    members: Sequence[Member], data_facts: dict[str, Any], runs: Path, studies: Iterable[Path]
 ) -> list[str]:
     """Copy finished runs with the same settings, seed and tokens into a study.
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.catalog.recipes.plan import StudyPlan
+from diffattn.lab.records.fields import require
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.recall_config import RecallConfig
@@ -53,7 +53,6 @@ class Member:
 
         Args:
             data: Tokens; ``None`` for a recall task.
-            folder: Run directory.
             **callbacks: ``on_progress`` and ``on_message``.
         """
         from diffattn.lab.training.recall import train_recall
@@ -220,21 +219,7 @@ class FixedStudy(Study):
         return lambda run: steps.get(run, 0)
 
 
-def require(where: str, holds: bool, condition: str, value: Any) -> None:
-    """Refuse a setting of a study.
-
-    Raises:
-        ConfigError: The condition does not hold.
-    """
-    if not holds:
-        raise ConfigError(f"{where}: {condition}, got {value!r}.")
-
-
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:
-    """Refuse a base of twins that is no softmax model.
-
-    Raises:
-        ConfigError: It is of another attention type.
-    """
+    """Refuse a base of twins that is no softmax model."""
     must = f"{field} must be a softmax model, whose twins are compared"
     require(where, model.attention_type == BASELINE, must, model.attention_type)

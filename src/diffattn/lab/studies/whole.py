@@ -112,9 +112,7 @@ def time_models(
     from diffattn.lab.benchmark.session import run_bench
 
     config = BenchConfig(
-        suite="models",
-        scale="full",
-        device="cuda" if scale == "workstation" else "cpu",
+        suite="models", scale="full", device="cuda" if scale == "workstation" else "cpu"
     )
     run_bench(config, result_path(folder / THROUGHPUT, config.device), on_message=on_message)
 
@@ -154,7 +152,6 @@ def finish(folder: Path, scale: str) -> Path:
 
 
 def _kind(folder: Path) -> str | None:
-    """The kind of a study; ``None`` for other records."""
     return study_kind(folder) if (folder / "study.json").exists() else None
 
 

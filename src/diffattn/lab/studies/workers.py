@@ -75,7 +75,6 @@ def run_members(
         data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
         folder: Where the run directories lie, one per member.
         workers: Processes at a time, each with one thread; on the GPUs by turns, if there are any.
-        on_progress: Given the name of a run and each of its events.
         short: Whether a process makes one run after another, because starting it takes long.
             Outside Linux the recorded peak memory is then that of the process so far.
 
@@ -103,11 +102,7 @@ def _longest_first(members: Sequence[Member]) -> list[Member]:
 
 
 def run_here(
-    members: Sequence[Member],
-    data: PreparedData | None,
-    folder: Path,
-    *,
-    on_progress: OnProgress,
+    members: Sequence[Member], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
 ) -> None:
     """Train one after the other in this process, on one thread as a worker would.
 
@@ -144,12 +139,7 @@ class _Worker:
     """Name of the run it was given last."""
 
     @classmethod
-    def start(
-        cls,
-        log: Path,
-        events: "_Events",
-        device: str | None,
-    ) -> "_Worker":
+    def start(cls, log: Path, events: "_Events", device: str | None) -> "_Worker":
         devices = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         with log.open("w", encoding="utf-8") as file:
             process = subprocess.Popen(

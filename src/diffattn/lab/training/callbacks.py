@@ -35,11 +35,8 @@ class MetricsCallback(TrainerCallback):
     """Appends losses, and λ at each evaluation, to ``metrics.jsonl``.
 
     Args:
-        folder: Run directory.
-        config: Tokens per step.
         probe: The windows over which V2's λ is averaged, as arguments of
             :func:`diffattn.probes.lambdas.layer_lambdas`.
-        on_progress: Called after every step.
     """
 
     def __init__(
@@ -132,7 +129,6 @@ def require_finite(step: int, values: Mapping[str, Any]) -> None:
     """Stop a run that has diverged.
 
     Args:
-        step: Steps done.
         values: Name to a measured number, a list or mapping of numbers, or ``None``.
 
     Raises:
@@ -147,12 +143,7 @@ def require_finite(step: int, values: Mapping[str, Any]) -> None:
 
 
 class DivergenceError(DiffAttnError):
-    """The numbers of a run have left the range of floats.
-
-    Args:
-        message: In words.
-        step: Steps done.
-    """
+    """The numbers of a run have left the range of floats."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
@@ -173,11 +164,6 @@ class CostCallback(TrainerCallback):
 
     Steps are timed in CPU seconds of the process, which other load does not stretch. The median
     step counts, so that start-up and evaluation do not.
-
-    Args:
-        folder: Run directory.
-        run: Name of the run.
-        config: Tokens per step.
     """
 
     def __init__(self, folder: Path, run: str, config: TrainConfig) -> None:

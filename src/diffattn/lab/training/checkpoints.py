@@ -39,8 +39,6 @@ class CheckpointCallback(TrainerCallback):
     that a continued run could not change it.
 
     Args:
-        folder: Folder of the checkpoints.
-        engine: How often they are written, and which are kept.
         back_every: Steps between the checkpoints to which a run may go back. Each is written, and
             kept while the run may need it. Default: the run never goes back.
         on_message: Given one line for each damaged checkpoint that cannot be kept.
@@ -143,7 +141,6 @@ def last_checkpoint(
     """The newest whole checkpoint, or ``None``.
 
     Args:
-        folder: Folder of the checkpoints.
         on_message: Given one line for each newer checkpoint that is damaged or half-written.
         fits: Whether a checkpoint agrees with the run as it is now; others are removed.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE, SMALLEST_VOCAB_SIZE
-from diffattn.lab.records.fields import AtLeast, AtMost, check_settings
+from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, require
 from diffattn.lab.training.engine import Count, EngineConfig
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
@@ -34,11 +34,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not 0 < self.validation_fraction < 1:
-            raise ConfigError(
-                f"DataConfig: validation_fraction must be between 0 and 1, "
-                f"got {self.validation_fraction}."
-            )
+        share = self.validation_fraction
+        require("DataConfig", 0 < share < 1, "validation_fraction must be between 0 and 1", share)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,16 +53,11 @@ class WindowConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.upsample_longer_than is None and self.upsample_factor != _UPSAMPLE_FACTOR:
-            raise ConfigError(
-                "WindowConfig: upsample_factor must come with upsample_longer_than, got "
-                f"{self.upsample_factor}."
-            )
-        if not 1 < self.upsample_factor <= 1e6:
-            raise ConfigError(
-                "WindowConfig: upsample_factor must be more than 1 and at most 1e6, got "
-                f"{self.upsample_factor}."
-            )
+        where, factor = "WindowConfig", self.upsample_factor
+        is_used = self.upsample_longer_than is not None or factor == _UPSAMPLE_FACTOR
+        require(where, is_used, "upsample_factor must come with upsample_longer_than", factor)
+        must = "upsample_factor must be more than 1 and at most 1e6"
+        require(where, 1 < factor <= 1e6, must, factor)
 
     @property
     def apart(self) -> bool:
@@ -145,9 +137,7 @@ class TrainConfig:
         """The same training at another peak rate, with the same ratio of final to peak rate.
 
         Args:
-            learning_rate: Peak learning rate.
             seed: Of initial weights and data order.
-            **changes: Other fields.
 
         Raises:
             ConfigError: A value is out of range.
@@ -162,8 +152,7 @@ class TrainConfig:
         )
 
     def _check(self, name: str, holds: bool, must: str) -> None:
-        if not holds:
-            raise ConfigError(f"TrainConfig: {name} must be {must}, got {getattr(self, name)!r}.")
+        require("TrainConfig", holds, f"{name} must be {must}", getattr(self, name))
 
     @property
     def batch_sequences(self) -> int:
@@ -177,7 +166,6 @@ class TrainConfig:
 
         Args:
             devices: Number of processes or GPUs.
-            where: First in messages.
 
         Raises:
             ConfigError: The batch cannot be shared out evenly.
@@ -260,24 +248,17 @@ class RunConfig:
     """Steps, counted from 1, whose gradients and updates are written to ``gradients.jsonl``."""
 
     def __post_init__(self) -> None:
-        if self.model.vocab_size < self.data.vocab_size:
-            raise ConfigError(
-                f"RunConfig: model.vocab_size must be at least data.vocab_size="
-                f"{self.data.vocab_size}, got {self.model.vocab_size}."
-            )
-        if self.model.max_position_embeddings < self.train.seq_len:
-            raise ConfigError(
-                f"RunConfig: model.max_position_embeddings must be at least train.seq_len="
-                f"{self.train.seq_len}, got {self.model.max_position_embeddings}."
-            )
-        steps = self.gradient_steps
-        if list(steps) != sorted(set(steps)) or (
-            steps and not 1 <= steps[0] <= steps[-1] <= self.train.num_steps
-        ):
-            raise ConfigError(
-                f"RunConfig: gradient_steps must rise from 1 or more to at most train.num_steps="
-                f"{self.train.num_steps}, got {list(steps)}."
-            )
+        where, steps = "RunConfig", list(self.gradient_steps)
+        size, least = self.model.vocab_size, self.data.vocab_size
+        must = f"model.vocab_size must be at least data.vocab_size={least}"
+        require(where, size >= least, must, size)
+        context, seq_len = self.model.max_position_embeddings, self.train.seq_len
+        must = f"model.max_position_embeddings must be at least train.seq_len={seq_len}"
+        require(where, context >= seq_len, must, context)
+        last = self.train.num_steps
+        rises = steps == sorted(set(steps)) and all(1 <= step <= last for step in steps)
+        must = f"gradient_steps must rise from 1 or more to at most train.num_steps={last}"
+        require(where, rises, must, steps)
         if steps and self.engine.compile:  # compiled code does not call hooks that come later
             raise ConfigError(
                 "RunConfig: engine.compile must be false where gradient_steps are measured, got "

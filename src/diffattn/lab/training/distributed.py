@@ -14,7 +14,6 @@ import torch.distributed as dist
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.engine import EngineConfig
 
 Made = TypeVar("Made")
 
@@ -191,10 +190,6 @@ def together() -> Iterator[None]:
 def wait_for_files(folder: Path, names: Iterable[str]) -> None:
     """Wait until this process sees the files of another one; network file systems are late.
 
-    Args:
-        folder: Folder of the files.
-        names: Their names.
-
     Raises:
         ConfigError: A file is not seen within two minutes.
     """
@@ -227,9 +222,3 @@ def written_by_first(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         from_first(lambda: held.enter_context(sole_writer(folder)))
         yield
-
-
-def launch(engine: EngineConfig) -> dict[str, Any]:
-    """The fields of a record about the processes: their number and their share of the model."""
-    processes = num_processes()
-    return {"processes": processes, "parallel": engine.parallel if processes > 1 else None}

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from diffattn.errors import ConfigError
-from diffattn.lab.records.fields import AtLeast, check_settings
+from diffattn.lab.records.fields import AtLeast, check_settings, require
 from diffattn.models.config.known_names import check_known
 
 Count = Annotated[int, AtLeast(1)]
@@ -57,29 +57,23 @@ class EngineConfig:
                 "EngineConfig: replicas must come with parallel 'fsdp', whose shards they consist "
                 f"of, got {self.replicas} with {self.parallel!r}."
             )
-        if self.peak_flops is not None and self.peak_flops <= 0:
-            raise ConfigError(
-                f"EngineConfig: peak_flops must be more than 0, got {self.peak_flops}."
-            )
-        if self.peak_flops is not None and self.watch_every is None:
+        where, peak = "EngineConfig", self.peak_flops
+        require(where, peak is None or peak > 0, "peak_flops must be more than 0", peak)
+        if peak is not None and self.watch_every is None:
             raise ConfigError(
                 "EngineConfig: peak_flops must come with watch_every, whose rows hold the MFU, "
                 "got watch_every=None."
             )
         for name in self.trackers:
-            check_known("EngineConfig", "report_to", name, ("none", *TRACKERS))
-        if "none" in self.trackers:
-            raise ConfigError(
-                "EngineConfig: report_to must be none or names of trackers, got "
-                f"{self.report_to!r}."
-            )
+            check_known(where, "report_to", name, ("none", *TRACKERS))
+        must = "report_to must be none or names of trackers"
+        require(where, "none" not in self.trackers, must, self.report_to)
 
     def shards(self, devices: int, where: str = "training") -> int:
         """Devices that hold one copy of the model together: 1, or with ``"fsdp"`` several.
 
         Args:
             devices: Devices of the whole run.
-            where: First in messages.
 
         Raises:
             ConfigError: There are too few to shard over, or ``replicas`` does not divide them.
@@ -110,7 +104,6 @@ def unused_settings(engine: EngineConfig, launches: Iterable[Mapping[str, Any]])
     """Names of settings that are not default and that no launch of a finished run had.
 
     Args:
-        engine: The settings now.
         launches: Rows of ``launches.jsonl``.
     """
     default, rows = asdict(EngineConfig()), [launch["engine"] for launch in launches]

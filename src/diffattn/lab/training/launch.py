@@ -70,15 +70,7 @@ def launch_run(
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> dict[str, Any]:
-    """Pack the data where it is not yet packed, and train; see :func:`train`.
-
-    Args:
-        config: Of :func:`configure`.
-        request: The same request.
-        packed: Of :func:`configure`.
-        on_progress: Called after every step.
-        on_message: Given one line for everything worth a note.
-    """
+    """Pack the data where it is not yet packed, and train; see :func:`train`."""
     require_runnable(config)
     folder = request.out / "data"
 

@@ -5,12 +5,7 @@ import math
 import torch
 
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.distributed import (
-    local_processes,
-    micro_batch,
-    num_processes,
-    take_gpu,
-)
+from diffattn.lab.training.distributed import local_processes, micro_batch, num_processes, take_gpu
 from diffattn.lab.training.planning.plan import device_phases
 from diffattn.lab.training.planning.step_memory import largest, step_memory
 from diffattn.models.accounting import parameter_count
@@ -35,7 +30,6 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     is counted as in ``diffattn plan``, which takes a second.
 
     Args:
-        config: The run.
         side_by_side: Runs like this one at the same time, on this machine's devices by turns.
 
     Raises:
@@ -63,9 +57,7 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         apart=config.windows.apart,
     )
     phases = device_phases(
-        step,
-        devices=num_processes(),
-        shards=config.engine.shards(num_processes()),
+        step, devices=num_processes(), shards=config.engine.shards(num_processes())
     )
     _require(largest(phases), on_host, side_by_side, on_gpu)
 

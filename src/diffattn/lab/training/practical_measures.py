@@ -36,10 +36,6 @@ def practical_measures(
 ) -> dict[str, float]:
     """Measure a trained model on sequences that training and validation do not hold.
 
-    Args:
-        model: Trained on the task.
-        task: As it was trained on.
-
     Returns:
         Name to value. Of a lookup: ``found_P_xL``, the share of questions about keys in the context
         that are answered, and ``unsupported_P_xL``, the share of those about absent keys that are
@@ -51,32 +47,35 @@ def practical_measures(
         accuracy less the worst over orders of the same examples; ``order_changes``, the share of
         answers that differ between two orders. Both are best at 0.
     """
-    was_training = model.training
-    model.eval()
-    if isinstance(task, LookupConfig):
-        measures = _lookup(model, task)
-    else:
-        measures = _many_shot(model, task)
-    model.train(was_training)
-    return measures
+    return _lookup(model, task) if isinstance(task, LookupConfig) else _many_shot(model, task)
 
 
 @torch.no_grad()
+def query_logits(model: DiffTransformerForCausalLM, batch: RecallBatch, rows: int) -> Tensor:
+    """Logits at every query: float32 ``[B, Q, vocab]`` on the CPU.
+
+    Args:
+        model: Its mode is kept.
+        rows: Sequences per forward pass.
+    """
+    was_training = model.training
+    model.eval()
+    logits = [
+        model(input_ids=ids.to(model.device), use_cache=False)
+        .logits.float()
+        .cpu()
+        .take_along_dim(queries[:, :, None], dim=1)
+        for ids, queries in zip(batch.input_ids.split(rows), batch.queries.split(rows), strict=True)
+    ]
+    model.train(was_training)
+    return torch.cat(logits)
+
+
 def answers(
     model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = _SEQUENCES
 ) -> Tensor:
-    """The most likely token at every query: int64 ``[B, Q]``.
-
-    Args:
-        model: In evaluation mode.
-        batch: Sequences and their queries.
-        rows: Sequences per forward pass.
-    """
-    chosen = []
-    for ids, queries in zip(batch.input_ids.split(rows), batch.queries.split(rows), strict=True):
-        logits = model(input_ids=ids.to(model.device), use_cache=False).logits.cpu()
-        chosen.append(logits.take_along_dim(queries[:, :, None], dim=1).argmax(-1))
-    return torch.cat(chosen)
+    """The most likely token at every query: int64 ``[B, Q]``."""
+    return query_logits(model, batch, rows).argmax(-1)
 
 
 def _lookup(model: DiffTransformerForCausalLM, task: LookupConfig) -> dict[str, float]:
@@ -149,22 +148,16 @@ def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> 
     It knows how sequences are drawn and that labels are wrong at the rate of the task. Nothing is
     better on average.
 
-    Args:
-        task: As models were trained on.
-        num_sequences: Sequences that the mean is over.
-
     Returns:
         By the names of the measures, ``shots_N``.
     """
     noisy = replace(task, noisy=1.0, num_shots=max(SHOTS) + 1)
     shots = many_shots(noisy, num_sequences, seed=HELD_OUT_SEED, index=_MEASURES)
     labels = range(task.first_label, task.vocab_size)
+    known = range(task.known_classes)
     labellings = [
-        [
-            dict(zip(classes, names, strict=True)).get(group, 0)
-            for group in range(task.known_classes)
-        ]
-        for classes in combinations(range(task.known_classes), task.num_classes)
+        [dict(zip(classes, names, strict=True)).get(group, 0) for group in known]
+        for classes in combinations(known, task.num_classes)
         for names in permutations(labels, task.num_classes)
     ]
     label_of = np.array(labellings)  # [labellings, classes], 0 where a class takes no part

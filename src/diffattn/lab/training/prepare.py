@@ -80,12 +80,9 @@ def prepare_data(
     the tokens; an interrupted packing goes on, see :func:`diffattn.lab.data.packing.pack`.
 
     Args:
-        config: Source and tokenizer.
         folder: Where ``tokenizer/`` and the token files lie or will lie.
         require: Raises ``ConfigError`` for data that its reader cannot use. What this call has
             packed is removed then, so that it does not stand in the way of other data.
-        on_message: Called with one line per long stage.
-        on_progress: Called while tokens are written.
 
     Raises:
         ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than

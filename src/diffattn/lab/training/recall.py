@@ -1,6 +1,7 @@
 """One training run on a recall task, from a configuration to a run directory."""
 
 import itertools
+import math
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +31,12 @@ from diffattn.lab.training.callbacks import (
     OnMessage,
     OnProgress,
 )
-from diffattn.lab.training.checkpoints import (
-    CheckpointCallback,
-    checkpoint_step,
-    last_checkpoint,
-)
+from diffattn.lab.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
 from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
 from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
-from diffattn.lab.training.practical_measures import practical_measures
+from diffattn.lab.training.practical_measures import practical_measures, query_logits
 from diffattn.lab.training.recall_attention import attention_shares
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import finish
@@ -69,10 +66,7 @@ def train_recall(
     unsolved, with no correct answer.
 
     Args:
-        config: Model, training and task.
-        folder: Run directory.
         facts: Further facts about the model for the record, such as its difference to a baseline.
-        on_progress: Called after every step.
         on_message: Given one line for every damaged checkpoint that is left out.
 
     Returns:
@@ -120,31 +114,13 @@ class RecallScore:
         return self.hits.double().mean(0).tolist()
 
 
-@torch.no_grad()
 def recall_score(
     model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = 256
 ) -> RecallScore:
-    """Answer every query of a batch.
-
-    Args:
-        model: A causal language model; its mode is kept.
-        batch: Sequences and their labels.
-        rows: Sequences per forward pass.
-    """
-    was_training = model.training
-    model.eval()
-    hits, losses = [], []
-    for start in range(0, len(batch.input_ids), rows):
-        part = slice(start, start + rows)
-        ids = batch.input_ids[part].to(model.device)
-        queries, labels = batch.queries[part].to(ids.device), batch.labels[part].to(ids.device)
-        logits = model(input_ids=ids, use_cache=False).logits.float()
-        at_queries = logits.take_along_dim(queries[:, :, None], dim=1)  # [B, Q, vocab]
-        answers = labels.gather(1, queries)
-        hits.append((at_queries.argmax(-1) == answers).cpu())
-        losses.append(F.cross_entropy(at_queries.mT, answers, reduction="none").flatten().cpu())
-    model.train(was_training)
-    return RecallScore(torch.cat(hits), float(torch.cat(losses).double().mean()))
+    """Answer every query of a batch, so many sequences per forward pass; the mode is kept."""
+    logits, labels = query_logits(model, batch, rows), batch.labels.gather(1, batch.queries)
+    losses = F.cross_entropy(logits.mT, labels, reduction="none")
+    return RecallScore(logits.argmax(-1) == labels, float(losses.double().mean()))
 
 
 def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
@@ -215,14 +191,10 @@ class _RecallCallback(MetricsCallback):
         if lam is not None:
             row["lam"] = lam
         if step == 0:
-            row["writes"] = [
-                share
-                for layer in residual_writes(model, **self.probe)
-                for share in (
-                    layer["attention"] / layer["stream"],
-                    layer["feed_forward"] / layer["between"],
-                )
-            ]
+            row["writes"] = []
+            for layer in residual_writes(model, **self.probe):
+                row["writes"].append(layer["attention"] / layer["stream"])
+                row["writes"].append(layer["feed_forward"] / layer["between"])
         self._append(step, **row)
 
 
@@ -296,10 +268,8 @@ def _results(
     has_diverged: bool,
 ) -> dict[str, Any]:
     test = held_out(config, TEST)
-    if has_diverged:
-        hits = torch.zeros_like(test.queries, dtype=torch.bool)
-    else:
-        hits = recall_score(model, test).hits
+    nothing = RecallScore(torch.zeros_like(test.queries, dtype=torch.bool), math.nan)
+    score = nothing if has_diverged else recall_score(model, test)
     solved = metrics.solved()
     scored = [row for row in read_jsonl(metrics.path) if "accuracy" in row]
     results = {
@@ -312,8 +282,8 @@ def _results(
         "steps": steps,
         "sequences": steps * config.train.batch_sequences,
         "validation_loss": None if has_diverged else scored[-1]["validation_loss"],
-        "test_accuracy": float(hits.double().mean()),
-        "test_by_query": hits.double().mean(0).tolist(),
+        "test_accuracy": score.accuracy,
+        "test_by_query": score.by_query(),
         "test_sequences": len(test.input_ids),
         "ceilings": guessing_ceilings(config.task),
         "lam": None if has_diverged else layer_lambdas(model, **metrics.probe),

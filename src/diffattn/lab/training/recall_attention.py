@@ -30,9 +30,7 @@ def key_groups(task: NoisyRecallConfig | LookupConfig, batch: RecallBatch) -> Te
 
 @torch.no_grad()
 def attention_shares(
-    model: DiffTransformerForCausalLM,
-    task: NoisyRecallConfig | LookupConfig,
-    batch: RecallBatch,
+    model: DiffTransformerForCausalLM, task: NoisyRecallConfig | LookupConfig, batch: RecallBatch
 ) -> dict[str, dict[str, float]]:
     r"""The last layer's attention on groups of keys, mean over heads and queries.
 
@@ -43,8 +41,6 @@ def attention_shares(
     which may be near 0, so nothing is divided here.
 
     Args:
-        model: In evaluation mode.
-        task: The task of the batch.
         batch: Sequences and their queries, each of a key that the context holds.
 
     Returns:

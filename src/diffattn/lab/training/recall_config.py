@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from diffattn.errors import ConfigError
 from diffattn.lab.data.recall_tasks import (
     LookupConfig,
     ManyShotConfig,
@@ -11,6 +10,7 @@ from diffattn.lab.data.recall_tasks import (
     NoisyRecallConfig,
     TaskConfig,
 )
+from diffattn.lab.records.fields import require
 from diffattn.lab.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -42,22 +42,17 @@ class RecallConfig:
     """``False``: train on, so that all models read equally much."""
 
     def __post_init__(self) -> None:
+        where = "RecallConfig"
         for name, value, needed in (
             ("train.seq_len", self.train.seq_len, self.task.seq_len),
             ("model.vocab_size", self.model.vocab_size, self.task.vocab_size),
         ):
-            if value != needed:
-                raise ConfigError(f"RecallConfig: {name} must be the task's {needed}, got {value}.")
-        if not 0 < self.solved_accuracy <= 1:
-            raise ConfigError(
-                "RecallConfig: solved_accuracy must be more than 0 and at most 1, "
-                f"got {self.solved_accuracy}."
-            )
-        if self.train.micro_batch_sequences is not None:
-            raise ConfigError(
-                "RecallConfig: train.micro_batch_sequences must be None, as a batch is read whole, "
-                f"got {self.train.micro_batch_sequences}."
-            )
+            require(where, value == needed, f"{name} must be the task's {needed}", value)
+        accuracy, micro = self.solved_accuracy, self.train.micro_batch_sequences
+        must = "solved_accuracy must be more than 0 and at most 1"
+        require(where, 0 < accuracy <= 1, must, accuracy)
+        must = "train.micro_batch_sequences must be None, as a batch is read whole"
+        require(where, micro is None, must, micro)
 
     @property
     def task_name(self) -> str:

@@ -81,11 +81,8 @@ def train(
     ``results.json``. Checkpoints are removed at the end.
 
     Args:
-        config: Model, training and data.
         data: Tokens; see :func:`diffattn.lab.training.prepare.prepare_data`.
-        folder: Run directory.
         facts: Further facts about the model for the record, such as its difference to a baseline.
-        on_progress: Called after every step.
         on_message: Given one line for every damaged checkpoint that is left out.
 
     Returns:
@@ -304,7 +301,6 @@ def _results(
     lam: list[float] | None,
     monitor: Monitor,
 ) -> dict[str, Any]:
-    """The content of ``results.json``."""
     model, loss = config.model, measured["full_loss"]
     has_vectors = model.uses("lambda_vectors")
     results = {

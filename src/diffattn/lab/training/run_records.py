@@ -11,7 +11,7 @@ from diffattn.lab.records.run import RunRecord, hardware
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.distributed import is_first, launch, micro_batch, run_device
+from diffattn.lab.training.distributed import is_first, micro_batch, num_processes, run_device
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.attention.cached_attention import chosen_backend
@@ -24,9 +24,7 @@ def record_launch(
     """Append this start of a run to ``launches.jsonl``; the first process does.
 
     Args:
-        folder: Run directory.
         checkpoint: The checkpoint that this start continues.
-        engine: How the run is executed.
         on_message: Given one line if the number of threads has changed.
     """
     if not is_first():
@@ -37,7 +35,7 @@ def record_launch(
         step=0 if checkpoint is None else checkpoint_step(checkpoint),
         device=run_device(),
         threads=threads,
-        engine=asdict(engine) | launch(engine),
+        engine=_executed(engine),
     )
     earlier = threads
     if checkpoint is not None and before is not None:
@@ -57,16 +55,7 @@ def record(
     facts: dict[str, Any],
     engine: EngineConfig,
 ) -> RunRecord:
-    """The content of ``run.json``.
-
-    Args:
-        name: Of the run.
-        model: The model's configuration.
-        config: Its training.
-        resolved: All settings as plain values.
-        facts: Further facts about the model.
-        engine: How the run is executed.
-    """
+    """The content of ``run.json``."""
     gpu = {} if run_device() == "cpu" else {"gpu": torch.cuda.get_device_name()}
     return RunRecord(
         name=name,
@@ -77,7 +66,7 @@ def record(
         ),
         device=run_device(),
         hardware=hardware() | gpu,
-        engine=asdict(engine) | launch(engine),
+        engine=_executed(engine),
         model={
             "parameters": parameter_count(model),
             "non_embedding_parameters": parameter_count(model, embeddings=False),
@@ -87,14 +76,19 @@ def record(
     )
 
 
+def _executed(engine: EngineConfig) -> dict[str, Any]:
+    """The settings of the engine, the number of processes, and their share of the model."""
+    processes = num_processes()
+    share = engine.parallel if processes > 1 else None
+    return asdict(engine) | {"processes": processes, "parallel": share}
+
+
 def chosen_backends(
     model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
 ) -> dict[str, str]:
     """Choose the operator's backend for the shapes of this run: operator name to backend name.
 
     Args:
-        model: The model's configuration.
-        config: Tokens per sequence, micro batch, precision.
         apart: Whether attention stops at document borders. Then a micro batch is one packed row.
 
     Raises:

@@ -33,12 +33,8 @@ _DERIVED = {
 }
 """Settings to those of the model that follow them as long as they are the default."""
 _ATTENTION_SETTINGS = (
-    "head_norm",
-    "head_norm_affine",
-    "lambda_init",
-    "lambda_bias",
-    "shared_rank",
-    "group_ratio",
+    *("head_norm", "head_norm_affine", "lambda_init", "lambda_bias"),
+    *("shared_rank", "group_ratio"),
 )
 
 
@@ -54,8 +50,6 @@ def apply_settings(
     √hidden_size follows ``hidden_size``.
 
     Args:
-        config: The configuration to change.
-        settings: The changes.
         attention: Take the twin of this attention type. Settings of the head norm, of λ and of the
             rank are the twin's then; all others are made before, so that it has equal parameters.
 
@@ -92,7 +86,6 @@ def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
 
     Args:
         config: The plan, which may lack sections.
-        settings: The changes.
 
     Raises:
         ConfigError: As :func:`read_changes`, or a value is out of range.
@@ -105,7 +98,6 @@ def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
 
 
 def _replaced(name: str, section: Any, changed: dict[str, Any]) -> Any:
-    """A section with its changes."""
     fields = {
         key.partition(".")[2]: value for key, value in changed.items() if key.startswith(f"{name}.")
     }

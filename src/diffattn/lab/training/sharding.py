@@ -63,8 +63,6 @@ def untrained_model(
     holds all of them. accelerate's FSDP needs a GPU and casts λ to bfloat16 in mixed precision.
 
     Args:
-        config: The model's configuration.
-        engine: Whether to shard.
         checkpoint: The weights of a sharded model. Default: initial weights by torch's seed.
         scratch: A folder for the initial weights, removed again.
         init: Initial weights in place of fresh ones, unless there is a checkpoint.
@@ -156,8 +154,6 @@ def save_model(model: Any, folder: Path, *, remote_code: bool = False) -> None:
     transformers would write tied weights of a sharded model twice.
 
     Args:
-        model: Whole or sharded.
-        folder: The model folder.
         remote_code: Write the model's code and a card too.
     """
     if not is_sharded(model):

@@ -38,10 +38,6 @@ def train_recorded(
     diverges.
 
     Args:
-        config: The run.
-        data: Tokens.
-        folder: Run directory.
-        facts: More to record about the model.
         **callbacks: ``on_progress`` and ``on_message`` of ``train``.
 
     Returns:
@@ -60,21 +56,16 @@ def train_recorded(
         train(config, data, folder, facts=facts, **callbacks)
     except DivergenceError as error:
         with sole_writer(folder):
-            _record(config, folder, error)
+            results = {
+                "schema": 1,
+                "run": config.name,
+                "validation_loss": None,
+                "diverged_step": error.step,
+                "reason": str(error),
+                "metrics": log_facts(folder / METRICS),
+            }
+            write_json(folder / RESULTS, results)
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     if isinstance(config, StabilityRun):
         shutil.rmtree(folder / "model", ignore_errors=True)
     return read_json(folder / RESULTS)
-
-
-def _record(config: RunConfig, folder: Path, error: DivergenceError) -> None:
-    """Write ``results.json``, the last file; checkpoints are of no more use."""
-    results = {
-        "schema": 1,
-        "run": config.name,
-        "validation_loss": None,
-        "diverged_step": error.step,
-        "reason": str(error),
-        "metrics": log_facts(folder / METRICS),
-    }
-    write_json(folder / RESULTS, results)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)

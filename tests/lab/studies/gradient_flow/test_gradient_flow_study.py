@@ -7,6 +7,7 @@ from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.judgements import DRIFT, LEVEL, judge_factors
 from diffattn.lab.studies.gradient_flow.sizes import MATRICES
 from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
+from record_files import the_row
 
 
 @pytest.mark.parametrize(
@@ -29,24 +30,17 @@ def made_up(gradient, *, head_rms=0.5, seeds=(0, 1, 2)):
     results, rows = {}, {}
     for member in config.members():
         run, model, seed = member.config.name, member.config.model, member.config.train.seed
-        arm, name = next(
-            (arm, name)
-            for arm in config.arms
-            for name in config.types(arm)
-            if run == f"{arm}-{name}-seed{seed}"
-        )
+        pairs = [(arm, name) for arm in config.arms for name in config.types(arm)]
+        arm, name = next(pair for pair in pairs if run == f"{'-'.join(pair)}-seed{seed}")
         layers = range(model.num_hidden_layers)
-        init = [model.layer_lambda_init(i) for i in layers] if name != "softmax" else None
-        if model.attention_type not in ("diff", "shared_diff"):
-            init = None
+        has_init = model.attention_type in ("diff", "shared_diff")
+        init = [model.layer_lambda_init(i) for i in layers] if has_init else None
         results[run] = {"run": run, "validation_loss": 3.0, "lambda_init": init}
         rows[run] = []
         for phase, steps in config.phases.items():
             for step in steps:
                 sizes = {m: gradient(arm, name, seed, phase, m) for m in (*MATRICES, "ffn")}
-                layer = {
-                    m: {"gradient": size, "update": 1.0, "slope": size} for m, size in sizes.items()
-                }
+                layer = {m: {"gradient": x, "update": 1.0, "slope": x} for m, x in sizes.items()}
                 layer |= {"head_rms": head_rms, "norm_gain": 1.0}
                 rows[run].append({"step": step, "layers": [layer for _ in layers]})
     return gradient_flow_results(config, results, rows)
@@ -54,12 +48,7 @@ def made_up(gradient, *, head_rms=0.5, seeds=(0, 1, 2)):
 
 def sizes(diff=1.0, half=0.5, wide_lambda=1.0):
     def gradient(arm, name, seed, phase, matrix):
-        of = {
-            "diff": diff,
-            "diff_no_norm": 1.0,
-            "softmax_half": half,
-            "diff_lambda_08": wide_lambda,
-        }
+        of = {"diff": diff, "softmax_half": half, "diff_lambda_08": wide_lambda}
         return of.get(name, 1.0) * (1 + 0.01 * seed * (len(name) % 3))
 
     return gradient
@@ -74,14 +63,9 @@ def test_tenfold_gradients_disagree_and_alike_ones_agree():
     assert verdicts(outcome)["drift-width"] == "agrees"
     assert verdicts(outcome)["level"] == verdicts(outcome)["level-twin"] == "disagrees"
     assert verdicts(outcome)["level-no-norm"] == "agrees"
-    level = next(row for row in outcome["judgements"] if row["id"] == "level")
-    assert level["mean"] == pytest.approx(10, rel=0.05)
-    ratio = next(
-        row
-        for row in outcome["ratios"]
-        if (row["arm"], row["type"], row["baseline"], row["matrix"], row["measure"])
-        == (BASE, "diff", "softmax_wide", "v", "gradient")
-    )
+    assert the_row(outcome["judgements"], id="level")["mean"] == pytest.approx(10, rel=0.05)
+    of = {"arm": BASE, "type": "diff", "baseline": "softmax_wide", "phase": "start"}
+    ratio = the_row(outcome["ratios"], **of, matrix="v", measure="gradient")
     # Seeds 0, 1 and 2; names of 4 and 12 letters.
     assert ratio["values"] == pytest.approx([10, 10 * 1.01 / 1.0, 10 * 1.02 / 1.0])
     assert ratio["mean"] == pytest.approx(10 * (1.01 * 1.02) ** (1 / 3))
@@ -89,7 +73,7 @@ def test_tenfold_gradients_disagree_and_alike_ones_agree():
 
 @pytest.mark.scheduled
 def test_alike_updates_say_nothing_if_halved_gradients_give_them_too():
-    row = next(row for row in made_up(sizes())["judgements"] if row["id"] == "updates")
+    row = the_row(made_up(sizes())["judgements"], id="updates")
     assert (row["verdict"], row["mean"]) == ("uninformative", 1.0)
     assert "halved" in row["why"]
 
@@ -112,7 +96,7 @@ def test_a_phase_in_which_seeds_differ_as_much_is_not_judged():
     assert {tuple(row["phases"]) for row in outcome["judgements"]} == {("start",)}
     alike = {row["id"]: row["phases"] for row in made_up(quiet)["judgements"]}
     assert (alike["level"], alike["drift-width"]) == (["start", "late"], ["start"])
-    over_time = next(row for row in outcome["judgements"] if row["id"] == "drift-time")
+    over_time = the_row(outcome["judgements"], id="drift-time")
     assert (over_time["verdict"], over_time["why"]) == ("uninformative", "no later phase is judged")
     assert verdicts(made_up(quiet))["drift-time"] == "agrees"
     null = [row for row in outcome["ratios"] if row["type"] == NULL and row["phase"] == "late"]
@@ -123,7 +107,7 @@ def test_a_phase_in_which_seeds_differ_as_much_is_not_judged():
 def test_a_ratio_that_changes_with_lambda_init_drifts():
     outcome = made_up(sizes(wide_lambda=3.0))
     assert verdicts(outcome)["drift-lambda-init"] == "disagrees"
-    row = next(row for row in outcome["judgements"] if row["id"] == "drift-lambda-init")
+    row = the_row(outcome["judgements"], id="drift-lambda-init")
     assert row["bound"] == DRIFT
     assert row["mean"] == pytest.approx(3.0, rel=0.05)
 

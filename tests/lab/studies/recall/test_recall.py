@@ -34,9 +34,6 @@ def outcome(run, solved_step=None, loss=1.0, steps=4, accuracy=None):
     }
 
 
-SCALES = ("smoke", "laptop", "study")
-
-
 @pytest.fixture(scope="module")
 def heard():
     return {"lines": [], "events": []}
@@ -46,14 +43,9 @@ def heard():
 def smoke(tmp_path_factory, heard):
     """A whole smoke study; read-only."""
     out = tmp_path_factory.mktemp("recall") / "smoke"
-    path = reproduce(
-        "smoke",
-        kind="recall",
-        out=out,
-        workers=1,
-        on_message=heard["lines"].append,
-        on_progress=lambda name, event: heard["events"].append((name, event)),
-    )
+    hear = {"on_progress": lambda name, event: heard["events"].append((name, event))}
+    hear["on_message"] = heard["lines"].append
+    path = reproduce("smoke", kind="recall", out=out, workers=1, **hear)
     assert path == out / "report.html"
     return out
 
@@ -61,9 +53,8 @@ def smoke(tmp_path_factory, heard):
 @pytest.fixture
 def two_rates():
     """Two rates, two sweep seeds and three trials, of the smallest models."""
-    return replace(
-        recall_study("smoke"), learning_rates=(1e-3, 1e-2), sweep_seeds=(8, 9), seeds=(0, 1, 2)
-    )
+    settings = {"learning_rates": (1e-3, 1e-2), "sweep_seeds": (8, 9), "seeds": (0, 1, 2)}
+    return replace(recall_study("smoke"), **settings)
 
 
 def rates_of(config, results):
@@ -77,7 +68,8 @@ def test_the_smoke_study_is_whole(smoke, heard):
     members = config.trials(rates_of(config, {}))  # one rate: nothing to choose
     assert config.missing_tries({}) == []
     assert len(members) == config.num_runs() == 12
-    assert recall_results(config, read_runs(smoke)) == results
+    runs = {path.parent.name: read_json(path) for path in smoke.glob("runs/*/results.json")}
+    assert recall_results(config, runs) == results
     assert set(results["tasks"]) == {"noisy_recall", "mqar"}
     for task in results["tasks"].values():
         assert list(task["types"]) == list(TYPES)
@@ -90,10 +82,6 @@ def test_the_smoke_study_is_whole(smoke, heard):
     assert heard["lines"] == ["trials: training 12 of 12 models"]
     done = [name for name, event in heard["events"] if event.get("done")]
     assert done == [member.config.name for member in members]
-
-
-def read_runs(folder):
-    return {path.parent.name: read_json(path) for path in folder.glob("runs/*/results.json")}
 
 
 def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
@@ -123,7 +111,7 @@ def test_a_worker_makes_the_same_run(smoke, tmp_path):
     assert events[-2]["step"] == 4
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "study"])
 def test_members_are_matched_and_paired(scale):
     config = recall_study(scale)
     rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
@@ -141,10 +129,8 @@ def test_members_are_matched_and_paired(scale):
         assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
     assert {m.config.train.seed for m in swept}.isdisjoint(config.seeds)
     kinds, first = [*config.types, *config.controls], config.seeds[0]
-    groups = [
-        trials[i : i + len(kinds)] for i in range(0, len(kinds) * len(config.tasks), len(kinds))
-    ]
-    for group in groups:  # of the first seed
+    for i in range(len(config.tasks)):  # of the first seed
+        group = trials[i * len(kinds) : (i + 1) * len(kinds)]
         task = group[0].config.task_name
         assert [m.config.name for m in group] == [f"{task}-{kind}-seed{first}" for kind in kinds]
         assert len({m.config.train.data_seed for m in group}) == 1
@@ -316,14 +302,8 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(sweep, tmp_path, monkey
     lines, totals = [], []
 
     def make():
-        return run.run_study(
-            sweep,
-            tmp_path,
-            judge,
-            workers=1,
-            on_message=lines.append,
-            on_progress=lambda name, event: totals.append(event["total"]),
-        )
+        hear = {"on_progress": lambda name, event: totals.append(event["total"])}
+        run.run_study(sweep, tmp_path, judge, workers=1, on_message=lines.append, **hear)
 
     make()
     steps = sweep.tasks[0].train.num_steps
@@ -335,9 +315,8 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(sweep, tmp_path, monkey
     ]
     diff = read_json(tmp_path / "results.json")["tasks"]["noisy_recall"]["types"]["diff"]
     assert (diff["learning_rate"], diff["inside"]) == (32e-3, False)
-    assert [run["learning_rate"] for run in diff["sweep"]] == [
-        rate for _ in (8, 9) for rate in (1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3)
-    ]
+    rates = [1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3]
+    assert [run["learning_rate"] for run in diff["sweep"]] == 2 * rates
     assert made[-3:] == [f"noisy_recall-{name}-seed0" for name in ("softmax", "diff", "none")]
     before = len(made)
     make()

@@ -5,20 +5,12 @@ import pytest
 from diffattn.lab.catalog.models import RECALL_CONTROLS
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.survival import log_rank
-from diffattn.lab.studies.recall.endpoints import (
-    explain_uninformative,
-    find_leak,
-    step_differences,
-)
+from diffattn.lab.studies.recall.endpoints import explain_uninformative, find_leak, step_differences
 
 STEPS = 1000
 NOT_LEAKING = {"limit": 0.1, "highest": 0.07, "leaks": False}
-EARLY, LATE, LATEST, NEVER = (
-    [*range(100, 180, 10)],
-    [*range(500, 580, 10)],
-    [*range(800, 880, 10)],
-    [None] * 8,
-)
+EARLY, LATE, LATEST = ([*range(start, start + 80, 10)] for start in (100, 500, 800))
+NEVER = [None] * 8
 
 
 def task_of(types, controls=None):

@@ -8,6 +8,7 @@ import pytest
 from diffattn.errors import DiffAttnError
 from diffattn.lab.studies.scaling.config import scaling_study
 from diffattn.lab.studies.scaling.summary import scaling_results
+from record_files import the_row
 
 
 @cache
@@ -37,22 +38,19 @@ def made_up(shares, *, seeds=(0, 1, 2), law=(30.0, 0.4, 3.0), none=9.0, **option
     return scaling_results(replace(config, **options), losses)
 
 
-def read(results, axis, name, baseline="softmax"):
+def read(results, axis, name, baseline="softmax", point=None):
+    """At a point, or where the study reads it."""
     of = results["axes"][axis]
-    (row,) = [
-        row
-        for row in of["equivalents"]
-        if (row["type"], row["baseline"], row["point"]) == (name, baseline, of["read_at"])
-    ]
-    return row
+    point = of["read_at"] if point is None else point
+    return the_row(of["equivalents"], type=name, baseline=baseline, point=point)
 
 
 def test_a_type_that_needs_less_is_said_to_and_by_how_much():
     outcome = made_up({"diff": 0.8})
     # The twins' parameters differ by 24 of some thousand, which the made-up law sees.
-    for axis, precision in (("parameters", 0.01), ("tokens", 0.01)):
+    for axis in ("parameters", "tokens"):
         row = read(outcome, axis, "diff")
-        assert row["ratio"] == pytest.approx(0.8, rel=precision)
+        assert row["ratio"] == pytest.approx(0.8, rel=0.01)
         assert row["low"] < row["ratio"] < row["high"] < 1
         assert read(outcome, axis, "diff", "softmax_minus_mean")["high"] < 1
         assert outcome["verdict"]["axes"][axis]["informative"]
@@ -126,16 +124,9 @@ def test_points_that_do_not_bend_get_the_second_form_for_all():
 
 def test_outside_the_points_nothing_is_said_unless_asked():
     last = len(made_up({})["axes"]["tokens"]["types"]["diff"]["points"]) - 1
-
-    def outside(results):
-        rows = results["axes"]["tokens"]["equivalents"]
-        return next(
-            r for r in rows if (r["type"], r["baseline"], r["point"]) == ("diff", "softmax", last)
-        )
-
-    refused = outside(made_up({"diff": 0.8}))
+    refused = read(made_up({"diff": 0.8}), "tokens", "diff", point=last)
     assert refused["ratio"] is None
     assert "must lie within the points" in refused["refused"]
-    asked = outside(made_up({"diff": 0.8}, extrapolate=True))
+    asked = read(made_up({"diff": 0.8}, extrapolate=True), "tokens", "diff", point=last)
     assert asked["extrapolated"]
     assert asked["ratio"] == pytest.approx(0.8, rel=0.01)

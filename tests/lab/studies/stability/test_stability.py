@@ -9,6 +9,7 @@ from diffattn.lab.studies.stability.attending import shared_rates
 from diffattn.lab.studies.stability.config import stability_study
 from diffattn.lab.studies.stability.summary import AGAINST_FLOORS, METRICS, PAIRS, stability_results
 from diffattn.lab.studies.stability.verdict import verdict
+from record_files import the_row
 
 
 def test_rates_follow_that_of_the_laptop_comparison():
@@ -30,6 +31,12 @@ def test_runs_are_made_as_the_study_says():
         assert member.config.engine.loss_chunk_tokens == 64
 
 
+def steps_at(norms):
+    """Rows of the log with these gradient norms."""
+    logged = {"train_loss": 3.0}
+    return [logged | {"step": i, "gradient_norm": norm} for i, norm in enumerate(norms, 1)]
+
+
 def made_up(config, spikes, diverged=()):
     """Results and rows; ``spikes`` gives a run's number of gradient spikes by type, rate, seed."""
     results, rows = {}, {}
@@ -40,10 +47,7 @@ def made_up(config, spikes, diverged=()):
         norms = [0.5] * made
         for step in range(spikes(*key)):
             norms[33 + step] = 3.0
-        rows[run] = [
-            {"step": i + 1, "train_loss": 3.0, "gradient_norm": norm}
-            for i, norm in enumerate(norms)
-        ]
+        rows[run] = steps_at(norms)
         loss = 3.0 + 0.5 * train.seed + (key[0] == "none")  # every model attends at every rate
         loss = None if run in diverged else loss
         results[run] = {"run": run, "validation_loss": loss}
@@ -52,29 +56,25 @@ def made_up(config, spikes, diverged=()):
 
 def test_shares_differences_and_holm_by_hand():
     config = stability_study("smoke", seeds=(0, 1, 2))  # 40 steps, 8 of them judged
-    outcome = made_up(
-        config, lambda kind, rate, seed: 1 + seed if (kind, rate) == ("diff", 2) else 0
-    )
+    outcome = made_up(config, lambda kind, rate, seed: (kind, rate) == ("diff", 2) and 1 + seed)
     at = {e["learning_rate"]: e for e in outcome["types"]["diff"]["rates"]}
     assert at[2.0]["gradient_spike_share"]["values"] == [1 / 8, 2 / 8, 3 / 8]
     assert at[2.0]["clipped_share"]["values"] == [1 / 40, 2 / 40, 3 / 40]
     assert at[0.002]["gradient_spike_share"]["values"] == [0, 0, 0]
     assert at[2.0]["loss"]["values"] == [3.0, 3.5, 4.0]
     assert outcome["types"]["diff"]["sensitivity"]["values"] == [0, 0, 0]
-    entries = {
-        (e["type"], e["baseline"], e["metric"], e["learning_rate"]): e
-        for e in outcome["differences"]
-    }
-    assert len(entries) == len(outcome["differences"])
-    assert len(entries) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1) + len(AGAINST_FLOORS) * 2
-    entry = entries["diff_v2", "diff", "gradient_spike_share", 2.0]
+    names = ("type", "baseline", "metric", "learning_rate")
+    keys = {tuple(entry[name] for name in names) for entry in outcome["differences"]}
+    assert len(keys) == len(outcome["differences"])
+    assert len(keys) == len(PAIRS) * (len(METRICS) * (2 + 1) + 1) + len(AGAINST_FLOORS) * 2
+    entry = entry_of(outcome, ("diff_v2", "diff"), 2.0, "gradient_spike_share")
     assert entry["values"] == [-1 / 8, -2 / 8, -3 / 8]
     t = 0.25 / (0.125 / math.sqrt(3))
     p = 1 - t / math.sqrt(t * t + 2)  # Student's t with two degrees of freedom
     assert entry["p_value"] == pytest.approx(p)
     # One of 6 pairs and 2 rates; diff and softmax give the same p, all others 1.
     assert entry["p_holm"] == pytest.approx(min(1, 12 * p))
-    overall = entries["diff_v2", "diff", "gradient_spike_share", None]
+    overall = entry_of(outcome, ("diff_v2", "diff"), None, "gradient_spike_share")
     assert overall["values"] == [-1 / 16, -2 / 16, -3 / 16]
 
 
@@ -91,9 +91,8 @@ def test_a_run_that_diverged_counts_as_the_worst():
 
 def test_one_seed_has_no_p_values():
     outcome = made_up(stability_study("smoke"), lambda *key: 0)
-    assert {(e["p_value"], e["p_holm"], e["low"]) for e in outcome["differences"]} == {
-        (None, None, None)
-    }
+    tested = {entry[name] for entry in outcome["differences"] for name in ("p_value", "p_holm")}
+    assert tested | {entry["low"] for entry in outcome["differences"]} == {None}
     assert "With one seed there is no interval" in outcome["statement"]
 
 
@@ -111,19 +110,14 @@ def attended(losses, seeds=(0, 1, 2)):
         if loss is not None:
             loss += 0.1 * train.seed + 0.01 * (train.seed % 2) * len(run)
         results[run] = {"run": run, "validation_loss": loss}
-        made = 40 if loss is not None else 36
-        rows[run] = [{"step": i + 1, "train_loss": 3.0, "gradient_norm": 0.5} for i in range(made)]
+        rows[run] = steps_at([0.5] * (40 if loss is not None else 36))
     return stability_results(config, results, rows)
 
 
 def entry_of(outcome, pair, rate=None, metric="loss"):
     """The difference of a pair at a rate, or of means over rates."""
-    (entry,) = (
-        e
-        for e in outcome["differences"]
-        if (e["type"], e["baseline"], e["metric"], e["learning_rate"]) == (*pair, metric, rate)
-    )
-    return entry
+    fields = {"type": pair[0], "baseline": pair[1], "metric": metric, "learning_rate": rate}
+    return the_row(outcome["differences"], **fields)
 
 
 BOTH = {("diff", rate): 1.0 for rate in (0.002, 2.0)} | {("diff_v2", 2.0): 1.5}
@@ -166,10 +160,8 @@ def test_the_lowest_rate_alone_says_nothing_of_large_ones():
     assert entry_of(outcome, ("diff_v2", "diff"), 0.002)["why"] == ""  # at that rate it is one
     verdict = outcome["verdict"]
     assert verdict["informative"] is False
-    assert (
-        "at the lowest learning rate (0.002) alone, so nothing is said of large"
-        in (verdict["sentence"])
-    )
+    lowest = "at the lowest learning rate (0.002) alone, so nothing is said of large"
+    assert lowest in verdict["sentence"]
     assert "over rate 0.002, the lowest alone, so saying nothing" in verdict["sentence"]
 
 
@@ -228,9 +220,7 @@ def test_what_says_nothing_makes_nothing_else_easier_to_show():
     assert min(e["p_value"] for e in silent if e["learning_rate"] is None) < 0.01 / 30
     assert min(e["p_value"] for e in silent if e["learning_rate"] is not None) < 0.01 / 12
     assert {e["p_holm"] for e in silent} == {1.0}
-    entry = entry_of(
-        outcome, ("diff_v2", "diff")
-    )  # one of 30, of which those that speak come first
+    entry = entry_of(outcome, ("diff_v2", "diff"))  # one of 30; those that speak come first
     assert entry["p_holm"] == pytest.approx(min(1, 30 * entry["p_value"]))
 
 

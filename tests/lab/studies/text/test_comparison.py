@@ -9,10 +9,7 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.catalog.models import (
-    SWEPT,
-    VARIANTS,
-)
+from diffattn.lab.catalog.models import SWEPT, VARIANTS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.text.comparison import Sweep, best_rates
@@ -46,14 +43,8 @@ def test_runs_come_seed_by_seed_with_one_name_each():
 
 def test_models_differ_in_their_attention_alone():
     base = recipe("study")
-    free = {
-        "attention_type",
-        "num_heads",
-        "num_kv_heads",
-        "intermediate_size",
-        "shared_rank",
-        "head_norm",
-    }
+    free = {"attention_type", "num_heads", "num_kv_heads", "intermediate_size"}
+    free |= {"shared_rank", "head_norm"}
     for member in runs(comparison("study", seeds=(0,))):
         assert member.config.train == base.train
         assert member.config.data == base.data
@@ -72,10 +63,9 @@ def test_a_study_of_rows_has_one_rate_and_as_many_seeds_for_all(kind):
 
 
 def test_heads_that_are_no_whole_number_are_refused():
+    odd = replace(recipe("smoke").model, num_heads=3, num_kv_heads=3)
     with pytest.raises(ConfigError, match=r"softmax_wide: num_heads must be whole, got 1.5"):
-        VARIANTS["softmax_wide"].twin(
-            replace(recipe("smoke").model, num_heads=3, num_kv_heads=3), "params"
-        )
+        VARIANTS["softmax_wide"].twin(odd, "params")
 
 
 def test_the_gate_per_channel_is_swept_where_it_takes_part():
@@ -91,9 +81,8 @@ def test_the_gate_per_channel_is_swept_where_it_takes_part():
 
 def test_every_type_has_its_rate_and_the_common_one():
     config = comparison("study", seeds=(0, 1, 2))
-    sweeps = {name: Sweep(tried=((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))) for name in SWEPT} | {
-        "diff_v2": Sweep(tried=((1e-3, 3.0), (2e-3, 2.5), (4e-3, 2.1), (8e-3, 2.2)))
-    }
+    sweeps = dict.fromkeys(SWEPT, Sweep(tried=((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))))
+    sweeps["diff_v2"] = Sweep(tried=((1e-3, 3.0), (2e-3, 2.5), (4e-3, 2.1), (8e-3, 2.2)))
     rates = best_rates(config, sweeps)
     assert rates["diff"] == rates["softmax_half"] == rates["none_ffn"] == 2e-3
     assert rates["diff_v2"] == rates["diff_v2_gate"] == rates["diff_v2_flops"] == 4e-3
@@ -188,9 +177,8 @@ def test_the_study_for_leases_trains_what_is_worth_most_first():
     swept = [name for title, name in order if title == "learning rates"]
     assert len(swept) == 5 * 3 + 1  # V1's best rate lay at the edge
     after = order.index(("comparison", "diff-seed0"))
-    assert [i > after for i, (_, name) in enumerate(order) if name in swept] == 13 * [False] + [
-        True
-    ] * 3
+    are_after = [i > after for i, (_, name) in enumerate(order) if name in swept]
+    assert are_after == 13 * [False] + 3 * [True]
     rates = best_rates(config, config.sweeps(results))
     assert rates == dict.fromkeys(models, 1.5e-3) | {"diff": 7.5e-4}
     assert config.resolved()["own_rates"] is True
@@ -245,27 +233,19 @@ def test_every_gpu_gets_its_workers(monkeypatch):
     assert pool.least_used_device() is None
 
 
-@pytest.mark.parametrize(
-    ("scale", "setting"),
-    [
-        ("smoke", "windows.documents=apart"),
-        ("smoke", "windows.upsample_longer_than=100"),
-        ("study", "train.learning_rate=4e-4"),
-    ],
-)
-def test_settings_that_would_not_do_what_they_say_are_refused(scale, setting):
-    with pytest.raises(ConfigError, match=setting.partition("=")[0]):
-        comparison(scale, settings=[setting])
+def test_settings_that_would_not_do_what_they_say_are_refused():
+    for scale, key, value in (
+        ("smoke", "windows.documents", "apart"),
+        ("smoke", "windows.upsample_longer_than", 100),
+        ("study", "train.learning_rate", 4e-4),
+    ):
+        with pytest.raises(ConfigError, match=key):
+            comparison(scale, settings=[f"{key}={value}"])
 
 
 def test_resolved_is_plain_and_changes_with_every_choice():
-    variants = [
-        comparison("smoke"),
-        comparison("smoke", seeds=(1,)),
-        comparison("smoke", match="heads"),
-        comparison("smoke", settings=["train.num_steps=21"]),
-        comparison("laptop"),
-    ]
+    changes = ({}, {"seeds": (1,)}, {"match": "heads"}, {"settings": ["train.num_steps=21"]})
+    variants = [*(comparison("smoke", **change) for change in changes), comparison("laptop")]
     texts = {json.dumps(config.resolved(), sort_keys=True, allow_nan=False) for config in variants}
     assert len(texts) == len(variants)
     resolved = variants[0].resolved()

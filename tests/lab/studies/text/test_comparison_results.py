@@ -35,11 +35,8 @@ def test_three_seeds_by_hand():
 
 
 def test_who_is_compared_with_whom():
-    pairs = {
-        (row["variant"], row["baseline"])
-        for row in study()["differences"]
-        if row["metric"] == "validation_loss"
-    }
+    rows = [row for row in study()["differences"] if row["metric"] == "validation_loss"]
+    pairs = {(row["variant"], row["baseline"]) for row in rows}
     types = ("diff", "diff_v2", "shared_diff")
     controls = ("softmax", "none", "softmax_half", "softmax_minus_mean")
     expected = {(name, control) for name in types for control in controls}
@@ -49,11 +46,8 @@ def test_who_is_compared_with_whom():
 
 def test_parts_are_compared_with_softmax_and_with_no_attention():
     rows = [row for row in study()["differences"] if row["metric"] == "first_occurrence"]
-    assert {(row["variant"], row["baseline"]) for row in rows} >= {
-        ("diff", "softmax"),
-        ("diff", "none"),
-        ("none", "softmax"),
-    }
+    expected = {("diff", "softmax"), ("diff", "none"), ("none", "softmax")}
+    assert {(row["variant"], row["baseline"]) for row in rows} >= expected
     assert all(row["at"] == "best" for row in rows)
     rows = [row for row in study(**common_rates())["differences"] if row["at"] == "common"]
     assert {row["baseline"] for row in rows if row["metric"] == "first_occurrence"} == {"softmax"}
@@ -73,25 +67,17 @@ def test_rates_of_the_sweep():
     results = study(sweeps=sweeps)
     rates = results["rates"]
     assert (rates["common"], rates["sweep_seed"], rates["sweep_steps"]) == (2e-3, 1_000, 1_000)
-    assert rates["variants"]["diff"]["tried"][0] == {
-        "run": "diff-lr0.001-sweep1000",
-        "learning_rate": 1e-3,
-        "validation_loss": 2.0,
-    }
-    assert {name: of["inside"] for name, of in rates["variants"].items()} == {
-        "softmax": True,
-        "diff": False,
-        "diff_v2": True,
-        "shared_diff": True,
-        "none": False,
-    }
+    measured = {"learning_rate": 1e-3, "validation_loss": 2.0}
+    first = rates["variants"]["diff"]["tried"][0]
+    assert first == {"run": "diff-lr0.001-sweep1000"} | measured
+    is_inside = {name: of["inside"] for name, of in rates["variants"].items()}
+    assert is_inside == dict.fromkeys(SWEPT, True) | {"diff": False, "none": False}
     groups = results["variants"]["diff"]["at"]
     assert (groups["best"]["learning_rate"], groups["common"]["learning_rate"]) == (1e-3, 2e-3)
     assert groups["common"]["runs"][0] == "diff-common-seed0"
     assert set(results["variants"]["diff_v2"]["at"]) == {"best"}
-    assert difference(results, "diff", "softmax", "common")["mean"] == pytest.approx(
-        -0.31 / 3 + 0.5
-    )
+    at_common = difference(results, "diff", "softmax", "common")["mean"]
+    assert at_common == pytest.approx(-0.31 / 3 + 0.5)
     assert "each type at the learning rate chosen for it, " in results["verdict"]["sentence"]
     assert "at the Transformer's learning rate +0.397 (" in results["verdict"]["details"][0]
     assert results["verdict"]["reasons"] == [
@@ -122,57 +108,33 @@ def test_half_of_its_runs_take_a_model_past_the_phase(seeds, late, informative):
     assert (phase.explain_gap(results["variants"], "diff", "softmax") == "") is informative
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (
-            {"losses": {k: v for k, v in LOSSES.items() if k != "none"}},
-            "no model without attention was trained beside them",
-        ),
-        (
-            {"losses": LOSSES | {"none": [3.05, 3.15, 3.25]}},
-            "softmax attention does not beat no attention by 0.1 nats",
-        ),
-        (
-            {"losses": LOSSES | {"none": [3.0, 3.6, 3.2]}},
-            "softmax attention does not beat no attention by 0.1 nats",
-        ),
-        (
-            {"losses": LOSSES | {"shared_diff": [4.1, 4.1, 4.1]}},
-            "Shared DIFF does not beat no attention",
-        ),
-        (
-            {"losses": LOSSES | {"diff_v2": [3.0, 3.1, 4.9]}},  # it does on average
-            "DIFF V2 does not beat no attention: −0.430 (−2.88",
-        ),
-        (
-            {"losses": LOSSES | {"none_ffn": [3.05, 3.15, 3.25]}},
-            "softmax attention does not beat no attention, its parameters given to the "
-            "feed-forward layers by 0.1 nats",
-        ),
-        ({"late": ("softmax",)}, "passed the induction phase and Transformer (softmax) did not"),
-        *(
-            ({"late": (name,)}, f"passed the induction phase and {label} did not")
-            for name, label in (("diff_v2", "DIFF V2"), ("shared_diff", "Shared DIFF"))
-        ),
-        (
-            {"seeds": 1, "fewer_seeds": 1, "losses": LOSSES | {"none": [3.05]}},
-            "softmax attention does not beat no attention by 0.1 nats: −0.050 (one seed",
-        ),
-    ],
-    ids=[
-        "no control",
-        "too near",
-        "too uncertain",
-        "a type",
-        "an uncertain type",
-        "wider",
-        "phase of softmax",
-        "phase of V2",
-        "phase of Shared DIFF",
-        "one seed",
-    ],
-)
+def ends(*losses, of="none", **options):
+    """Changes after which the runs of a model end at other losses; without any it is left out."""
+    others = {name: values for name, values in LOSSES.items() if name != of}
+    return {"losses": others | ({of: list(losses)} if losses else {})} | options
+
+
+NO_GAIN = "softmax attention does not beat no attention"
+WIDER = f"{NO_GAIN}, its parameters given to the feed-forward layers by 0.1 nats"
+LATE = "passed the induction phase and {} did not"
+UNINFORMATIVE = {
+    "no control": (ends(), "no model without attention was trained beside them"),
+    "too near": (ends(3.05, 3.15, 3.25), f"{NO_GAIN} by 0.1 nats"),
+    "too uncertain": (ends(3.0, 3.6, 3.2), f"{NO_GAIN} by 0.1 nats"),
+    "a type": (ends(4.1, 4.1, 4.1, of="shared_diff"), "Shared DIFF does not beat no attention"),
+    "an uncertain type": (  # it does on average
+        ends(3.0, 3.1, 4.9, of="diff_v2"),
+        "DIFF V2 does not beat no attention: −0.430 (−2.88",
+    ),
+    "wider": (ends(3.05, 3.15, 3.25, of="none_ffn"), WIDER),
+    "phase of softmax": ({"late": ("softmax",)}, LATE.format("Transformer (softmax)")),
+    "phase of V2": ({"late": ("diff_v2",)}, LATE.format("DIFF V2")),
+    "phase of Shared DIFF": ({"late": ("shared_diff",)}, LATE.format("Shared DIFF")),
+    "one seed": (ends(3.05, seeds=1, fewer_seeds=1), f"{NO_GAIN} by 0.1 nats: −0.050 (one seed"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), UNINFORMATIVE.values(), ids=UNINFORMATIVE)
 def test_what_makes_a_comparison_uninformative(changes, reason):
     message = study(**changes)["verdict"]
     assert not message["informative"]

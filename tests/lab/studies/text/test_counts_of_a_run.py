@@ -1,4 +1,4 @@
-"""Count models read what a run reads."""
+"""Count models read what a run reads, and tell from which step it uses its context."""
 
 import random
 from dataclasses import replace
@@ -10,7 +10,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.context_parts import PARTS
 from diffattn.lab.data.count_models import COUNT_MODELS, count_losses
 from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.studies.text.count_models import count_model_results
+from diffattn.lab.studies.text.count_models import count_model_results, phase_step
 from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.prepare import prepare_data
@@ -71,9 +71,8 @@ def test_the_windows_of_the_curves_are_counted_apart(data):
     assert len(validation) > 8
     places = [i * len(validation) // 4 for i in range(4)]
     read = training_order(TokenDataset(data.train, 32), config).indices
-    bigram = COUNT_MODELS["bigram"](
-        windows(data.train)[sorted(set(read))], data.train.metadata["vocab_size"]
-    )
+    seen = windows(data.train)[sorted(set(read))]
+    bigram = COUNT_MODELS["bigram"](seen, data.train.metadata["vocab_size"])
     assert counted["bigram"]["curve"]["loss"] == count_losses(bigram, validation[places]).loss
     assert counted["bigram"]["loss"] == whole["bigram"]["loss"]
     assert whole["bigram"]["curve"] == {key: whole["bigram"][key] for key in ("loss", "parts")}
@@ -83,3 +82,32 @@ def test_a_run_of_one_window_is_refused(data):
     row = replace(CONFIG, num_steps=1, batch_tokens=32, warmup_steps=0)
     with pytest.raises(ConfigError, match="windows must be two or more"):
         count_model_results(row, data)
+
+
+def rows_of(*losses):
+    """Validation rows every 10 steps, each after a row of training."""
+    rows = []
+    for step, loss in zip(range(0, 1000, 10), losses, strict=False):
+        parts = {"repeated_bigram": loss, "quarter_1": 0.0}
+        rows += [{"step": step, "train_loss": 0.1}, {"step": step, "validation_parts": parts}]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("losses", "step"),
+    [
+        ((5.0, 4.0, 1.9, 1.5, 1.0), 20),
+        ((1.0, 1.0), 0),
+        ((5.0, 1.9, 2.1, 1.9, 1.8), 30),  # once is luck
+        ((5.0, 2.0, 2.0, 1.9), None),  # the threshold is not below itself; the last stands alone
+        ((5.0, 4.0, 1.0), None),
+        ((), None),
+    ],
+)
+def test_first_of_two_evaluations_below_the_threshold(losses, step):
+    assert phase_step(rows_of(*losses), 2.0) == step
+
+
+def test_a_run_that_never_repeated_a_bigram_has_no_phase():
+    rows = [{"step": 10 * i, "validation_parts": {"first_occurrence": 0.1}} for i in range(3)]
+    assert phase_step(rows, 2.0) is None

@@ -12,30 +12,17 @@ from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import SWEPT, TYPES
 from diffattn.lab.records.run import RunRecord, config_hash
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.studies import workers
+from diffattn.lab.studies import run, workers
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.scales import comparison
-from record_files import change_record
+from record_files import change_record, contents, entries
 
 NAMES = [f"{name}-seed0" for name in SWEPT]
-
-
-def snapshot(folder):
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+DERIVED = ("results.json", "costs.json", "counts.json", "maps.json", "report.html")
 
 
 def test_files_of_a_study(study):
-    assert {path.name for path in study.iterdir()} == {
-        "study.json",
-        "results.json",
-        "costs.json",
-        "counts.json",
-        "maps.json",
-        "report.html",
-        "data",
-        "runs",
-    }
+    assert set(entries(study)) == {*DERIVED, "study.json", "data", "runs"}
     folders = {path.name for path in (study / "runs").iterdir() if path.is_dir()}
     assert folders == set(NAMES)
     for name in NAMES:
@@ -73,7 +60,7 @@ def test_results_are_those_of_the_runs(study):
             for name in pair
         )
         assert entry["values"] == [first - second]
-    assert len({run["validation_loss"] for run in runs.values()}) == len(NAMES)
+    assert len({entry["validation_loss"] for entry in runs.values()}) == len(NAMES)
     assert set(results["count_models"]) == {"unigram", "bigram", "bigram_copy"}
     assert results["verdict"]["sentence"]
     assert read_study(study).gaps == ()
@@ -132,20 +119,20 @@ def test_record_of_the_study(study, settings):
 
 def test_the_second_call_is_quick_and_changes_nothing(copied, settings, monkeypatch):
     monkeypatch.setattr(workers, "_Worker", None)  # no process is started
-    before = snapshot(copied)
+    before = contents(copied)
     lines = []
     reproduce("smoke", out=copied, settings=settings, on_message=lines.append)
     assert lines[0].startswith("checking ")
     assert lines[1:] == ["comparing"]
-    assert snapshot(copied) == before
+    assert contents(copied) == before
 
 
 def test_what_is_derived_comes_back(copied, settings):
-    before = snapshot(copied)
-    for name in ("results.json", "costs.json", "counts.json", "maps.json", "report.html"):
+    before = contents(copied)
+    for name in DERIVED:
         (copied / name).unlink()
     reproduce("smoke", out=copied, settings=settings, on_message=lambda line: None)
-    assert snapshot(copied) == before
+    assert contents(copied) == before
 
 
 @pytest.mark.scheduled
@@ -163,10 +150,8 @@ def test_runs_that_diverge_are_all_made_and_named_in_one_line(settings, tmp_path
 def test_default_folder_is_named_after_the_scale(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     claimed = []
-    monkeypatch.setattr(
-        "diffattn.lab.studies.run.recorded_study", lambda folder, *a, **k: claimed.append(folder)
-    )
-    monkeypatch.setattr("diffattn.lab.studies.run.prepare_data", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr(run, "recorded_study", lambda folder, *a, **k: claimed.append(folder))
+    monkeypatch.setattr(run, "prepare_data", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         reproduce("smoke", settings=settings)
     assert claimed == [Path("runs/smoke")]

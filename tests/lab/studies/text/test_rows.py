@@ -12,6 +12,7 @@ from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.verdict import verdict
+from record_files import the_row
 
 SEEDS = (0, 1, 2)
 SPREAD = (0.0, 0.1, -0.05)
@@ -38,33 +39,12 @@ def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=(), left_out=()):
     return made | {"verdict": verdict(made)}
 
 
-@pytest.fixture(scope="module")
-def made():
-    return results()
-
-
-@pytest.fixture(scope="module")
-def ranked():
-    return results("rank")
-
-
-def row(made, variant, baseline):
-    (outcome,) = (
-        entry
-        for entry in made["rows"]
-        if (entry["variant"], entry["baseline"]) == (variant, baseline)
-    )
-    return outcome
-
-
-def test_ranks_stand_against_rank_8_that_against_v1_and_lambda_init_against_the_schedule(ranked):
+def test_ranks_stand_against_rank_8_that_against_v1_and_lambda_init_against_the_schedule():
     """The committed studies hold the other rows."""
-    ranks = [(entry["variant"], entry["baseline"]) for entry in ranked["rows"]]
-    assert ("shared_diff_r8", "diff") in ranks
-    assert ("shared_diff_r8_lambda_05", "shared_diff_r8") in ranks
-    assert ("shared_diff_r2", "shared_diff_r8") in ranks
-    assert ("shared_diff_r8_no_norm", "shared_diff_r8") in ranks
-    assert ("diff_no_norm", "diff") in ranks
+    ranks = [(entry["variant"], entry["baseline"]) for entry in results("rank")["rows"]]
+    against_rank_8 = [f"shared_diff_{name}" for name in ("r8_lambda_05", "r2", "r8_no_norm")]
+    against_v1 = ("shared_diff_r8", "diff"), ("diff_no_norm", "diff")
+    assert {*against_v1, *((name, "shared_diff_r8") for name in against_rank_8)} <= set(ranks)
     assert len(ranks) == 14  # no type, which the study of types tests
 
 
@@ -79,31 +59,32 @@ def test_one_map_with_a_types_norm_is_compared_at_one_rate():
         runs[member.config.name] = {"validation_loss": loss + noise, "validation_parts": {}}
     made = comparison_results(config, {}, runs, dict.fromkeys(runs, 500))
     for name in ("diff", "shared_diff"):
-        assert row(made, name, "softmax_wide_norm")["at"] == "common"
-        assert row(made, name, "softmax")["at"] == "best"
-    message = verdict(made)["sentence"]
-    assert (
-        "DIFF V1 against Softmax, half the heads, head norm at the common learning rate "
-        "−0.492 (−0.587 to −0.397)"
-    ) in message
+        for baseline, at in (("softmax_wide_norm", "common"), ("softmax", "best")):
+            assert the_row(made["rows"], variant=name, baseline=baseline)["at"] == at
+    against = "DIFF V1 against Softmax, half the heads, head norm at the common learning rate "
+    assert f"{against}−0.492 (−0.587 to −0.397)" in verdict(made)["sentence"]
 
 
-def test_the_sentence_names_what_leaves_out_zero_and_counts_the_rest(made):
-    message = made["verdict"]
+def test_the_sentence_names_what_leaves_out_zero_and_counts_the_rest():
+    message = results()["verdict"]
+    sentence = message["sentence"]
     assert message["informative"]
-    assert "(nats per token, 17 comparisons): intervals that leave out 0: " in message["sentence"]
-    assert "DIFF V1 against Transformer (softmax) −0.100 (−0.100 to −0.100)" in message["sentence"]
-    assert "DIFF V1 without head norm against DIFF V1 +0.400 (" in message["sentence"]
-    assert "DIFF V2 against Transformer (softmax) −0.083 (−0.146 to −0.021)" in message["sentence"]
-    assert "DIFF V2 against Softmax, 1.5 times the heads" not in message["sentence"]  # noisy
-    assert message["sentence"].endswith("; 3 of 17 intervals hold 0.")
+    assert "(nats per token, 17 comparisons): intervals that leave out 0: " in sentence
+    assert "DIFF V1 against Transformer (softmax) −0.100 (−0.100 to −0.100)" in sentence
+    assert "DIFF V1 without head norm against DIFF V1 +0.400 (" in sentence
+    assert "DIFF V2 against Transformer (softmax) −0.083 (−0.146 to −0.021)" in sentence
+    assert "DIFF V2 against Softmax, 1.5 times the heads" not in sentence  # noisy
+    assert sentence.endswith("; 3 of 17 intervals hold 0.")
     assert message["details"] == []
 
 
 def test_one_seed_may_be_chance():
-    made = results(seeds=(0,))
-    assert "17 rows with one seed each: any of them may be chance." in made["verdict"]["sentence"]
-    assert made["verdict"]["details"] == []
+    message = results(seeds=(0,))["verdict"]
+    assert "17 rows with one seed each: any of them may be chance." in message["sentence"]
+    assert message["details"] == []
+    lost = dict.fromkeys(set(MEMBERS["ablations"]) - {"softmax", "none"})
+    # Where every row diverges seeds are not to blame.
+    assert "one seed each" not in results(losses=LOSSES | lost)["verdict"]["sentence"]
 
 
 def test_rows_say_nothing_where_attention_does_not_help():
@@ -142,19 +123,12 @@ def test_a_row_that_diverges_is_said_to():
     assert "diverged" not in whole
 
 
-def test_where_every_row_diverges_seeds_are_not_to_blame():
-    lost = dict.fromkeys(set(MEMBERS["ablations"]) - {"softmax", "none"})
-    assert "one seed each" not in results(losses=LOSSES | lost)["verdict"]["sentence"]
-    assert "one seed each" in results(seeds=(0,))["verdict"]["sentence"]
-
-
 def test_batches_that_a_guard_left_out_are_said():
     """Its run has read less than the one that it is paired with."""
     outcome = results(left_out=("diff-seed1",))
     assert outcome["left_out_steps"] == {"diff-seed1": 2}
-    assert outcome["verdict"]["reasons"] == [
-        "batches were left out, and not of every model: 2 steps of diff-seed1"
-    ]
+    reason = "batches were left out, and not of every model: 2 steps of diff-seed1"
+    assert outcome["verdict"]["reasons"] == [reason]
     assert "left_out_steps" not in results()
 
 
@@ -180,9 +154,8 @@ def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():
 @pytest.mark.parametrize("kind", ["ablations", "rank"])
 def test_a_whole_study_of_rows(kind, settings, tmp_path):
     out = tmp_path / kind
-    page = reproduce(
-        "smoke", kind=kind, out=out, settings=settings, workers=2, on_message=lambda line: None
-    )
+    options = {"settings": settings, "workers": 2, "on_message": lambda line: None}
+    page = reproduce("smoke", kind=kind, out=out, **options)
     made, study = read_json(out / "results.json"), read_study(out)
     assert tuple(study.variants) == MEMBERS[kind]
     assert study.gaps == ()

@@ -58,10 +58,8 @@ def test_a_phase_that_some_runs_passed_is_counted():
 def test_a_type_that_does_not_pass_at_the_common_rate_is_not_compared_there():
     message = study(late=("shared_diff-common",), **common_rates())["verdict"]
     assert message["informative"]
-    assert (
-        "not compared at the Transformer's learning rate, as one has passed the induction phase "
-        "and the other has not"
-    ) in message["details"][2]
+    reason = "as one has passed the induction phase and the other has not"
+    assert f"not compared at the Transformer's learning rate, {reason}" in message["details"][2]
 
 
 def test_one_seed_is_said_to_be_one_seed():

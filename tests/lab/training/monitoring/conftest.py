@@ -25,10 +25,8 @@ def guarded(make_run):
     """A run of ``make_run`` with policies of the guard, or settings of the engine."""
 
     def make(attention_type="diff", guard=None, engine=None, **changes):
-        config = make_run(attention_type, **changes)
-        return replace(
-            config, guard=GuardConfig(**guard or {}), engine=EngineConfig(**engine or {})
-        )
+        policies = {"guard": GuardConfig(**guard or {}), "engine": EngineConfig(**engine or {})}
+        return replace(make_run(attention_type, **changes), **policies)
 
     return make
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from continued_runs import assert_same_files
+from continued_runs import assert_same_files, steps_of
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl, write_jsonl
 from diffattn.lab.data.tokens import TokenDataset
@@ -53,25 +53,13 @@ def test_a_batch_without_a_finite_loss_is_left_out(guarded, stopped, bad_batches
     assert messages == ["the loss was nan at step 6: step 6 is left out (skip)"]
     (row,) = read_jsonl(tmp_path / "whole" / "guard.jsonl")
     order = training_order(TokenDataset(data.train, 32), config.train)
-    assert row == {
-        "step": 6,
-        "action": "skip",
-        "reason": "the loss",
-        "value": "nan",
-        "first": 6,
-        "last": 6,
-        "windows": list(order.indices[20:24]),
-    }
+    expected = {"action": "skip", "reason": "the loss", "value": "nan"}
+    expected |= dict.fromkeys(("step", "first", "last"), 6)
+    assert row == expected | {"windows": list(order.indices[20:24])}
     rows = read_jsonl(tmp_path / "whole" / "metrics.jsonl")
-    assert [r["gradient_norm"] is None for r in rows if "train_loss" in r] == [
-        False,
-        False,
-        False,
-        True,
-        False,
-        False,
-        False,
-    ]
+    norms = [row["gradient_norm"] for row in rows if "train_loss" in row]
+    assert [i for i, norm in enumerate(norms) if norm is None] == [3]
+    assert len(norms) == 7
     assert all(math.isfinite(r["train_loss"]) for r in rows if "train_loss" in r)
     expected = trained_by_hand(config, data, {6})
     model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "whole" / "model")
@@ -104,9 +92,7 @@ def test_decisions_that_are_lost_cost_no_checkpoint(
             train(config, data, tmp_path)
         assert checkpoint.is_dir()
     log.write_text(content + '{"step": 7')  # a killed writer's half row is no damage
-    steps = []
-    train(config, data, tmp_path, on_progress=lambda step, loss: steps.append(step))
-    assert steps[0] == 5
+    assert steps_of(config, data, tmp_path)[0] == 5
     assert log.read_text() == content
 
 
@@ -136,11 +122,9 @@ def test_rolling_back_finds_the_evaluation_it_goes_to(
     engine = {"save_every": save_every, "keep_checkpoints": 1}
     config = guarded(guard={"not_finite": "roll_back"}, engine=engine, num_steps=8)
     bad_batches(config, {8: broken})
-    steps = []
-    train(config, data, tmp_path, on_progress=lambda step, loss: steps.append(step))
+    assert steps_of(config, data, tmp_path) == [1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 8]
     (row,) = read_jsonl(tmp_path / "guard.jsonl")
     assert (row["first"], row["last"]) == (5, 8)
-    assert steps == [1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 8]
 
 
 @pytest.mark.scheduled

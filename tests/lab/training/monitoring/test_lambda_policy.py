@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from continued_runs import assert_same_files
 from diffattn.files.io import read_jsonl
 from diffattn.lab.training.monitoring.lambda_policy import (
     TOLERANCE,
@@ -12,6 +13,8 @@ from diffattn.lab.training.monitoring.lambda_policy import (
 from diffattn.lab.training.run import train
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
+
+SAME = ("metrics.jsonl", "model/model.safetensors")
 
 
 def layer_with(lam, seed=0):
@@ -31,13 +34,19 @@ def layer_with(lam, seed=0):
     return layer
 
 
+def clipped(layer, edge):
+    """Clip λ to an edge; returns the vectors as they were."""
+    before = {name: getattr(layer, name).detach().clone() for name in LAMBDA_NAMES}
+    clip_lambda(layer)
+    assert layer.lam().item() == pytest.approx(edge, abs=TOLERANCE)
+    return before
+
+
 @pytest.mark.parametrize(("lam", "edge"), [(1.7, 1.0), (1.01, 1.0), (-0.4, 0.0), (-3.0, 0.0)])
 @pytest.mark.parametrize("seed", range(3))
 def test_clipping_moves_one_vector_along_its_partner(lam, edge, seed):
     layer = layer_with(lam, seed)
-    before = {name: getattr(layer, name).detach().clone() for name in LAMBDA_NAMES}
-    clip_lambda(layer)
-    assert layer.lam().item() == pytest.approx(edge, abs=TOLERANCE)
+    before = clipped(layer, edge)
     moved = "lambda_q1" if edge else "lambda_q2"
     change = {name: getattr(layer, name).detach() - before[name] for name in LAMBDA_NAMES}
     assert [name for name in LAMBDA_NAMES if change[name].any()] == [moved]
@@ -53,9 +62,7 @@ def test_clipping_moves_the_other_vector_where_one_cannot_reach_the_edge(lambda_
         for name in LAMBDA_NAMES:
             getattr(layer, name).fill_(0.3 if name in ("lambda_q1", "lambda_k1") else 0.1)
         (layer.lambda_q2 if edge else layer.lambda_q1).mul_(-5)
-    before = {name: getattr(layer, name).detach().clone() for name in LAMBDA_NAMES}
-    clip_lambda(layer)
-    assert layer.lam().item() == pytest.approx(edge, abs=TOLERANCE)
+    before = clipped(layer, edge)
     moved = [name for name in LAMBDA_NAMES if not getattr(layer, name).equal(before[name])]
     assert moved == ["lambda_q2" if edge else "lambda_q1"]
 
@@ -85,14 +92,10 @@ def test_every_action_is_recorded_and_repeated_after_a_restart(
     stopped(config, tmp_path / "again", 7)
     train(config, data, tmp_path / "again")
     train(config, data, tmp_path / "whole")
-    for name in ("guard.jsonl", "metrics.jsonl", "model/model.safetensors"):
-        whole = (tmp_path / "whole" / name).read_bytes()
-        assert (tmp_path / "again" / name).read_bytes() == whole, name
+    assert_same_files(tmp_path / "again", tmp_path / "whole", ("guard.jsonl", *SAME))
     rows = read_jsonl(tmp_path / "whole" / "guard.jsonl")
-    assert [(row["step"], row["action"], row["layer"]) for row in rows] == [
-        (2, policy, 1),
-        (6, policy, 1),
-    ]
+    done = [(row["step"], row["action"], row["layer"]) for row in rows]
+    assert done == [(2, policy, 1), (6, policy, 1)]
     assert all(row["before"] > 1 for row in rows)
     if policy == "clip":
         assert all(row["after"] == pytest.approx(1, abs=TOLERANCE) for row in rows)
@@ -103,7 +106,5 @@ def test_every_action_is_recorded_and_repeated_after_a_restart(
 @pytest.mark.scheduled
 def test_types_whose_lambda_is_bounded_need_no_policy(finished, guarded, data, tmp_path):
     train(guarded("diff_v2", guard={"lam": "clip"}), data, tmp_path / "run")
-    for name in ("metrics.jsonl", "model/model.safetensors"):
-        expected = (finished / "diff_v2" / name).read_bytes()
-        assert (tmp_path / "run" / name).read_bytes() == expected
+    assert_same_files(tmp_path / "run", finished / "diff_v2", SAME)
     assert not (tmp_path / "run" / "guard.jsonl").exists()

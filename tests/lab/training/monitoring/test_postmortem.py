@@ -14,6 +14,7 @@ from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.monitoring.postmortem import gradient_norms, write_postmortem
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from record_files import entries
 
 
 def test_a_run_that_ends_leaves_one(guarded, bad_batches, data, tmp_path):
@@ -40,7 +41,7 @@ def test_between_rows_of_the_log_no_checkpoint_is_written(guarded, bad_batches, 
     with pytest.raises(DivergenceError, match=r"train_loss must stay finite, got inf at step 4\."):
         train(config, data, tmp_path)
     assert (tmp_path / "postmortem.json").exists()
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-2"]
+    assert entries(tmp_path / "checkpoints") == ["checkpoint-2"]
 
 
 def test_with_a_policy_it_is_of_the_weights_before_the_update(guarded, bad_batches, data, tmp_path):
@@ -52,10 +53,8 @@ def test_with_a_policy_it_is_of_the_weights_before_the_update(guarded, bad_batch
     assert (results["step"], results["updates_made"]) == (6, 5)
     assert results["weights_not_finite"] == []
     assert results["stopped_by"] is None
-    assert [set(layer) >= {"lam", "hidden_max", "logit_max"} for layer in results["layers"]] == [
-        True,
-        True,
-    ]
+    assert len(results["layers"]) == 2
+    assert all(layer.keys() >= {"lam", "hidden_max", "logit_max"} for layer in results["layers"])
     norms = results["gradient_norms"]
     assert all(0 < norm < 100 for norm in norms.values())
     assert {"model.layers.0.self_attn.lambda", "model.layers.1.mlp.down_proj"} <= norms.keys()
@@ -92,11 +91,7 @@ def test_norms_of_groups_add_up_to_that_of_all(make_run):
     total = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
     groups = gradient_norms(model)
     assert math.hypot(*groups.values()) == pytest.approx(float(total), rel=1e-5)
-    vectors = [
-        p.grad
-        for name, p in model.named_parameters()
-        if "layers.1" in name and p.ndim == 1 and "lambda" in name
-    ]
-    assert groups["model.layers.1.self_attn.lambda"] == pytest.approx(
-        float(torch.nn.utils.get_total_norm(vectors)), rel=1e-5
-    )
+    attention = dict(model.model.layers[1].self_attn.named_parameters())
+    vectors = [p.grad for name, p in attention.items() if p.ndim == 1 and "lambda" in name]
+    expected = float(torch.nn.utils.get_total_norm(vectors))
+    assert groups["model.layers.1.self_attn.lambda"] == pytest.approx(expected, rel=1e-5)

@@ -3,21 +3,18 @@
 import math
 import os
 import signal
-import threading
+from threading import Thread
 
 import pytest
 import torch
 
 from children import in_child
-from continued_runs import assert_same_files
+from continued_runs import assert_same_files, steps_of
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.monitoring.signals import StopSignals
-from diffattn.lab.training.monitoring.termination import (
-    STATUS,
-    Terminated,
-    ended_by_sigterm,
-)
+from diffattn.lab.training.monitoring.termination import STATUS, Terminated, ended_by_sigterm
 from diffattn.lab.training.run import train
+from record_files import entries
 
 
 @pytest.fixture(autouse=True)
@@ -49,16 +46,13 @@ def test_a_signal_saves_the_step_in_work(number, ending, finished, make_run, dat
     with pytest.raises(ending) as end:
         train(make_run("diff"), data, tmp_path / "run", on_progress=signalled(7, number))
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
-    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert names == ["checkpoint-4", "checkpoint-7"]
+    assert entries(tmp_path / "run" / "checkpoints") == ["checkpoint-4", "checkpoint-7"]
     state = "stopped after step 7 of 12, whose checkpoint is saved"
     if ending is Terminated:
         assert (end.value.code, end.value.state) == (STATUS, state) == (143, state)
     else:
         assert str(end.value) == state
-    steps = []
-    train(make_run("diff"), data, tmp_path / "run", on_progress=lambda s, loss: steps.append(s))
-    assert steps == list(range(8, 13))
+    assert steps_of(make_run("diff"), data, tmp_path / "run") == list(range(8, 13))
     assert_same_files(tmp_path / "run", finished / "diff")
 
 
@@ -78,9 +72,7 @@ def test_a_signal_during_an_evaluation_ends_with_its_checkpoint(
         with pytest.raises(Terminated) as end:
             train(make_run("diff"), data, tmp_path / "run")
     assert "after step 8 of 12" in end.value.state
-    steps = []
-    train(make_run("diff"), data, tmp_path / "run", on_progress=lambda s, loss: steps.append(s))
-    assert steps[0] == 9
+    assert steps_of(make_run("diff"), data, tmp_path / "run")[0] == 9
     assert_same_files(tmp_path / "run", finished / "diff")
 
 
@@ -129,10 +121,8 @@ def test_where_a_launcher_kills_a_second_sigterm_changes_nothing(launch, monkeyp
 
 @pytest.mark.scheduled
 def test_elsewhere_than_in_the_main_thread_signals_are_left_alone(make_run, data, tmp_path):
-    results = []
-    thread = threading.Thread(
-        target=lambda: results.append(train(make_run(num_steps=3), data, tmp_path / "run"))
-    )
+    results, config = [], make_run(num_steps=3)
+    thread = Thread(target=lambda: results.append(train(config, data, tmp_path / "run")))
     thread.start()
     thread.join()
     assert results[0]["tokens"] == 3 * 128

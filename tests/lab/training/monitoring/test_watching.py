@@ -29,11 +29,8 @@ def test_watching_changes_nothing(attention_type, finished, guarded, stopped, da
     rows = read_jsonl(tmp_path / "whole" / "watch.jsonl")
     assert rows_of(tmp_path / "whole") == rows_of(tmp_path / "again")
     assert [row["step"] for row in rows] == [3, 6, 9, 12]
-    logged = {
-        row["step"]: row
-        for row in read_jsonl(tmp_path / "whole" / "metrics.jsonl")
-        if "train_loss" in row
-    }
+    metrics = read_jsonl(tmp_path / "whole" / "metrics.jsonl")
+    logged = {row["step"]: row for row in metrics if "train_loss" in row}
     flops = read_json(tmp_path / "whole" / "run.json")["model"]["train_flops_per_token"]
     for row in rows:
         assert row["gradient_norm"] == logged[row["step"]]["gradient_norm"]

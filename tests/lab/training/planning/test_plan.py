@@ -38,7 +38,7 @@ def made_up_step(config, train, *, sequences, accumulates, **options):
     return StepMemory(phases=phases, block_parameters=1000, root_parameters=1000, backend="made up")
 
 
-def run(parallel="ddp", **changes):
+def run(engine=None, **changes):
     model = DiffTransformerConfig(
         attention_type="diff",
         vocab_size=512,
@@ -48,16 +48,18 @@ def run(parallel="ddp", **changes):
         head_dim=32,
         max_position_embeddings=64,
     )
-    train = TrainConfig(
-        **{"num_steps": 1000, "batch_tokens": 512, "seq_len": 64, "precision": "bfloat16"} | changes
-    )
+    settings = {"num_steps": 1000, "batch_tokens": 512, "seq_len": 64, "precision": "bfloat16"}
     return RunConfig(
         name="planned",
         model=model,
-        train=train,
+        train=TrainConfig(**settings | changes),
         data=DataConfig(vocab_size=512),
-        engine=EngineConfig(parallel=parallel),
+        engine=EngineConfig(**engine or {}),
     )
+
+
+def shown(plan):
+    return {row[""]: row["DIFF"] for row in plan_rows({"DIFF": plan})}
 
 
 def test_how_the_run_is_executed_is_planned_for(monkeypatch):
@@ -68,8 +70,8 @@ def test_how_the_run_is_executed_is_planned_for(monkeypatch):
         return made_up_step(*args, **options)
 
     monkeypatch.setattr(plan_module, "step_memory", note)
-    engine = EngineConfig(loss_chunk_tokens=32, activation_checkpointing=True)
-    make_plan(dataclasses.replace(run(), engine=engine), device("h100"))
+    engine = {"loss_chunk_tokens": 32, "activation_checkpointing": True}
+    make_plan(run(engine), device("h100"))
     assert (given["loss_chunk_tokens"], given["checkpointing"]) == (32, True)
 
 
@@ -77,9 +79,8 @@ def test_time_and_cost_follow_from_the_peak():
     config = run()
     plan = make_plan(config, device("H100"), devices=2, utilisation=0.5, price=2.0)
     flops = flops_per_token(config.model, 64, training=True)
-    assert plan.forward_flops_per_token + plan.backward_flops_per_token == pytest.approx(
-        flops, 1e-6
-    )
+    planned = plan.forward_flops_per_token + plan.backward_flops_per_token
+    assert planned == pytest.approx(flops, 1e-6)
     assert plan.tokens_per_second == pytest.approx(2 * 989.5e12 * 0.5 / flops, rel=1e-6)
     assert plan.days == pytest.approx(512_000 / plan.tokens_per_second / 86_400)
     assert plan.cost == pytest.approx(plan.days * 24 * 2 * 2.0)
@@ -87,14 +88,12 @@ def test_time_and_cost_follow_from_the_peak():
     assert plan.fits
     assert plan.memory_bytes == sum(plan.memory.values())
     assert plan.passes_per_step == 1
-    engine = EngineConfig(activation_checkpointing=True)
-    again = make_plan(dataclasses.replace(config, engine=engine), device("h100"), devices=2)
+    engine = {"activation_checkpointing": True}
+    again = make_plan(run(engine), device("h100"), devices=2)
     logits = 2 * 512 * 64
     assert again.repeated_flops_per_token == plan.forward_flops_per_token - logits
-    engine = EngineConfig(activation_checkpointing=True, loss_chunk_tokens=64)
-    all_again = make_plan(
-        dataclasses.replace(config, engine=engine), device("h100"), devices=2, utilisation=0.5
-    )
+    engine["loss_chunk_tokens"] = 64
+    all_again = make_plan(run(engine), device("h100"), devices=2, utilisation=0.5)
     assert all_again.days == pytest.approx(plan.days * 4 / 3)
 
 
@@ -121,56 +120,52 @@ def test_utilisation_is_that_of_the_records():
     assert measured_utilisation(device("cpu"), "float32", "diff", 10**6)[0] == 0.766
     share, source = measured_utilisation(device("a100"), "bfloat16", "gated_head", 4_096)
     assert share == 0.487
-    assert source.endswith(
-        "assumed for this device; gated_head is assumed to reach that of softmax"
-    )
+    assumed = "assumed for this device; gated_head is assumed to reach that of softmax"
+    assert source.endswith(assumed)
     assert measured_utilisation(device("h100"), "float32", "diff", 3_072) is None
 
 
 def test_what_is_slower_than_the_records_has_no_time(monkeypatch):
-    step = dataclasses.replace(
-        made_up_step(None, None, sequences=1, accumulates=False), backend="reference"
-    )
+    fast = made_up_step(None, None, sequences=1, accumulates=False)
+    step = dataclasses.replace(fast, backend="reference")
     monkeypatch.setattr(plan_module, "step_memory", lambda *args, **options: step)
     made = make_plan(run(), device("h100"), price=1.0)
     assert (made.days, made.cost) == (None, None)
-    assert {row[""]: row["DIFF"] for row in plan_rows({"DIFF": made})}["time"] == "not measured"
+    assert shown(made)["time"] == "not measured"
 
 
 @pytest.mark.parametrize(
-    ("days", "hours", "shown"),
+    ("days", "hours", "expected"),
     [
         (3.684, 5647.3, ("3.68 days", "5,647")),
         (0.5, 0.134, ("12.0 hours", "0.13")),
         (0.0056, 0.335, ("8.1 minutes", "0.34")),
     ],
 )
-def test_short_times_and_small_costs_are_not_rounded_away(days, hours, shown):
+def test_short_times_and_small_costs_are_not_rounded_away(days, hours, expected):
     made = make_plan(run(), device("h100"), utilisation=0.4)
-    plan = dataclasses.replace(made, days=days, device_hours=hours)
-    rows = {row[""]: row["DIFF"] for row in plan_rows({"DIFF": plan})}
-    assert (rows["time"], rows["device hours"]) == shown
+    rows = shown(dataclasses.replace(made, days=days, device_hours=hours))
+    assert (rows["time"], rows["device hours"]) == expected
 
 
 def test_one_device_shards_nothing():
-    config = dataclasses.replace(run(), engine=EngineConfig(parallel="fsdp"))
+    config = run({"parallel": "fsdp"})
     with pytest.raises(ConfigError, match=r"^plan: .* 'fsdp' must have several .* got one"):
         make_plan(config, device("h100"))
     assert make_plan(config, device("h100"), devices=2).parallel == "fsdp"
 
 
 def test_replicas_of_shards_are_planned():
-    config = dataclasses.replace(run(), engine=EngineConfig(parallel="fsdp", replicas=2))
+    config = run({"parallel": "fsdp", "replicas": 2})
     made = make_plan(config, device("h100"), devices=8)
-    whole = make_plan(run(parallel="fsdp"), device("h100"), devices=4)
+    whole = make_plan(run({"parallel": "fsdp"}), device("h100"), devices=4)
     assert (made.replicas, whole.replicas) == (2, 1)
     assert made.memory["weights"] == whole.memory["weights"]
-    rows = {row[""]: row["DIFF"] for row in plan_rows({"DIFF": made})}
-    assert rows["copies of the model"] == "2, in 4 shards"
-    for devices, message in ((4, None), (1, "must divide the 1 devices"), (2, "got one")):
-        if message is not None:
-            with pytest.raises(ConfigError, match=rf"^plan: engine\..*{message}"):
-                make_plan(config, device("h100"), devices=devices)
+    assert shown(made)["copies of the model"] == "2, in 4 shards"
+    for devices, message in ((1, "must divide the 1 devices"), (2, "got one")):
+        with pytest.raises(ConfigError, match=rf"^plan: engine\..*{message}"):
+            make_plan(config, device("h100"), devices=devices)
+    assert make_plan(config, device("h100"), devices=4).replicas == 2
     assert make_plan(run(), device("h100"), devices=8).replicas == 8
 
 
@@ -203,23 +198,17 @@ def test_a_plan_leaves_room():
 
 
 def test_the_cache_holds_keys_and_values_of_every_layer():
-    model = run().model
-    assert (
-        kv_cache_bytes_per_token(model) == 2 * 2 * 2 * 64 * 2
-    )  # K, V; layers; heads; width; bytes
+    # K, V; layers; heads; width; bytes.
+    assert kv_cache_bytes_per_token(run().model) == 2 * 2 * 2 * 64 * 2
     plan = make_plan(run(), device("h100"), cache_sequences=3, cache_tokens=10)
     assert plan.kv_cache == {"sequences": 3, "tokens": 10, "bytes": 30 * 1024}
 
 
+KEPT = {"weights": 400, "optimizer": 800}
 PHASES = {
-    "forward": {"weights": 400, "optimizer": 800, "activations": 900, "bfloat16 weights": 200},
-    "backward of the last block": {
-        "weights": 400,
-        "optimizer": 800,
-        "gradients": 100,
-        "activations": 700,
-    },
-    "optimizer": {"weights": 400, "optimizer": 800, "gradients": 400, "working": 400},
+    "forward": KEPT | {"activations": 900, "bfloat16 weights": 200},
+    "backward of the last block": KEPT | {"gradients": 100, "activations": 700},
+    "optimizer": KEPT | {"gradients": 400, "working": 400},
 }
 STEP = StepMemory(phases=PHASES, block_parameters=40, root_parameters=20, backend="triton")
 
@@ -232,20 +221,10 @@ def test_whole_copies_send_a_second_copy_of_the_gradients():
 
 def test_shards_divide_what_belongs_to_the_weights():
     shared = device_phases(STEP, devices=4, shards=4)
-    assert shared["forward"] == {
-        "weights": 100,
-        "gradients": 0,
-        "optimizer": 200,
-        "activations": 900,
-        "bfloat16 weights": 200,
-        "communication": 4 * (20 + 80),
-    }
-    assert shared["optimizer"] == {
-        "weights": 100,
-        "optimizer": 200,
-        "gradients": 100,
-        "working": 100,
-    }
+    kept = {"weights": 100, "optimizer": 200}
+    whole = {"activations": 900, "bfloat16 weights": 200, "communication": 4 * (20 + 80)}
+    assert shared["forward"] == kept | {"gradients": 0} | whole
+    assert shared["optimizer"] == kept | {"gradients": 100, "working": 100}
     last_block = shared["backward of the last block"]
     assert last_block["gradients"] == 25
     assert last_block["communication"] == 4 * (20 + 80 + 20 + 2 * 40)

@@ -8,12 +8,7 @@ import diffattn.lab.training.planning.plan as plan_module
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.planning.devices import device
-from diffattn.lab.training.planning.search import (
-    best_plan,
-    changes_of,
-    enough_devices,
-    twin_of,
-)
+from diffattn.lab.training.planning.search import best_plan, changes_of, enough_devices, twin_of
 from diffattn.lab.training.planning.step_memory import StepMemory
 
 MB = 10**6
@@ -26,17 +21,11 @@ def _no_step_is_run(monkeypatch):
     computed again, and 10 MB of logits, 5 in chunks."""
 
     def made_up_step(config, train, *, sequences, checkpointing, loss_chunk_tokens, **options):
-        parts = {
-            "weights": 40 * MB,
-            "activations": (2 if checkpointing else 20) * sequences * MB,
-            "logits": (5 if loss_chunk_tokens else 10) * sequences * MB,
-        }
-        return StepMemory(
-            phases={"backward of the last block": parts},
-            block_parameters=0,
-            root_parameters=0,
-            backend="triton",
-        )
+        activations = (2 if checkpointing else 20) * sequences * MB
+        logits = (5 if loss_chunk_tokens else 10) * sequences * MB
+        parts = {"weights": 40 * MB, "activations": activations, "logits": logits}
+        empty = {"block_parameters": 0, "root_parameters": 0, "backend": "triton"}
+        return StepMemory(phases={"backward of the last block": parts}, **empty)
 
     monkeypatch.setattr(plan_module, "step_memory", made_up_step)
 

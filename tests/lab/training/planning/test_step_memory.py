@@ -62,17 +62,14 @@ def test_estimate_is_what_a_real_step_holds(options):
 
 
 @pytest.mark.parametrize(
-    ("attention_type", "backend", "times"),
-    [("diff", "reference", 2), ("softmax", "sdpa", 1)],
+    ("attention_type", "backend", "times"), [("diff", "reference", 2), ("softmax", "sdpa", 1)]
 )
 def test_documents_kept_apart_are_one_row(attention_type, backend, times):
     """Maps or masks are of the whole row: of one map four times those of windows side by side.
     How many documents there are makes no difference."""
     model = config(attention_type, attention_backend=backend)
-    step, side_by_side = (
-        step_memory(model, TRAIN, sequences=4, accumulates=False, device="cpu", apart=apart)
-        for apart in (True, False)
-    )
+    of_four = functools.partial(step_memory, model, TRAIN, sequences=4, accumulates=False)
+    step, side_by_side = (of_four(device="cpu", apart=apart) for apart in (True, False))
     needed = sum(step.peak.values())
     for documents in (1, 4):
         positions = torch.arange(TRAIN.seq_len // documents).repeat(documents).expand(4, -1)
@@ -112,21 +109,12 @@ def test_a_loss_in_chunks_is_counted_as_the_allocator_sees_it():
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("attention_type", TYPES)
 def test_two_layers_tell_what_all_of_them_need(attention_type, precision, checkpointing, chunk):
-    train = TrainConfig(num_steps=30, batch_tokens=512, seq_len=128, precision=precision)
+    train = replace(TRAIN, precision=precision)
+    options = {"sequences": 4, "device": "cpu"}
+    options |= {"checkpointing": checkpointing, "loss_chunk_tokens": chunk}
+    counted = functools.partial(step_memory, config(attention_type), train, **options)
     for accumulates in (False, True):
-        few, all_layers = (
-            step_memory(
-                config(attention_type),
-                train,
-                sequences=4,
-                accumulates=accumulates,
-                device="cpu",
-                checkpointing=checkpointing,
-                loss_chunk_tokens=chunk,
-                whole=whole,
-            )
-            for whole in (False, True)
-        )
+        few, all_layers = (counted(accumulates=accumulates, whole=w) for w in (False, True))
         assert sum(few.peak.values()) == pytest.approx(sum(all_layers.peak.values()), rel=2e-3)
 
 
@@ -147,13 +135,12 @@ def test_the_backend_of_a_gpu_without_a_record_is_said(monkeypatch):
 def test_a_gpu_keeps_no_map_and_adds_the_optimizers_square_roots():
     longer = TrainConfig(num_steps=30, batch_tokens=2048, seq_len=512)
     model = config(head_dim=32, attention_backend="triton")
-    on_gpu = step_memory(
-        model, longer, sequences=4, accumulates=False, device="cuda", elsewhere=True
-    )
+    options = {"sequences": 4, "accumulates": False, "device": "cuda", "elsewhere": True}
+    on_gpu = step_memory(model, longer, **options)
     assert on_gpu.backend == "triton"
     one_map = 4 * model.num_heads * 512 * 512 * 4
     eager = config(head_dim=32, attention_backend="reference")
-    maps = step_memory(eager, longer, sequences=4, accumulates=False, device="cuda", elsewhere=True)
+    maps = step_memory(eager, longer, **options)
     # Both maps of three layers.
     assert maps.peak["activations"] - on_gpu.peak["activations"] > 3 * 2 * one_map
     weights = on_gpu.phases[OPTIMIZER]["weights"]

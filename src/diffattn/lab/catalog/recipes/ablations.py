@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from diffattn.lab.catalog.recipes.diff_transformer_scaling import scaling
@@ -11,27 +10,23 @@ from diffattn.models.config.settings import ModelSettings
 from diffattn.models.twins import twin
 
 _SOFTMAX_8 = {"attention_type": "softmax", "num_heads": 8, "head_dim": 256}
-_ROWS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
-    {
-        "softmax": {"attention_type": "softmax", "num_heads": 16, "head_dim": 128},
-        "softmax-8": _SOFTMAX_8,
-        "softmax-8-norm": _SOFTMAX_8 | {"head_norm": True},
-        "diff": {},
-        "diff-no-norm": {"head_norm": False},
-        "diff-lambda-0.8": {"lambda_init": 0.8},
-        "diff-lambda-0.5": {"lambda_init": 0.5},
-    }
-)
+_ROWS: dict[str, dict[str, Any]] = {
+    "softmax": {"attention_type": "softmax", "num_heads": 16, "head_dim": 128},
+    "softmax-8": _SOFTMAX_8,
+    "softmax-8-norm": _SOFTMAX_8 | {"head_norm": True},
+    "diff": {},
+    "diff-no-norm": {"head_norm": False},
+    "diff-lambda-0.8": {"lambda_init": 0.8},
+    "diff-lambda-0.5": {"lambda_init": 0.5},
+}
 """Row to the settings of the 1.4B model that it changes."""
-_OF_V2_NOTE = MappingProxyType(
-    {
-        "diff-v2": ("diff_v2", 16),
-        "diff-v2-no-lambda": ("diff_v2_no_lambda", 16),
-        "diff-v2-raw-lambda": ("diff_v2_raw_lambda", 16),
-        "diff-v2-across": ("diff_v2_across", 16),
-        "softmax-24": ("softmax", 24),
-    }
-)
+_OF_V2_NOTE = {
+    "diff-v2": ("diff_v2", 16),
+    "diff-v2-no-lambda": ("diff_v2_no_lambda", 16),
+    "diff-v2-raw-lambda": ("diff_v2_raw_lambda", 16),
+    "diff-v2-across": ("diff_v2_across", 16),
+    "softmax-24": ("softmax", 24),
+}
 """Type and heads of the rows of the V2 note, which prints no losses: V2; V2 without λ, with λ not
 through a sigmoid, and with pairs of heads that share neither keys nor values; and softmax attention
 with 1.5 times the heads. The last also has 1.5 times the heads of keys and values, so that its FFN

@@ -1,16 +1,13 @@
 """The scaling runs of the DIFF Transformer paper."""
 
 from functools import partial
-from types import MappingProxyType
 
 from diffattn.lab.catalog.recipes.plan import RunPlan
 from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.models.presets import preset_settings
 
 # Sizes whose runs use the larger learning rate; the others use half of it.
-_LEARNING_RATES = MappingProxyType(
-    {"830m": 1.5e-4, "1.4b": 1.5e-4, "2.8b": 1.5e-4, "6.8b": 7.5e-5, "13.1b": 7.5e-5}
-)
+_LEARNING_RATES = {"830m": 1.5e-4, "1.4b": 1.5e-4, "2.8b": 1.5e-4, "6.8b": 7.5e-5, "13.1b": 7.5e-5}
 
 
 def scaling(size: str) -> RunPlan:

@@ -63,9 +63,6 @@ def math_stage(stage: int, attention_type: str) -> RunPlan:
     printed: the main run's decay and length, a tenth of the steps.
 
     Source: arXiv:2410.05258v2, mathematical reasoning (two-stage training).
-
-    Args:
-        stage: 1 or 2.
     """
     rate, batch_tokens, num_steps = _STAGES[stage]
     run = main_run("3b", f"math-{stage}-{attention_type}", attention_type)

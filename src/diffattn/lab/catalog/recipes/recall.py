@@ -139,9 +139,5 @@ def task_run(
     )
 
 
-RECALL: dict[str, Callable[[], dict[str, Any]]] = {
-    "smoke": smoke,
-    "laptop": laptop,
-    "study": study,
-}
+RECALL: dict[str, Callable[[], dict[str, Any]]] = {"smoke": smoke, "laptop": laptop, "study": study}
 """Scale to the settings of its study."""

@@ -25,7 +25,6 @@ def shared_diff(rank: int, constant: str) -> RunPlan:
     Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
 
     Args:
-        rank: Columns of the updates.
         constant: The end of the name, which gives λ_init.
     """
     run = scaling("1.4b")

@@ -26,9 +26,6 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
     between siblings supports or refutes theirs.
 
     Source: arXiv:2410.05258v2 for the kept settings.
-
-    Args:
-        seq_len: Tokens per sequence.
     """
     large = make()
     train = large.train

@@ -79,9 +79,5 @@ def _run(name: str, *, num_steps: int) -> RunPlan:
     )
 
 
-STABILITY: dict[str, Callable[[], StudyPlan]] = {
-    "smoke": smoke,
-    "laptop": laptop,
-    "study": study,
-}
+STABILITY: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}
 """Scale to the settings of its study."""

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from diffattn.lab.catalog.models import BASELINE, TYPES, VARIANTS, WIDE, WITHOUT_NORM
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
+from diffattn.lab.records.fields import require
 from diffattn.lab.report.sections.gradient_flow_tables import BASE
-from diffattn.lab.studies.study import FixedStudy, Member, require
+from diffattn.lab.studies.study import FixedStudy, Member
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 LARGE_VALUES = "large-values"
@@ -16,15 +17,7 @@ LARGE_VALUES = "large-values"
 HALVED = "softmax_half"
 """The control whose gradients are half of softmax attention's by construction."""
 SMALL_LAMBDA, LARGE_LAMBDA = "diff_lambda_05", "diff_lambda_08"
-OF_BASE = (
-    BASELINE,
-    WIDE,
-    *(name for name in TYPES if name != BASELINE),
-    WITHOUT_NORM,
-    SMALL_LAMBDA,
-    LARGE_LAMBDA,
-    HALVED,
-)
+OF_BASE = (BASELINE, WIDE, *TYPES[1:], WITHOUT_NORM, SMALL_LAMBDA, LARGE_LAMBDA, HALVED)
 """Compared at the base's size."""
 OF_ARMS = (BASELINE, WIDE, "diff")
 """Compared at the other sizes."""

@@ -44,14 +44,7 @@ from diffattn.lab.studies.gradient_flow.config import (
     LARGE_VALUES,
     SMALL_LAMBDA,
 )
-from diffattn.lab.studies.gradient_flow.sizes import (
-    MATRICES,
-    SLOPE,
-    Pair,
-    Sizes,
-    factor,
-    largest,
-)
+from diffattn.lab.studies.gradient_flow.sizes import MATRICES, SLOPE, Pair, Sizes, factor, largest
 
 LEVEL = 2.0
 """Factor up to which magnitudes are the same."""

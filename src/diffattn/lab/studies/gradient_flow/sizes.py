@@ -41,12 +41,7 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 class Sizes:
-    """The sizes of all runs.
-
-    Args:
-        results: Name of every run to its ``results.json``.
-        rows: Name of every run to its ``gradients.jsonl``.
-    """
+    """The sizes of all runs."""
 
     def __init__(self, config: GradientFlowConfig, results: Results, rows: Rows) -> None:
         self.config = config

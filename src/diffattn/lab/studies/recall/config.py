@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 
 from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, TYPES, VARIANTS, rate_owner
 from diffattn.lab.catalog.recipes.recall import RECALL
-from diffattn.lab.studies.study import Member, Results, Study, Wave, require, require_softmax
+from diffattn.lab.records.fields import require
+from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax
 from diffattn.lab.studies.sweep import EXTENSIONS, swept_rates
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.known_names import check_known

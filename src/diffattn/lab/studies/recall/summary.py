@@ -2,31 +2,64 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from diffattn.files.io import write_json
-from diffattn.lab.data.recall_tasks import guessing_ceilings
+from diffattn.lab.data.recall_tasks import NoisyRecallConfig, guessing_ceilings
 from diffattn.lab.records.study_results import RecallResults
 from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.studies.example_maps import maps_of
 from diffattn.lab.studies.limits import heads_below
 from diffattn.lab.studies.recall.config import PROTOCOL, Choice, RecallStudyConfig
-from diffattn.lab.studies.recall.endpoints import (
-    explain_uninformative,
-    find_leak,
-    step_differences,
-)
-from diffattn.lab.studies.recall.maps import recall_maps
+from diffattn.lab.studies.recall.endpoints import explain_uninformative, find_leak, step_differences
 from diffattn.lab.studies.study import Member, Results, Runs
+from diffattn.lab.training.recall import TEST, held_out
+from diffattn.lab.training.recall_attention import GROUPS, key_groups
+from diffattn.models.loading import without_bars
+from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.attention_rows import attention_rows
 
 
 def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResults:
     """Judge finished runs; writes ``maps.json`` where their weights were kept."""
-    maps = recall_maps(config, runs.folder)
+    maps = _recall_maps(config, runs.folder)
     if maps is not None:
         write_json(runs.folder.parent / "maps.json", maps)
     return recall_results(config, runs.results)
+
+
+def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None:
+    """Maps of every type on the first test sequence; ``None`` where no weights were kept.
+
+    They are of the last layer's head that gives the answers the most weight. Keys are shown as
+    letters, values as numbers and noise as dots.
+    """
+    task, setting = config.tasks[0], config.tasks[0].task
+    if not isinstance(setting, NoisyRecallConfig):
+        return None
+    batch = held_out(task, TEST)
+    is_answer = (key_groups(setting, batch)[0] == GROUPS.index("answer")).float()  # [Q, T]
+    ids, queries = batch.input_ids[0], batch.queries[0]
+    layers: dict[str, Any] = {}
+    for name in config.types:
+        run = f"{task.task_name}-{name}-seed{config.seeds[0]}"
+        if not (runs / run / "model").exists():
+            continue
+        with without_bars():
+            model = DiffTransformerForCausalLM.from_pretrained(runs / run / "model").eval()
+        rows = attention_rows(model, ids[None])
+        on_answers = (rows[-1].signed[:, queries].cpu() * is_answer).sum((-2, -1))
+        layer, head = len(rows) - 1, int(on_answers.argmax())
+        layers[name] = {"run": run, "layer": layer, "head": head}
+        layers[name] |= maps_of(model, ids, layer, head)
+    keys = [chr(ord("A") + i) for i in range(setting.num_keys)]
+    values = [str(i + 1) for i in range(setting.num_values)]
+    words = ["", *keys, *values, *["·"] * setting.num_noise]
+    tokens = [words[token] for token in ids.tolist()]
+    return {"schema": 1, "tokens": tokens, "layers": layers} if layers else None
 
 
 def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults:

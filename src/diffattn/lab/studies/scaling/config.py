@@ -6,7 +6,8 @@ from typing import Any
 
 from diffattn.lab.catalog.models import VARIANTS
 from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
-from diffattn.lab.studies.study import FixedStudy, Member, require
+from diffattn.lab.records.fields import require
+from diffattn.lab.studies.study import FixedStudy, Member
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 

@@ -1,6 +1,6 @@
 """From finished runs to the fits of a scaling study, its equivalents and its limits in words."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +58,7 @@ def scaling_results(
         for name in config.types
     }
     axes = {axis: _along(config, models, losses, axis) for axis in AXES}
+    apart = f"Left out, as a run diverged: {listing(map(type_name, left_out))}. "
     return {
         "schema": 1,
         "kind": "scaling",
@@ -66,19 +67,14 @@ def scaling_results(
         "extrapolate": config.extrapolate,
         "axes": axes,
         "verdict": verdict(axes),
-        "statement": _divergence(left_out) + statement(config, models.values()),
+        "statement": (apart if left_out else "") + statement(config, models.values()),
         "complete": True,
     }
-
-
-def _divergence(names: Sequence[str]) -> str:
-    return f"Left out, as a run diverged: {listing(map(type_name, names))}. " if names else ""
 
 
 def _along(
     config: ScalingStudyConfig, models: Models, losses: Mapping[str, float | None], axis: str
 ) -> ScalingAxis:
-    """Points, fits and equivalents along one axis."""
     places = config.sizes if axis == "parameters" else config.lengths
     points = {
         name: [_point(config, models, losses, axis, name, *place) for place in places]

@@ -4,12 +4,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
-from diffattn.lab.records.study_results import (
-    AxisVerdict,
-    Equivalent,
-    ScalingAxis,
-    ScalingVerdict,
-)
+from diffattn.lab.records.study_results import Equivalent, ScalingAxis, ScalingVerdict
+from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.stats.scaling import equivalent_at
 from diffattn.lab.studies.limits import MARGIN
@@ -31,29 +27,22 @@ def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
 
     An axis is uninformative where softmax attention does not beat no attention at that point, or
     where no attention does not need more: then the comparison is not one of attention.
-
-    Args:
-        axes: Of the results.
     """
     verdicts = {name: _axis_verdict(name, axis) for name, axis in axes.items()}
     sentences = [_headline(axes, verdicts), *(entry["sentence"] for entry in verdicts.values())]
     return {"sentence": " ".join(sentences), "axes": verdicts}
 
 
-def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, AxisVerdict]) -> str:
+def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, Outcome]) -> str:
     """The differential types that need less than the Transformer and the uniform second map."""
     informative = [name for name in axes if verdicts[name]["informative"]]
     if not informative:
         return "Nothing can be said of attention types."
-    savings = [
-        f"fewer {_NEEDS[name]} are needed by {listing(types)}"
-        for name in informative
-        if (
-            types := [
-                type_name(entry) for entry in axes[name]["types"] if _saves(axes[name], entry)
-            ]
-        )
-    ]
+    savings = []
+    for name in informative:
+        types = [type_name(kind) for kind in axes[name]["types"] if _saves(axes[name], kind)]
+        if types:
+            savings.append(f"fewer {_NEEDS[name]} are needed by {listing(types)}")
     against = "the Transformer and a control whose second map sees nothing"
     if savings:
         return f"For the loss of {against}, {listing(savings)}."
@@ -66,7 +55,7 @@ def _saves(axis: ScalingAxis, name: str) -> bool:
     return VARIANTS[name].role == "type" and all(_need(row) is Need.FEWER for row in rows)
 
 
-def _axis_verdict(name: str, axis: ScalingAxis) -> AxisVerdict:
+def _axis_verdict(name: str, axis: ScalingAxis) -> Outcome:
     reason = _uninformative(axis)
     if reason:
         sentence = f"Over {name}, uninformative about attention types: {reason}."

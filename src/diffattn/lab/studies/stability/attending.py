@@ -28,9 +28,7 @@ class Silent(Enum):
     )
 
 
-def attending_rates(
-    differences: Sequence[StabilityDifference],
-) -> dict[str, list[float]] | None:
+def attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, list[float]] | None:
     """Model to the rates at which it attends, in rising order; ``None`` without a floor.
 
     A model attends at a rate if its loss is below that of each floor: the whole paired interval of
@@ -67,7 +65,6 @@ def shared_rates(
     Args:
         attending: Of :func:`attending_rates`.
         diverged: Model to the rates at which a run of it diverged.
-        pair: The two models.
         floors: Those of :data:`FLOORS` that were run.
     """
     if attending is None or set(floors) != set(FLOORS):

@@ -13,8 +13,9 @@ from diffattn.lab.catalog.models import (
     WITHOUT_NORM,
 )
 from diffattn.lab.catalog.recipes.stability import STABILITY
+from diffattn.lab.records.fields import require
 from diffattn.lab.stats.spikes import WINDOW
-from diffattn.lab.studies.study import FixedStudy, Member, require
+from diffattn.lab.studies.study import FixedStudy, Member
 from diffattn.lab.training.stability import StabilityRun
 
 

@@ -14,7 +14,8 @@ from diffattn.lab.catalog.models import (
     gets_every_seed,
     rate_owner,
 )
-from diffattn.lab.studies.study import Member, Results, Study, Wave, require, require_softmax
+from diffattn.lab.records.fields import require
+from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax
 from diffattn.lab.studies.sweep import swept_rates
 from diffattn.lab.training.config import RunConfig
 
@@ -89,15 +90,11 @@ class ComparisonConfig(Study):
         super().__post_init__()
         where, windows = "ComparisonConfig", self.base.windows
         require_softmax(where, "base", self.base.model)
-        for name, holds, must in (
-            ("documents", not windows.apart, "be 'joined', as the models that count read them"),
-            (
-                "upsample_longer_than",
-                windows.upsample_longer_than is None,
-                "not be set, as the models that count read every window alike",
-            ),
-        ):
-            require(where, holds, f"windows.{name} must {must}", getattr(windows, name))
+        must = "windows.documents must be 'joined', as the models that count read them"
+        require(where, not windows.apart, must, windows.documents)
+        longer_than = windows.upsample_longer_than
+        must = "windows.upsample_longer_than must not be set, as the models that count read every "
+        require(where, longer_than is None, f"{must}window alike", longer_than)
         is_new = self.sweep_seed not in self.seeds
         require(where, is_new, "sweep_seed must be none of the seeds", self.sweep_seed)
         self.trials(self.base_rates())  # a run that cannot be made is refused at once

@@ -44,9 +44,6 @@ def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, di
 
     A window that the run reads again is counted once.
 
-    Args:
-        config: Of the run: its steps, batch, window and data order.
-
     Returns:
         By model: ``loss`` on all validation windows and ``parts``, by part, in nats per token, and
         under ``curve`` both again on the windows that a run is evaluated on while it trains.
@@ -74,7 +71,6 @@ def _losses(model: CountModel, windows: np.ndarray) -> dict[str, Any]:
 
 
 def _windows(dataset: TokenDataset, indices: list[int]) -> np.ndarray:
-    """Windows of a dataset, int64 ``[n, T]``."""
     return np.stack([dataset[index]["input_ids"].numpy() for index in indices])
 
 

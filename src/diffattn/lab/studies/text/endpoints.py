@@ -11,12 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from diffattn.lab.catalog.models import BASELINE, VARIANTS
-from diffattn.lab.records.text_results import (
-    AdjustedLead,
-    Endpoint,
-    TextDifference,
-    VariantResult,
-)
+from diffattn.lab.records.text_results import AdjustedLead, Endpoint, TextDifference, VariantResult
 from diffattn.lab.report.page.phase import explain_gap
 from diffattn.lab.stats.intervals import t_quantile
 from diffattn.lab.stats.multiple import holm

@@ -1,14 +1,16 @@
 """From the records of finished runs to the numbers of a comparison."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
 from diffattn.lab.catalog.models import (
     BASELINE,
     FLOOR,
+    RANK,
     SIDE_EFFECTS,
     VARIANTS,
+    WIDE_NORM,
     WIDER_FLOOR,
     own_side_effects,
 )
@@ -17,6 +19,7 @@ from diffattn.lab.records.text_results import (
     ComparisonResults,
     GroupResult,
     RatesResult,
+    Row,
     SweepResult,
     TextDifference,
     VariantResult,
@@ -32,7 +35,6 @@ from diffattn.lab.studies.text.comparison import (
     whole_name,
 )
 from diffattn.lab.studies.text.endpoints import Curve, adjusted_leads, type_endpoints
-from diffattn.lab.studies.text.rows import compared_rows
 from diffattn.models.accounting import attention_parameters, flops_per_token, parameter_count
 
 SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
@@ -68,7 +70,7 @@ def comparison_results(
             "adjusted_leads": adjusted_leads(variants, starts),
         }
     else:
-        compared = {"rows": compared_rows(differences, variants, diverged)}
+        compared = {"rows": _compared_rows(differences, variants, diverged)}
     left_out = {name: n for name in trials.models if (n := runs[name].get("left_out_steps"))}
     results = {
         "schema": 3,
@@ -85,6 +87,43 @@ def comparison_results(
         "complete": True,
     }
     return cast(ComparisonResults, results)
+
+
+def _compared_rows(
+    differences: Sequence[TextDifference],
+    variants: Mapping[str, VariantResult],
+    diverged: Collection[str],
+) -> list[Row]:
+    """Every type and every ablation against its baseline.
+
+    V2 also stands against softmax with 1.5 times the heads, and V1 and Shared DIFF against one map
+    with their norm, at one rate. Each rank stands against rank 8, that against V1, and λ_init
+    against the schedule. Other differences are for reading.
+    """
+    members = [*variants, *diverged]
+    baselines = {name: _baselines(name, members) for name in members}
+    rows: list[Row] = []
+    for entry in differences:
+        name, other = entry["variant"], entry["baseline"]
+        # One map with a type's norm stands at softmax attention's rate: there the type does, too.
+        is_common = other == WIDE_NORM and "common" in variants[name]["at"]
+        at: At = "common" if is_common else "best"
+        if other in baselines[name] and (entry["metric"], entry["at"]) == (LOSS, at):
+            rows.append({"variant": name, "baseline": other, "at": at})
+    return rows + [
+        {"variant": name, "baseline": other, "at": "best"}
+        for name in members
+        for other in baselines[name]
+        if {name, other} & set(diverged) and other in members
+    ]
+
+
+def _baselines(name: str, members: Collection[str]) -> tuple[str, ...]:
+    variant = VARIANTS[name]
+    is_type = variant.role == "type"
+    if name in (BASELINE, FLOOR) or (RANK in members and is_type):
+        return ()
+    return (variant.compared_with, *(variant.also if is_type else ()))
 
 
 def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float) -> RatesResult:

@@ -1,33 +1,33 @@
 """From finished runs to the results of a comparison, its example maps and its limits in words."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
+import torch
+
 from diffattn.errors import DiffAttnError
-from diffattn.files.io import write_json
+from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import BASELINE, FLOOR, VARIANTS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.records.text_results import TextResults
 from diffattn.lab.report.page.wording import listing
+from diffattn.lab.studies.example_maps import maps_of
 from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
 from diffattn.lab.studies.study import OnMessage, Results, Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, best_rates, trial_name
-from diffattn.lab.studies.text.count_models import (
-    PHASE_GAIN,
-    PHASE_RULE,
-    phase_step,
-    read_or_count,
-)
+from diffattn.lab.studies.text.count_models import PHASE_GAIN, PHASE_RULE, phase_step, read_or_count
 from diffattn.lab.studies.text.endpoints import crossing, loss_curve
-from diffattn.lab.studies.text.maps import example_maps
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.verdict import verdict
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.settings import apply_settings
+from diffattn.models.loading import load_model
 
 # The papers' models see 10 billion tokens or more.
 FEWEST_TESTED_TOKENS = 10_000_000_000
+EXAMPLE_TOKENS = 48
 
 
 def judge_comparison(
@@ -43,8 +43,34 @@ def judge_comparison(
     require_losses(config, runs.results, on_message)
     counts = read_or_count(config, data, folder / "counts.json", on_message)
     on_message("comparing")
-    write_json(folder / "maps.json", example_maps(config, data, folder))
+    write_json(folder / "maps.json", _example_maps(config, data, folder))
     return study_results(config, runs, counts)
+
+
+def _example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[str, Any]:
+    """Maps of the middle layer's first head on the first validation tokens, of the first seed.
+
+    Where the weights of a run are gone its recorded maps stay; without them there are none.
+    """
+    path = folder / "maps.json"
+    length = min(EXAMPLE_TOKENS, config.base.train.seq_len, data.validation.num_tokens)
+    ids = torch.tensor(data.validation.tokens[:length].tolist())
+    labels = [data.tokenizer.decode([token]) for token in ids.tolist()]
+    recorded = read_json(path) if path.exists() else {}
+    earlier = recorded["layers"] if recorded.get("tokens") == labels else {}
+    layers: dict[str, Any] = {}
+    for name in config.variants:
+        if VARIANTS[name].role not in ("baseline", "type"):
+            continue
+        run = trial_name(name, config.seeds[0])
+        weights = folder / "runs" / run / "model"
+        if weights.exists():
+            layer = config.base.model.num_hidden_layers // 2
+            model, _ = load_model(str(weights))
+            layers[name] = {"run": run, "layer": layer, "head": 0} | maps_of(model, ids, layer, 0)
+        elif earlier.get(name, {}).get("run") == run:  # records are committed without weights
+            layers[name] = earlier[name]
+    return {"schema": 1, "tokens": labels, "layers": layers}
 
 
 def require_losses(config: ComparisonConfig, results: Results, on_message: OnMessage) -> None:
@@ -52,9 +78,6 @@ def require_losses(config: ComparisonConfig, results: Results, on_message: OnMes
 
     In a study of ablations only softmax attention and no attention must not diverge. The row of
     another variant then says that it diverged.
-
-    Raises:
-        DiffAttnError: A run that counts diverged.
     """
     trials = config.trials(best_rates(config, config.sweeps(results)))
     names = [member.config.name for member in trials]

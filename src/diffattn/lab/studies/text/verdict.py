@@ -54,7 +54,6 @@ def verdict(results: ComparisonResults, counts: Mapping[str, Any] | None = None)
 
 
 def _setting(results: ComparisonResults) -> str:
-    """Model size, tokens and learning rates."""
     variants = results["variants"]
     used = {entry["at"]["best"]["learning_rate"] for entry in variants.values()}
     is_shared = not results["rates"]["variants"] and len(used) == 1

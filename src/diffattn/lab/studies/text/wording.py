@@ -133,13 +133,8 @@ def _against(results: ComparisonResults, name: str, other: str, at: At = "best")
 
 
 def _describe_type(results: ComparisonResults, name: str) -> str:
-    return f"{type_name(name)}: " + "; ".join(
-        [
-            *_measured(results, name),
-            *_at_common_rate(results, name),
-            *_against_controls(results, name),
-        ]
-    )
+    clauses = [*_measured(results, name), *_at_common_rate(results, name)]
+    return f"{type_name(name)}: {'; '.join([*clauses, *_against_controls(results, name)])}"
 
 
 def _measured(results: ComparisonResults, name: str) -> Iterator[str]:

@@ -21,11 +21,6 @@ def training_windows(
 
     With up-sampling, each pass draws documents anew, and reads their windows in random order.
 
-    Args:
-        split: The training split.
-        config: The run.
-        on_message: Given one line on the up-sampling.
-
     Raises:
         ConfigError: No document is long enough to be up-sampled, or all are.
     """
@@ -42,12 +37,8 @@ def training_windows(
     on_message(drawn.summary())
     generator = torch.Generator().manual_seed(train.data_seed)
     ends = [end // train.seq_len for end in drawn.pass_ends]
-    order = torch.cat(
-        [
-            start + torch.randperm(end - start, generator=generator)
-            for start, end in itertools.pairwise([0, *ends])
-        ]
-    )
+    passes = itertools.pairwise([0, *ends])
+    order = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in passes])
     dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
     return Subset(dataset, _numbers(order[: train.num_steps * train.batch_sequences]))
 
@@ -57,10 +48,6 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
 
     It depends on ``data_seed`` and the dataset alone, so every member of a comparison reads the
     same tokens at the same step.
-
-    Args:
-        dataset: A map-style dataset of windows.
-        config: Steps, batch and ``data_seed``.
 
     Returns:
         ``num_steps * batch_sequences`` windows, to be read front to back.

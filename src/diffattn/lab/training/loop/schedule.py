@@ -13,7 +13,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
 
     Args:
         model: Any module; parameters with fewer than two axes are not decayed.
-        weight_decay: Decay of the others.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     return [
@@ -29,7 +28,6 @@ def learning_rate_factor(step: int, config: TrainConfig) -> float:
 
     Args:
         step: Optimizer steps done, from 0. The first step already moves.
-        config: ``warmup_steps``, ``num_steps``, ``learning_rate``, ``final_learning_rate``.
     """
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)

@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import (
-    append_jsonl,
-    cut_half_row,
-    read_json,
-    read_jsonl,
-    sync,
-    write_json,
-)
+from diffattn.files.io import append_jsonl, cut_half_row, read_json, read_jsonl, sync, write_json
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
 from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
 from diffattn.lab.training.checkpoints import Carried, checkpoint_step
@@ -38,11 +31,7 @@ class RolledBack(Exception):
 
 
 def require_policies(config: RunConfig) -> None:
-    """Refuse policies where several processes share a run.
-
-    Raises:
-        ConfigError: The guard is not left at its defaults.
-    """
+    """Refuse policies where several processes share a run."""
     processes = num_processes()
     if processes > 1 and config.guard.intervenes:
         raise ConfigError(
@@ -59,11 +48,6 @@ class BatchGuard(StepLog, Carried):
     result does not depend on when a run was interrupted.
 
     Source: arXiv:2204.02311, section 5.1, which leaves out the batches before a spike too.
-
-    Args:
-        folder: Run directory.
-        config: The run.
-        on_message: Given one line for every decision.
 
     Raises:
         CheckpointError: A row of ``guard.jsonl`` is damaged.
@@ -162,7 +146,6 @@ class BatchGuard(StepLog, Carried):
         Args:
             step: The step that failed, counted from 1.
             name: The quantity that was wrong, for example ``"the loss"``.
-            value: Its value.
 
         Raises:
             RolledBack: Training has to begin again.
@@ -219,14 +202,7 @@ class BatchGuard(StepLog, Carried):
 
 
 def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:
-    """The windows of the training tokens that steps ``first`` to ``last``, from 1, read.
-
-    Args:
-        dataset: Of :func:`diffattn.lab.training.loop.data_order.training_order`.
-        first: The first step.
-        last: The last step.
-        config: The run.
-    """
+    """The windows of the training tokens that steps ``first`` to ``last``, from 1, read."""
     size = config.train.batch_sequences
     return [int(i) for i in dataset.indices[(first - 1) * size : last * size]]
 

@@ -20,8 +20,6 @@ class GradientFlowCallback(StepLog):
     to the bit.
 
     Args:
-        folder: Run directory.
-        config: The run.
         gradient_norm: Returns the norm of all gradients before clipping; ``None`` if the step is
             left out, which then has no row.
     """

@@ -17,12 +17,7 @@ TOLERANCE = 1e-5
 
 
 class LambdaPolicy(StepLog):
-    """After every update, checks the λ of each layer and acts by ``guard.lam``.
-
-    Args:
-        path: The guard's log.
-        config: The run.
-    """
+    """After every update, checks the λ of each layer and acts by ``guard.lam``."""
 
     def __init__(self, path: Path, config: RunConfig) -> None:
         super().__init__(path, keeps=is_decision)
@@ -68,9 +63,6 @@ def clip_lambda(layer: Any) -> None:
     = 1 - \lambda_\mathrm{init} + e^{\lambda_{q2} \cdot \lambda_{k2}}`; below 0 it is
     :math:`\lambda_{q2}`. Where the right side is not above 0, as a λ_init outside [0, 1] can make
     it, it is the other vector. The change is along its partner.
-
-    Args:
-        layer: With λ vectors.
     """
     vectors = layer.lambda_bias
     q1, k1, q2, k2 = (getattr(vectors, name).double() for name in LAMBDA_NAMES)
@@ -87,12 +79,7 @@ def clip_lambda(layer: Any) -> None:
 
 @torch.no_grad()
 def draw_lambda_vectors(layer: Any, generator: torch.Generator) -> None:
-    """Draw the λ vectors as those of a new layer.
-
-    Args:
-        layer: With λ vectors.
-        generator: On the CPU.
-    """
+    """Draw the λ vectors as those of a new layer."""
     for name in LAMBDA_NAMES:
         vector = getattr(layer, name)
         vector.copy_(torch.normal(0.0, LAMBDA_STD, vector.shape, generator=generator))

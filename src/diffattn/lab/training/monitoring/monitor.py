@@ -1,6 +1,7 @@
 """The guard, measurements, trackers and post-mortem of one start of a run, put together."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,12 @@ from diffattn.lab.training.monitoring.batch_guard import GUARD, BatchGuard, Guar
 from diffattn.lab.training.monitoring.gradient_flow import GradientFlowCallback
 from diffattn.lab.training.monitoring.lambda_policy import LambdaPolicy
 from diffattn.lab.training.monitoring.postmortem import POSTMORTEM, write_postmortem
-from diffattn.lab.training.monitoring.trackers import Reporter
+from diffattn.lab.training.monitoring.trackers import report
 from diffattn.lab.training.monitoring.watching import WatchCallback
 
 
 class Monitor:
-    """Watches over one run.
-
-    Args:
-        folder: Run directory.
-        config: The run.
-        on_message: Given one line for every intervention.
-    """
+    """Watches over one run."""
 
     def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
         self.folder, self.config, self.on_message = folder, config, on_message
@@ -52,9 +47,9 @@ class Monitor:
         norm = trainer.gradient_norm
         if self.config.gradient_steps:
             trainer.add_callback(GradientFlowCallback(self.folder, self.config, gradient_norm=norm))
-        report = metrics.report = Reporter(trainer).send
+        metrics.report = send = partial(report, trainer)
         trainer.add_callback(
-            WatchCallback(self.folder, self.config, probe, gradient_norm=norm, report=report)
+            WatchCallback(self.folder, self.config, probe, gradient_norm=norm, report=send)
         )
 
     def handle_divergence(self, error: DivergenceError, trainer: Any) -> DivergenceError:

@@ -29,10 +29,7 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
     else those of the last update before the log.
 
     Args:
-        folder: Run directory.
-        config: The run.
         trainer: Its trainer, whose gradients are overwritten.
-        error: The error that ended the run.
     """
     step = max(1, error.step)
     rows = recover_jsonl(folder / METRICS)[0]
@@ -80,11 +77,7 @@ def _diagnosis(config: RunConfig, trainer: Any, step: int) -> dict[str, Any]:
 
 
 def gradient_norms(model: nn.Module) -> dict[str, float]:
-    """Norm of the gradient of each group of parameters: those of one module, and λ apart.
-
-    Args:
-        model: After a backward pass.
-    """
+    """Norm of the gradient of each group of parameters: those of one module, and λ apart."""
     groups: dict[str, list[torch.Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:

@@ -56,7 +56,6 @@ class StopSignals(TrainerCallback):
 
         Args:
             state: The state that a later start finds, in words.
-            device: Of this process.
 
         Raises:
             Terminated: SIGTERM came.

@@ -14,7 +14,6 @@ class Terminated(SystemExit):
 
     Args:
         state: What a later start finds, for the command line; empty if it is not known.
-        status: Exit status.
     """
 
     def __init__(self, state: str = "", status: int = STATUS) -> None:

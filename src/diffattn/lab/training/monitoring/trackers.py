@@ -15,11 +15,7 @@ _TENSORBOARD_FOLDER = "TENSORBOARD_LOGGING_DIR"  # the only way to tell transfor
 
 
 def require_trackers(engine: EngineConfig) -> None:
-    """Refuse a tracker that is not installed.
-
-    Raises:
-        ConfigError: The first one.
-    """
+    """Refuse trackers of which one is not installed."""
     for name in engine.trackers:
         modules = TRACKERS[name]
         if not any(find_spec(module) for module in modules):
@@ -45,27 +41,16 @@ def tracked_in(folder: Path, engine: EngineConfig) -> Iterator[None]:
         del os.environ[_TENSORBOARD_FOLDER]
 
 
-class Reporter:
-    """Sends values that transformers does not log to the trackers of a ``transformers.Trainer``."""
+def report(trainer: Any, values: Mapping[str, Any]) -> None:
+    """Send values that transformers does not log to the trackers of a ``transformers.Trainer``."""
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-    def __init__(self, trainer: Any) -> None:
-        from transformers.integrations.integration_utils import (
-            get_reporting_integration_callbacks,
-        )
-
-        kinds = tuple(get_reporting_integration_callbacks(trainer.args.report_to))
-        self.trainer = trainer
-        callbacks = trainer.callback_handler.callbacks
-        self.trackers = [callback for callback in callbacks if isinstance(callback, kinds)]
-
-    def send(self, values: Mapping[str, Any]) -> None:
-        """Report numbers at the current step."""
-        trainer, numbers = self.trainer, flat(values)
-        for tracker in self.trackers:
+    kinds = tuple(get_reporting_integration_callbacks(trainer.args.report_to))
+    for tracker in trainer.callback_handler.callbacks:
+        if isinstance(tracker, kinds):
             control = copy.copy(trainer.control)  # a tracker may change it
-            tracker.on_log(
-                trainer.args, trainer.state, control, logs=dict(numbers), model=trainer.model
-            )
+            logs = flat(values)
+            tracker.on_log(trainer.args, trainer.state, control, logs=logs, model=trainer.model)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

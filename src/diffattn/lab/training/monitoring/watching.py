@@ -21,13 +21,10 @@ class WatchCallback(StepLog):
     without, to the bit. All processes measure, as sharded models need it.
 
     Args:
-        folder: Run directory.
-        config: The run.
         probe: The validation windows, as arguments of
             :func:`diffattn.probes.activations.layer_activations`.
         gradient_norm: Returns the norm of the last step before clipping; ``None`` if the step was
             left out.
-        report: Given each row.
     """
 
     def __init__(

@@ -109,10 +109,6 @@ def measured_utilisation(
 
 
 def check_positive(option: str, value: float | None, most: float = 1e12) -> None:
-    """Refuse a number that is not above 0 and at most ``most``; ``None`` is not given.
-
-    Raises:
-        ConfigError: It is not; names the option.
-    """
+    """Refuse a number that is not above 0 and at most ``most``; ``None`` is not given."""
     if value is not None and not 0 < value <= most:
         raise ConfigError(f"plan: {option} must be above 0 and at most {most:g}, got {value:g}.")

@@ -17,9 +17,6 @@ class LiveBytes(TorchDispatchMode):
     """Bytes of all storages made inside, by part, now and at the peak of each phase.
 
     The temporary memory of an operator is not counted.
-
-    Args:
-        sort: Names the part of every new tensor.
     """
 
     def __init__(self, sort: Sort) -> None:

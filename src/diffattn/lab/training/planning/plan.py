@@ -83,9 +83,6 @@ def make_plan(
     """Plan a run as it is configured; memory is that of eager PyTorch without fragmentation.
 
     Args:
-        config: The run, with how it is executed.
-        device: What it runs on.
-        devices: How many.
         utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
         price: Of a device for an hour, in US dollars.
         cache_sequences: Sequences in the key/value cache.
@@ -203,7 +200,6 @@ def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, d
 
     Args:
         step: On a device that shares nothing.
-        devices: How many.
         shards: How many of them hold one copy of the model together; 1: whole copies.
     """
     phases = {name: dict(parts) for name, parts in step.phases.items()}

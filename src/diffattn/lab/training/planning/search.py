@@ -39,9 +39,6 @@ def best_plan(
     below it that fits.
 
     Args:
-        config: The run.
-        device: What it runs on.
-        devices: How many.
         fixed: Names in :data:`SEARCHED` that stay as they are.
         **options: Of :func:`make_plan`.
 

@@ -23,14 +23,8 @@ from diffattn.ops.backends.chunk_layout import GROUP_BYTES
 from diffattn.ops.inputs.packed_rows import window_inputs
 
 PARTS = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "bfloat16 weights",
-    "activations",
-    "logits",
-    "working",
-    "communication",
+    *("weights", "gradients", "optimizer", "bfloat16 weights"),
+    *("activations", "logits", "working", "communication"),
 )
 """In the order of tables. ``working``: temporary tensors of the backward pass and the optimizer."""
 FORWARD, LOSS, LAST_BLOCK, FIRST_BLOCK, OPTIMIZER = (
@@ -102,30 +96,24 @@ def step_memory(
     Raises:
         BackendError: The configured backend cannot run there.
     """
-    if len(kinds := config.by_type()) > 1:
-        options: dict[str, Any] = {
-            "sequences": sequences, "accumulates": accumulates, "device": device,
-            "checkpointing": checkpointing, "loss_chunk_tokens": loss_chunk_tokens,
-            "apart": apart, "elsewhere": elsewhere, "tested": tested, "whole": whole,
-        }  # fmt: skip
-        steps = [step_memory(kind, train, **options) for kind, _ in kinds]
-        return max(steps, key=lambda step: sum(step.peak.values()))
     dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
-    backend = chosen_backend(
-        config,
-        device=device,
-        dtype=dtype,
-        batch=1 if apart else sequences,
-        num_tokens=train.seq_len * (sequences if apart else 1),
-        elsewhere=elsewhere,
-        tested=tested,
-    )
-    ran = config.num_hidden_layers if whole else min(config.num_hidden_layers, _COUNTED_LAYERS)
-    step = _Step(config, backend, ran, on_gpu=device != "cpu")
-    rows = _packed_rows(sequences, train.seq_len, apart)
-    with FakeTensorMode(allow_non_fake_inputs=True), step.live:
-        step.run(rows, accumulates, checkpointing, loss_chunk_tokens, dtype)
-    return step.memory(config.num_hidden_layers - ran)
+    rows, steps = _packed_rows(sequences, train.seq_len, apart), []
+    for kind, _ in config.by_type():
+        backend = chosen_backend(
+            kind,
+            device=device,
+            dtype=dtype,
+            batch=1 if apart else sequences,
+            num_tokens=train.seq_len * (sequences if apart else 1),
+            elsewhere=elsewhere,
+            tested=tested,
+        )
+        ran = kind.num_hidden_layers if whole else min(kind.num_hidden_layers, _COUNTED_LAYERS)
+        step = _Step(kind, backend, ran, on_gpu=device != "cpu")
+        with FakeTensorMode(allow_non_fake_inputs=True), step.live:
+            step.run(rows, accumulates, checkpointing, loss_chunk_tokens, dtype)
+        steps.append(step.memory(kind.num_hidden_layers - ran))
+    return max(steps, key=lambda step: sum(step.peak.values()))
 
 
 def _packed_rows(sequences: int, seq_len: int, apart: bool) -> dict[str, Tensor]:

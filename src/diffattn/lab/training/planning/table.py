@@ -61,11 +61,13 @@ def _rows(plan: Plan, parts: Sequence[str]) -> dict[str, str]:
     memory = _bytes(plan.memory_bytes)
     if plan.device_memory_bytes is not None:
         memory += f" of {_bytes(plan.device_memory_bytes)}"
-    cache = plan.kv_cache
+    copies, cache = f"{plan.devices:,}, whole" if plan.devices > 1 else "1", plan.kv_cache
+    if plan.parallel == "fsdp":
+        copies = f"{plan.replicas:,}, in {plan.devices // plan.replicas:,} shards"
     return {
         "parameters": _count(plan.parameters),
         "attention by": plan.backend,
-        "copies of the model": _copies(plan),
+        "copies of the model": copies,
         "pass on a device": f"{plan.micro_batch_sequences:,} x {plan.seq_len:,} tokens",
         "passes per step": f"{plan.passes_per_step:,}",
         "activations": "computed again" if plan.activation_checkpointing else "kept",
@@ -77,12 +79,6 @@ def _rows(plan: Plan, parts: Sequence[str]) -> dict[str, str]:
         **_time_rows(plan),
         f"KV cache, {cache['sequences']:,} x {cache['tokens']:,} tokens": _bytes(cache["bytes"]),
     }
-
-
-def _copies(plan: Plan) -> str:
-    if plan.parallel != "fsdp":
-        return f"{plan.devices:,}, whole" if plan.devices > 1 else "1"
-    return f"{plan.replicas:,}, in {plan.devices // plan.replicas:,} shards"
 
 
 def _time_rows(plan: Plan) -> dict[str, str]:
