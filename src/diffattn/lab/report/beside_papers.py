@@ -107,10 +107,8 @@ def papers_document(
     measured = {row.claim.id: row for row in measured_claims(records.records)}
     studies = _read_studies(records)
     from_studies = _study_elements(studies)
-    sections: list[Section] = []
-    if stages:
-        note = Text(_STAGES.format(scale=scale))
-        sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))
+    note = Text(_STAGES.format(scale=scale))
+    sections = [Section("own", "This run", [note, Bullets(stages)])] if stages else []
     for result in paper_results():
         rows = [measured[claim.id] for claim in result.claims]
         content = _compare(result, rows, records.places, from_studies.get(result.id, ()))
@@ -176,11 +174,9 @@ def _read_studies(records: RecordFolders) -> dict[str, Any]:
     studies = {}
     for kind, folder in records.studies.items():
         try:
-            study = KINDS[kind].read(folder)
+            studies[kind] = KINDS[kind].read(folder)
         except CheckpointError as error:
             records.gaps.append(f"{records.name(folder)} has no chart here: {error}")
-            continue
-        studies[kind] = study
     return studies
 
 

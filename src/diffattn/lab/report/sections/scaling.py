@@ -73,11 +73,9 @@ def scaling_document(study: Study) -> Document:
     sections += [published, Section("models", "Models", [at_base, models_table(base)])]
     lead = _lead(study, axes)
     if results is None:
-        return study_document(study, "scaling", lead, sections, costs=costs)
+        return study_document(study, lead, sections, costs=costs)
     verdict, table = Text(results["verdict"]["sentence"], "verdict"), summary_table(axes)
-    return study_document(
-        study, "scaling", lead, sections, verdict=verdict, costs=costs, summary=table
-    )
+    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=table)
 
 
 def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:
