@@ -1,6 +1,7 @@
 """The page holds the maps, in little room, and nothing in it runs but its own script."""
 
 import re
+import unicodedata
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.report.page.render import source_hash
-from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
+from diffattn.lab.report.viewer.page import require_page_destination, shown, write_viewer
 from diffattn.lab.report.viewer.values import Segment, ViewedModel, ViewedText
 from lab.report.page_reader import outline_of
 from lab.report.viewer.viewed_models import (
@@ -74,10 +75,10 @@ def test_hostile_tokens_and_labels_are_text(tmp_path):
     assert outline.loads == ["data:,", "#keys"]
     tags = re.findall(r"<([a-z]+)", re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL))
     assert not {"b", "img"} & set(tags)
-    assert "49" not in page_data(page)["texts"][0]["tokens"]
-    shown = page_data(page)["texts"][0]["tokens"]
-    assert shown[1:4] == list(HOSTILE[:3])
-    assert shown[6:9] == ["‹U+2028›", "␀", "‹U+D800›"]
+    tokens = page_data(page)["texts"][0]["tokens"]
+    assert "49" not in tokens
+    assert tokens[1:4] == list(HOSTILE[:3])
+    assert tokens[6:9] == ["‹U+2028›", "␀", "‹U+D800›"]
     assert page_data(page)["models"][0]["label"] == model.label
     # All that runs is one element; the rest is data by its type.
     kinds = re.findall(r"<script([^>]*)>", page)
@@ -149,6 +150,40 @@ def test_only_own_pages_are_replaced(tmp_path):
     require_page_destination(path, force=True)
     with pytest.raises(ConfigError, match="must be a file, got a folder"):
         require_page_destination(tmp_path, force=True)
+
+
+@pytest.mark.parametrize(
+    ("piece", "text"),
+    [
+        (" the", "␣the"),
+        ("\n\t ", "⏎⇥␣"),
+        ("\r", "␍"),
+        ("\0\x1b\x7f", "␀␛␡"),
+        ("\x85\u2028\u00a0\u200b\ufeff", "‹U+0085›‹U+2028›‹U+00A0›‹U+200B›‹U+FEFF›"),
+        ("\u202eabc", "‹U+202E›abc"),
+        ("\ud800", "‹U+D800›"),
+        ("\u0301", "◌\u0301"),
+        ("e\u0301", "e\u0301"),
+        (b"\xe2\x82", "‹E2 82›"),
+        ("", "∅"),
+        ("<script>", "<script>"),
+        ("猫🐱", "猫🐱"),
+    ],
+)
+def test_tokens_as_shown(piece, text):
+    assert shown(piece) == text
+
+
+def test_no_character_is_shown_invisible():
+    for code in [*range(0x3000), *range(0xE000, 0xE010), *range(0xFE00, 0x10000), 0xE0001]:
+        for character in shown(chr(code)):
+            category = unicodedata.category(character)
+            assert category[0] not in "CZ", hex(code)
+
+
+def test_lines_end_where_the_text_does(tmp_path):
+    model = made_up_model(pieces=("<s>", "a\n", "\n", "\na", "", b"\n"))
+    assert page_data(page_of(tmp_path / "page.html", model))["texts"][0]["breaks"] == [1, 2]
 
 
 @pytest.mark.scheduled
