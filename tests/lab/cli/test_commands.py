@@ -13,7 +13,6 @@ from rich.console import Console
 
 import diffattn
 from diffattn.files.io import read_json
-from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.catalog.recipes.catalog import RECIPES
 from diffattn.lab.cli.list_ import KINDS
 from diffattn.lab.cli.screen import tables
@@ -29,45 +28,6 @@ def test_version_and_module(cli):
         [sys.executable, "-m", "diffattn", "--version"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, f"{diffattn.__version__}\n")
-
-
-def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
-    out = tmp_path / "study"
-    first = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small)
-    assert first.code == 0, first
-    end = first.out.splitlines()
-    assert end[0].startswith("Uninformative about attention types: ")
-    assert f"Page: {out / 'report.html'}" in end
-    assert len(end) <= 20
-    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
-    lines = first.err.splitlines()
-    assert lines[0].startswith("training a byte-level BPE of 300 entries")
-    assert lines[2] == "comparison: training 5 of 5 models"
-    assert lines[3].startswith("1/30 steps (3%), time left unknown; softmax-seed0")
-    assert [line for line in lines if line.startswith("30/30 steps")] == [lines[-3]]
-    assert lines[-2].startswith("counting ")
-    assert lines[-1] == "comparing"
-
-    again = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small, "--json")
-    assert again.code == 0
-    assert again.out == (out / "results.json").read_text(encoding="utf-8")
-    assert list(json.loads(again.out)["variants"]) == list(SWEPT)
-    finished, checking, comparing = again.err.splitlines()
-    assert finished == f"{out} is finished: checking that it is what was asked for."
-    assert checking.startswith("checking ")
-    assert comparing == "comparing"
-
-    page = (out / "report.html").read_bytes()
-    table = cli("report", out, "--markdown").out.splitlines()
-    assert table[0].startswith("Uninformative about attention types: ")
-    assert table[2].startswith("| Model | Parameters, FLOPs per token | ")
-    assert len([line for line in table if line.startswith("|")]) == (2 + 4) + (2 + 1) + (2 + 3)
-    written = cli("report", out, "--out", tmp_path / "page.html")
-    assert written.out == f"{tmp_path / 'page.html'}\n"
-    assert (tmp_path / "page.html").read_bytes() == page
-    other = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small, "--seeds", "1")
-    assert (other.code, other.out) == (2, "")
-    assert "must hold this configuration to be continued" in other.err
 
 
 def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):

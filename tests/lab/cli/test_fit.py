@@ -61,9 +61,3 @@ def test_misuse_is_one_line(cli, table, arguments, message):
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert len(done.err.splitlines()) == 1
-
-
-def test_a_missing_file_is_one_line(cli, tmp_path):
-    done = cli("fit", tmp_path / "none.csv")
-    assert (done.code, done.out) == (1, "")
-    assert len(done.err.splitlines()) == 1

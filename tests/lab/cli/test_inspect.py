@@ -89,11 +89,6 @@ def test_misuse_is_one_line_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_models_need_two_names(fails, folder, tmp_path):
-    line = fails("inspect", folder, folder, "--text", "a", "--out", tmp_path / "a", code=2)
-    assert "MODEL: labels must differ, got 'tiny' twice. Name them: LABEL=PATH." in line
-
-
 def test_a_second_model_that_fails_leaves_nothing(fails, folder, tmp_path):
     out = tmp_path / "page.html"
     line = fails("inspect", folder, tmp_path / "none", "--text", "a", "--out", out, code=1)
