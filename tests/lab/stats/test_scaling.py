@@ -61,9 +61,6 @@ def test_what_has_no_law_or_lies_outside_is_said():
     asked = equivalence_of(X[-1], "less", "base", laws, extrapolate=True)
     assert asked["extrapolated"]
     assert asked["ratio"] == pytest.approx(0.8, rel=1e-6)
-
-
-def test_rising_losses_have_no_law():
     with pytest.raises(ConfigError, match="must fall"):
         fit_falling(points(-40, 0.4, 5.0))
     with pytest.raises(ConfigError, match="must fall"):
