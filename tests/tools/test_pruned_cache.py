@@ -1,4 +1,4 @@
-"""Keys that are dropped are those that the policy names, and nothing else changes."""
+"""Dropped keys are those that the policy names, and nothing else changes; scores of tasks."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from transformers import DynamicCache
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from tools.caches.pruned import POLICIES, chosen_keys, dropping, logits_after, pruned_cache
+from tools.caches.tasks import score
 
 PROMPT, LENGTH = 12, 17
 TYPES = ["softmax", "diff", "diff_v2"]
@@ -75,3 +76,11 @@ def test_chance_differs_by_head_and_keeps_the_most_recent():
     chosen = chosen_keys(torch.zeros(2, 4, 2, 60), 2, "random", 10, torch.Generator())
     assert chosen[0, 0].tolist() != chosen[0, 1].tolist()
     assert (chosen[..., -5:] == torch.arange(55, 60)).all()
+
+
+def test_scores_are_accuracy_and_nats_of_the_labels():
+    labels = torch.tensor([[0, 1], [1, 1]])
+    logits = torch.tensor([[[3.0, 1.0], [3.0, 1.0]], [[1.0, 3.0], [1.0, 3.0]]])
+    assert score("recall", logits, labels) == 0.75
+    right, wrong = torch.tensor([3.0, 1.0]).log_softmax(0).neg().tolist()
+    assert abs(score("text", logits, labels) - (3 * right + wrong) / 4) < 1e-6

@@ -18,6 +18,12 @@ from tools.stages import Stage, choose, read_stage, refusal, run_stages
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def planned(tmp_path):
+    """The stages of a whole session on a GPU."""
+    return gpu_plan.gpu_stages("full", "cuda", ROOT, tmp_path)
+
+
 def python(code):
     return (sys.executable, "-S", "-c", code)
 
@@ -107,18 +113,15 @@ def test_what_has_a_record_runs_again_only_if_asked(tmp_path):
     assert messages[-1].startswith("one: failed in")
 
 
+UNTIMED = "tests of 'triton' must pass before it is timed, got"
+
+
 @pytest.mark.parametrize(
     ("first", "wrong"),
     [
         ([], "stage 'judge' must run before kernels are timed, got no record of it"),
-        (
-            [judge(5, 1)],
-            "tests of 'triton' must pass before it is timed, got 1 failed and 5 passed",
-        ),
-        (
-            [judge(0, 0)],
-            "tests of 'triton' must pass before it is timed, got 0 failed and 0 passed",
-        ),
+        ([judge(5, 1)], f"{UNTIMED} 1 failed and 5 passed"),
+        ([judge(0, 0)], f"{UNTIMED} 0 failed and 0 passed"),
         ([judge(5, 0)], None),
     ],
     ids=["unjudged", "wrong", "untested", "right"],
@@ -169,15 +172,13 @@ def test_the_plan_fits_its_session(scale, device, tmp_path):
                       dict.fromkeys(timed, "correctness") | {"hopper_ops": "hopper"})  # fmt: skip
 
 
-def test_kernels_are_opted_in_where_they_are_not_tested(tmp_path):
+def test_kernels_are_opted_in_where_they_are_not_tested(planned):
     """``auto`` leaves kernels without a record alone, and its tests expect that."""
-    planned = gpu_plan.gpu_stages("full", "cuda", Path("/code"), tmp_path)
     without = [s.name for s in planned if s.environment.get(VARIABLE) != "1"]
     assert without == ["correctness", "others", "hopper_backward", "hopper", "lease"]
 
 
-def test_a_kernel_that_might_hang_is_run_by_late_stages_alone(tmp_path):
-    planned = gpu_plan.gpu_stages("full", "cuda", ROOT, tmp_path)
+def test_a_kernel_that_might_hang_is_run_by_late_stages_alone(planned):
     assert [s.name for s in planned[-4:-1]] == ["hopper_backward", "hopper", "hopper_ops"]
     for s in planned[:-4]:
         for argv in s.commands:
@@ -192,9 +193,9 @@ def test_a_kernel_that_might_hang_is_run_by_late_stages_alone(tmp_path):
                 assert ("flex" in only) == at_the_goal  # compiled at every shape, for seconds
 
 
-def test_every_file_of_the_operators_is_run(tmp_path):
+def test_every_file_of_the_operators_is_run(planned):
     """By value: pytest would put a folder's own files before its folders."""
-    (argv,) = gpu_plan.gpu_stages("full", "cuda", ROOT, tmp_path)[0].commands
+    (argv,) = planned[0].commands
     paths = [Path(word) for word in argv if word.startswith(str(ROOT / "tests"))]
     assert paths[:2] == [ROOT / "tests/gpu", ROOT / "tests/ops/triton"]
     assert set(paths[2:-1]) == set((ROOT / "tests/ops").glob("test_*.py"))
@@ -218,8 +219,7 @@ def bench_record(path, backend, status="ok"):
     ("backend", "status", "got"),
     [("triton", "ok", None), ("composed", "ok", "composed"), ("triton", "failed", "nothing")],
 )
-def test_models_timed_without_the_kernels_are_a_failure(backend, status, got, tmp_path):
-    planned = gpu_plan.gpu_stages("full", "cuda", Path("/code"), tmp_path)
+def test_models_timed_without_the_kernels_are_a_failure(backend, status, got, planned, tmp_path):
     (models,) = (s for s in planned if s.name == "models")
     models = replace(models, times=(), commands=(python("pass"),))
     (missing,), _ = run([models], tmp_path)
@@ -245,8 +245,7 @@ def test_a_stage_launches_by_the_table_that_is_there_by_then(tmp_path):
     assert after["commands"][0]["log"] == f"--table {table}\n"
 
 
-def test_the_stages_behind_the_search_launch_what_it_found(tmp_path):
-    planned = gpu_plan.gpu_stages("full", "cuda", Path("/code"), tmp_path)
+def test_the_stages_behind_the_search_launch_what_it_found(planned):
     names = [s.name for s in planned]
     (search,) = (s for s in planned if s.name == "tune")
     (argv,) = search.commands

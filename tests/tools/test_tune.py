@@ -147,23 +147,20 @@ def test_processes_find_what_one_does(tmp_path, monkeypatch, few):
     assert results[0] == results[1]
 
 
-@interpreted
-def test_a_wrong_candidate_is_not_timed(monkeypatch, few):
-    with launched_as_on(90):
-        subject = module._subjects(TINY, 90)[0]
-    wrong = {"passed": False, "worst": "output", "error": 1.0, "budget": 0.5}
-    object.__setattr__(subject, "small", type("Small", (), {"check": lambda _, grad: wrong})())
-    assert module._refusal(subject, "forward", {}) == (
-        "output: error 1.00e+00 against the float64 reference, budget 5.00e-01"
-    )
-
-
 def a_subject(check):
     """Of the search; its check is given."""
     with launched_as_on(90):
         subject = module._subjects(TINY, 90)[0]
     object.__setattr__(subject, "small", type("Small", (), {"check": check})())
     return subject
+
+
+@interpreted
+def test_a_wrong_candidate_is_not_timed(few):
+    wrong = {"passed": False, "worst": "output", "error": 1.0, "budget": 0.5}
+    assert module._refusal(a_subject(lambda _, gradients: wrong), "forward", {}) == (
+        "output: error 1.00e+00 against the float64 reference, budget 5.00e-01"
+    )
 
 
 @interpreted
@@ -239,18 +236,18 @@ def test_a_table_is_launched_by_while_it_is_in_force(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "lines"),
+    "lines",
     [
-        (90, {"fwd": [[16, 16, 4, 1]]}),
-        (90, {"unknown": configs.table_row(90)["fwd"]}),
-        (90, {"fwd": [[16, 16, 4]] * len(configs.table_row(90)["fwd"])}),
-        (90, {"fwd": [[16, 16, 4, True]] * len(configs.table_row(90)["fwd"])}),
-        (90, {"fwd": None}),
+        {"fwd": [[16, 16, 4, 1]]},
+        {"unknown": configs.table_row(90)["fwd"]},
+        {"fwd": [[16, 16, 4]] * len(configs.table_row(90)["fwd"])},
+        {"fwd": [[16, 16, 4, True]] * len(configs.table_row(90)["fwd"])},
+        {"fwd": None},
     ],
     ids=("columns", "launch", "tile", "number", "line"),
 )
-def test_lines_that_are_none_of_the_table_are_refused(tmp_path, row, lines):
-    path = a_record(tmp_path / "tune.json", row, **lines)
+def test_lines_that_are_none_of_the_table_are_refused(tmp_path, lines):
+    path = a_record(tmp_path / "tune.json", **lines)
     with launched_as_on(90), pytest.raises(CheckpointError, match="the record of 'python -m tools"):
         read_table(path, "cpu")
 
