@@ -77,7 +77,6 @@ def train(
 
 
 def _show(config: Any, packed: Any, request: Any) -> None:
-    """Print the resolved configuration."""
     from diffattn.lab.training.distributed import is_first
     from diffattn.lab.training.launch import data_notes
 
@@ -88,7 +87,6 @@ def _show(config: Any, packed: Any, request: Any) -> None:
 
 
 def _run(config: Any, packed: Any, request: Any, json_: bool) -> None:
-    """Train with progress, and print the result."""
     from diffattn.lab.cli.screen.progress import RunsProgress
     from diffattn.lab.training.distributed import is_first
     from diffattn.lab.training.launch import launch_run

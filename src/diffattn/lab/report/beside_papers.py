@@ -97,7 +97,7 @@ def build_papers_report(
         raise CheckpointError(f"report: one record must be readable, got none: {records.gaps[0]}")
     document = papers_document(records, stages, scale)
     timings = [*records.records.benchmarks, *read_benchmarks(stage_benchmarks).values()]
-    return write_document(Path(out), document, bench_section(timings))
+    return write_document(out, document, bench_section(timings))
 
 
 def papers_document(

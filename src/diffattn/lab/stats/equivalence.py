@@ -59,7 +59,6 @@ def equivalent(
 
 
 def _inverse(fit: PowerLaw, loss: float) -> float:
-    """The x at which a law has a loss."""
     a, b, c = _abc(fit)
     if (loss - c) / a <= 0:
         raise ConfigError(
