@@ -30,7 +30,7 @@ def require_file_destination(path: Path) -> None:
     Raises:
         ConfigError: Something else lies there, such as a folder or a device, or nothing can.
     """
-    _require(path, "a file")
+    _require(Path(path), "a file")
 
 
 def require_folder_destination(path: Path) -> None:
@@ -39,7 +39,7 @@ def require_folder_destination(path: Path) -> None:
     Raises:
         ConfigError: Something else lies there, such as a file or a device, or nothing can.
     """
-    _require(path, "a folder")
+    _require(Path(path), "a folder")
 
 
 def require_replaceable(
@@ -56,6 +56,7 @@ def require_replaceable(
     Raises:
         ConfigError: Another file lies there, or no file can be written.
     """
+    path = Path(path)
     require_file_destination(path)
     if not path.exists() or not path.stat().st_size:
         return
@@ -74,9 +75,9 @@ def require_outside(path: Path, folders: Iterable[Path]) -> None:
     Raises:
         ConfigError: It does.
     """
-    where = path.resolve()
+    where = Path(path).resolve()
     for folder in folders:
-        if where.is_relative_to(folder.resolve()):
+        if where.is_relative_to(Path(folder).resolve()):
             raise ConfigError(
                 f"{path}: must lie outside of {folder}, whose records stay as they are, got a "
                 "path within it."
