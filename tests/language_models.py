@@ -145,6 +145,13 @@ def of_tokenizer(tokenizer, *, max_length=MAX_LENGTH):
     return LanguageModel(_network("diff_v2", sizes), tokenizer)
 
 
+def save(model, folder):
+    """Write a model and its tokenizer; the folder's name, as it is given to commands."""
+    model.network.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 def write_after(model, prompt, ids):
     """Make the network of a model write ``ids`` after a prompt of so many tokens."""
     forward = model.network.forward

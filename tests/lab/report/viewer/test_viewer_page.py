@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -63,9 +64,12 @@ def test_the_page_holds_the_maps(tmp_path, maps, per_token, row_scales):
         assert np.abs(sums - layer.sums).max() <= 0.51 * layer.sums.max() / 65535
 
 
-def test_pages_are_reproducible(tmp_path):
+def test_pages_are_reproducible_and_print_the_largest_error(tmp_path):
+    model = made_up_model()
     first, second = (page_of(tmp_path / name, made_up_model()) for name in ("a", "b"))
     assert first == second
+    largest = max(layer.error for layer in model.layers)
+    assert f"The largest error on this page is {largest:.1g}." in first
 
 
 def test_hostile_tokens_and_labels_are_text(tmp_path):
@@ -119,10 +123,7 @@ def test_models_with_equal_tokens_share_a_text(tmp_path):
 
 def test_other_texts_and_left_out_layers_are_said(tmp_path):
     short = made_up_model("b", ("<s>", "x"), layers=1)
-    part = ViewedModel(
-        label="b", facts=(), text=short.text, layers=short.layers, num_layers=12
-    )  # fmt: skip
-    page = page_of(tmp_path / "page.html", made_up_model("a"), part)
+    page = page_of(tmp_path / "page.html", made_up_model("a"), replace(short, num_layers=12))
     assert "These models do not read the same text" in page
     assert "b: 1 of 12 layers are on this page." in page
 
@@ -131,12 +132,6 @@ def test_softmax_models_alone_have_no_switches_for_a_difference(tmp_path):
     alone = page_of(tmp_path / "a.html", made_up_model(maps=1))
     both = page_of(tmp_path / "b.html", made_up_model(), made_up_model("b", maps=1))
     assert [page.count("<label hidden>") for page in (alone, both)] == [4, 0]
-
-
-def test_the_largest_error_is_printed(tmp_path):
-    model = made_up_model()
-    largest = max(layer.error for layer in model.layers)
-    assert f"The largest error on this page is {largest:.1g}." in page_of(tmp_path / "a", model)
 
 
 def test_only_own_pages_are_replaced(tmp_path):
