@@ -10,12 +10,8 @@ from diffattn.lab.report.paper import scaling_curves
 @pytest.fixture
 def table(tmp_path):
     """The published losses over tokens."""
-    curves = scaling_curves()["tokens"]
-    rows = [
-        f"{name},{x},{loss}"
-        for name, losses in curves.losses.items()
-        for x, loss in zip(curves.x, losses, strict=True)
-    ]
+    groups = scaling_curves()["tokens"].points()
+    rows = [f"{name},{x},{loss}" for name, points in groups.items() for x, loss in points]
     path = tmp_path / "losses.csv"
     path.write_text("\n".join(["name,tokens,loss", *rows]))
     return path

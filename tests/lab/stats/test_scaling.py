@@ -21,9 +21,7 @@ def points(a, b, c, seeds=(0.0,)):
 def test_the_published_ratios_follow_from_points_and_from_curves(axis, x, percent):
     curves = scaling_curves()[axis]
     assert x in curves.read_at
-    groups = {
-        name: list(zip(curves.x, losses, strict=True)) for name, losses in curves.losses.items()
-    }
+    groups = curves.points()
     plotted = {name: drawn(curves.curves[name], groups[name]) for name in groups}
     by_curves = equivalence_of(x, "diff", "softmax", plotted, extrapolate=True)
     assert round(100 * by_curves["ratio"], 1) == percent

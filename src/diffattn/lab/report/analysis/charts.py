@@ -80,14 +80,8 @@ def outlier_charts(result: AnalysisResult) -> list[Chart]:
     """Draw the largest logit and hidden state of every layer."""
     charts: list[Chart] = []
     for key, kind in (("logit", LOGITS), ("hidden", HIDDEN)):
-        title = f"largest of {kind}"
-        charts += _layer_chart(
-            result,
-            f"outlier-{key}",
-            title,
-            f"{title}, all positions.",
-            partial(_largest_by_layer, kind=kind),
-        )
+        title, read = f"largest of {kind}", partial(_largest_by_layer, kind=kind)
+        charts += _layer_chart(result, f"outlier-{key}", title, f"{title}, all positions.", read)
     return charts
 
 
@@ -195,13 +189,14 @@ def lambda_charts(result: AnalysisResult) -> list[Chart]:
         if analysis.lambdas is None:
             continue
         label, layers = label_of(analysis), analysis.lambdas["layers"]
+        color, where = colors[label], "layer %{x}"
         points = [(layer["lam"], min(layer["min"]), max(layer["max"])) for layer in layers]
         curve = [(place, point[0]) for place, point in enumerate(points)]
-        trace = point_line(curve, label, color=colors[label], where="λ, layer %{x}")
+        trace = point_line(curve, label, color=color, where=f"λ, {where}")
         traces.append(trace | {"legendgroup": label, "error_y": interval_bars(points)})
         start = list(enumerate(analysis.lambdas["lambda_init"] or ()))
         if start:
-            traces.append(_start_line(start, label, colors[label], "layer %{x}"))
+            traces.append(line(start, label, "λ_init", color=color, dotted=True, where=where))
     caption = (
         "λ by layer: mean over tokens and heads, bars from the smallest to the largest. Dotted: "
         "λ_init."
@@ -217,12 +212,6 @@ def lambda_charts(result: AnalysisResult) -> list[Chart]:
     ]
 
 
-def _start_line(
-    curve: Sequence[tuple[float, float]], group: str, color: str, where: str = "step %{x:,}"
-) -> dict[str, Any]:
-    return line(curve, group, "λ_init", color=color, dotted=True, where=where)
-
-
 def _trajectory(analysis: ModelAnalysis, index: int) -> Chart:
     log = analysis.lambda_log
     assert log is not None
@@ -235,7 +224,8 @@ def _trajectory(analysis: ModelAnalysis, index: int) -> Chart:
         traces.append(line(curve, name, "λ", color=color))
         if log["lambda_init"] is not None:
             start = log["lambda_init"][layer]
-            traces.append(_start_line([(steps[0], start), (steps[-1], start)], name, color))
+            flat = [(steps[0], start), (steps[-1], start)]
+            traces.append(line(flat, name, "λ_init", color=color, dotted=True))
     some = "" if len(shown) == num_layers else f" {len(shown)} of {num_layers} layers are shown."
     label = label_of(analysis)
     return Chart(
