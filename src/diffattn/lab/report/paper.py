@@ -63,7 +63,7 @@ class ScalingCurves(NamedTuple):
 
     def points(self) -> dict[str, list[tuple[float, float]]]:
         """The plotted points of both models."""
-        return {name: list(zip(self.x, of, strict=True)) for name, of in self.losses.items()}
+        return {kind: list(zip(self.x, y, strict=True)) for kind, y in self.losses.items()}
 
 
 def scaling_curves() -> dict[str, ScalingCurves]:

@@ -49,9 +49,11 @@ class ClaimMeasure(NamedTuple):
     """The protocol whose results the record holds; empty for other records."""
 
 
-def study_claim(study: str, measure: Callable[..., Measured | None], /, **of: Any) -> ClaimMeasure:
+def study_claim(
+    study: str, measure: Callable[..., Measured | None], /, **options: Any
+) -> ClaimMeasure:
     """What a kind of study measures, by a function of the records and these options."""
-    return ClaimMeasure(STUDIES[study], PLACES[study], partial(measure, **of))
+    return ClaimMeasure(STUDIES[study], PLACES[study], partial(measure, **options))
 
 
 class Claim(NamedTuple):

@@ -231,7 +231,7 @@ def published_ratios() -> Table:
     rows = []
     for curves in scaling_curves().values():
         laws, _ = fits_of(curves.points())
-        plotted = {name: drawn(curves.curves[name], of) for name, of in curves.points().items()}
+        plotted = {kind: drawn(curves.curves[kind], xy) for kind, xy in curves.points().items()}
         for x in curves.read_at:
             row = equivalence_of(x, "diff", BASELINE, laws, extrapolate=True)
             by_curves = equivalence_of(x, "diff", BASELINE, plotted, extrapolate=True)
