@@ -175,6 +175,13 @@ def whole_maps(model, ids):
     return results
 
 
+def save(model, folder):
+    """Write a model and its tokenizer; the folder's name, as it is given to commands."""
+    model.network.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 def write_after(model, prompt, ids):
     """Make the network of a model write ``ids`` after a prompt of so many tokens."""
     forward = model.network.forward

@@ -319,7 +319,6 @@ def _source(case: "AotCase") -> Any:
 
 
 def _disassemble(cubin: bytes) -> str:
-    """Assembled code as text."""
     import triton
 
     binaries = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"

@@ -97,8 +97,6 @@ def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """The commands of a session."""
-
     full: bool
     device: str
     root: Path
@@ -241,7 +239,6 @@ def _timing(
     kernel: str = "triton",
     **more: Any,
 ) -> Stage:
-    """A stage that times a kernel."""
     return Stage(
         name=name,
         title=title,
@@ -361,28 +358,29 @@ def _side_by_side() -> tuple[str, ...]:
 
 def _pair(scale: str, root: Path, out: Path) -> tuple[tuple[str, ...], ...]:
     """The softmax model and its DIFF twin on the same tokens, which the first call packs."""
-    changes = _PAIR[scale] | (
-        {} if scale == "full" else {"data.source": str(root / "src/diffattn/ops")}
-    )
-    settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-    data = [f"data.{name}" for name in ("source", "vocab_size", "validation_fraction")]
-    kept_settings = [
-        word for key, value in changes.items() if key not in data
-        for word in ("--set", f"{key}={value}")
-    ]  # fmt: skip
+    changes = _PAIR[scale] | ({} if scale == "full" else _tiny_source(root))
+    of_data = ("data.source", "data.vocab_size", "data.validation_fraction")
+    others = {key: value for key, value in changes.items() if key not in of_data}
     packed = ("--data", str(out / "softmax" / "data"))
     train = (*_DIFFATTN, "train", "laptop")
     return (
-        (*train, "--out", str(out / "softmax"), "--attention", "softmax", *settings),
-        (*train, "--out", str(out / "diff"), "--attention", "diff", *packed, *kept_settings),
+        (*train, "--out", str(out / "softmax"), "--attention", "softmax", *_settings(changes)),
+        (*train, "--out", str(out / "diff"), "--attention", "diff", *packed, *_settings(others)),
     )
 
 
 def _lease(full: bool, root: Path, out: Path) -> tuple[str, ...]:
     """The study for leases, which goes on where it was."""
-    changes = {} if full else _LEASE | {"data.source": str(root / "src/diffattn/ops")}
-    settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    settings = () if full else _settings(_LEASE | _tiny_source(root))
     return (sys.executable, "-m", "tools.lease", "train", str(out / "lease"), *settings)
+
+
+def _tiny_source(root: Path) -> dict[str, str]:
+    return {"data.source": str(root / "src/diffattn/ops")}
+
+
+def _settings(changes: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(word for key, value in changes.items() for word in ("--set", f"{key}={value}"))
 
 
 def _sharded(root: Path) -> tuple[str, ...]:

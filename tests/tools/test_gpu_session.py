@@ -23,30 +23,27 @@ def test_the_plan_is_printed_and_nothing_runs(tmp_path, capsys):
     assert lines[0] == "1 correctness: the kernels against float64, 240 s"
     assert lines[1].endswith("240 s (left out)")
     assert lines[-1] == "at most 5.25 minutes"
-    assert not out.exists()
-
-
-def test_a_stage_takes_another_limit(tmp_path, capsys):
-    words = ["--plan", "--stages", "1,ops", "--limit", "ops=60", "--out", str(tmp_path)]
+    words = ["--plan", "--stages", "1,ops", "--limit", "ops=60", "--out", str(out)]
     assert gpu_session.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].endswith("two calls, 60 s")
     assert lines[-1] == "at most 5 minutes"
+    assert not out.exists()
+
+
+LIMIT = "limit: must be STAGE=SECONDS with one of {corr"
 
 
 @pytest.mark.parametrize(
-    ("words", "must"),
+    ("option", "word", "message"),
     [
-        *(
-            (["--limit", word], "limit: must be STAGE=SECONDS with one of {corr")
-            for word in ("oops=60", "ops", "ops=0", "ops=soon", "ops=-3")
-        ),
-        (["--stages", "oops"], "stages: must be of 1 to 14 or of {correctness, "),
+        *(("--limit", word, LIMIT) for word in ("oops=60", "ops", "ops=0", "ops=soon", "ops=-3")),
+        ("--stages", "oops", "stages: must be of 1 to 14 or of {correctness, "),
     ],
 )
-def test_a_wrong_limit_or_stage_is_one_line(tmp_path, capsys, words, must):
-    assert gpu_session.main(["--plan", *words, "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith(must)
+def test_a_wrong_option_is_one_line(tmp_path, capsys, option, word, message):
+    assert gpu_session.main(["--plan", option, word, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(message)
 
 
 def bench_case(size, length, mode, seconds):

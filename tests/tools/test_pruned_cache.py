@@ -1,4 +1,4 @@
-"""Keys that are dropped are those that the policy names, nothing else changes; and the scores."""
+"""Dropped keys are those that the policy names, and nothing else changes; scores of tasks."""
 
 import pytest
 import torch

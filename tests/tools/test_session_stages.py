@@ -18,6 +18,12 @@ from tools.stages import Stage, choose, read_stage, refusal, run_stages
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def planned(tmp_path):
+    """The stages of a whole session on a GPU."""
+    return gpu_plan.gpu_stages("full", "cuda", ROOT, tmp_path)
+
+
 def python(code):
     return (sys.executable, "-S", "-c", code)
 
@@ -30,12 +36,6 @@ def stage(name, *codes, **changes):
 def judge(passed, failed):
     counts = {"kernels": {"triton": {"passed": passed, "failed": failed}}}
     return stage("judge", "pass", facts=lambda out: counts)
-
-
-@pytest.fixture
-def planned(tmp_path):
-    """A whole session's stages on a GPU."""
-    return gpu_plan.gpu_stages("full", "cuda", ROOT, tmp_path)
 
 
 def run(stages, out, **options):
@@ -113,18 +113,15 @@ def test_what_has_a_record_runs_again_only_if_asked(tmp_path):
     assert messages[-1].startswith("one: failed in")
 
 
+UNTIMED = "tests of 'triton' must pass before it is timed, got"
+
+
 @pytest.mark.parametrize(
     ("first", "wrong"),
     [
         ([], "stage 'judge' must run before kernels are timed, got no record of it"),
-        (
-            [judge(5, 1)],
-            "tests of 'triton' must pass before it is timed, got 1 failed and 5 passed",
-        ),
-        (
-            [judge(0, 0)],
-            "tests of 'triton' must pass before it is timed, got 0 failed and 0 passed",
-        ),
+        ([judge(5, 1)], f"{UNTIMED} 1 failed and 5 passed"),
+        ([judge(0, 0)], f"{UNTIMED} 0 failed and 0 passed"),
         ([judge(5, 0)], None),
     ],
     ids=["unjudged", "wrong", "untested", "right"],

@@ -236,18 +236,18 @@ def test_a_table_is_launched_by_while_it_is_in_force(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "lines"),
+    "lines",
     [
-        (90, {"fwd": [[16, 16, 4, 1]]}),
-        (90, {"unknown": configs.table_row(90)["fwd"]}),
-        (90, {"fwd": [[16, 16, 4]] * len(configs.table_row(90)["fwd"])}),
-        (90, {"fwd": [[16, 16, 4, True]] * len(configs.table_row(90)["fwd"])}),
-        (90, {"fwd": None}),
+        {"fwd": [[16, 16, 4, 1]]},
+        {"unknown": configs.table_row(90)["fwd"]},
+        {"fwd": [[16, 16, 4]] * len(configs.table_row(90)["fwd"])},
+        {"fwd": [[16, 16, 4, True]] * len(configs.table_row(90)["fwd"])},
+        {"fwd": None},
     ],
     ids=("columns", "launch", "tile", "number", "line"),
 )
-def test_lines_that_are_none_of_the_table_are_refused(tmp_path, row, lines):
-    path = a_record(tmp_path / "tune.json", row, **lines)
+def test_lines_that_are_none_of_the_table_are_refused(tmp_path, lines):
+    path = a_record(tmp_path / "tune.json", **lines)
     with launched_as_on(90), pytest.raises(CheckpointError, match="the record of 'python -m tools"):
         read_table(path, "cpu")
 

@@ -54,7 +54,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def run_config(case: dict[str, Any], *, steps: int = 2, tiny: bool = False) -> "RunConfig":
+def run_config(case: dict[str, Any], *, tiny: bool = False) -> "RunConfig":
     """The run of a case; ``tiny`` loads the same code and takes no memory."""
     from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
     from diffattn.lab.training.engine import EngineConfig
@@ -75,13 +75,13 @@ def run_config(case: dict[str, Any], *, steps: int = 2, tiny: bool = False) -> "
         name="measured",
         model=softmax.twin(case["type"], match="heads").config,
         train=TrainConfig(
-            num_steps=steps,
+            num_steps=2,
             batch_tokens=size["sequences"] * size["passes"] * case["processes"] * seq_len,
             seq_len=seq_len,
             micro_batch_sequences=size["sequences"],
             warmup_steps=0,
             log_every=1,
-            evaluate_every=steps,
+            evaluate_every=2,
             evaluation_tokens=seq_len,
             precision=case["precision"],
         ),

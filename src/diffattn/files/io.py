@@ -29,7 +29,6 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
         ValueError: ``value`` holds NaN or infinity, which JSON has not.
         OSError: The disk is full or not writable; an existing file is left as it was.
     """
-    path = Path(path)
     make_folder(path.parent)
     write_text(path, json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n")
 
@@ -67,7 +66,6 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    path = Path(path)
     try:
         value = _parsed(_content(path))
     except ValueError as error:
@@ -98,7 +96,6 @@ def read_record(
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line, whole or not at all."""
-    path = Path(path)
     make_folder(path.parent)
     write_text(path, "".join(_line(row, number) for number, row in enumerate(rows)))
 
@@ -111,7 +108,6 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
         ValueError: ``row`` holds NaN or infinity.
         OSError: The disk is full or not writable; the rows before stay.
     """
-    path = Path(path)
     line = _line(row, _next_number(path)).encode()
     before = path.stat().st_size if path.exists() else 0
     try:
@@ -134,7 +130,6 @@ def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list
     Raises:
         CheckpointError: The file is missing, or a row is damaged or missing.
     """
-    path = Path(path)
     rows, faults = _read_rows(path)
     if faults:
         raise CheckpointError(faults[0])
@@ -156,7 +151,6 @@ def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     Raises:
         OSError: The disk is full or not writable; the file is left as it was.
     """
-    path = Path(path)
     if not path.exists():
         return [], []
     cut_half_row(path)
@@ -172,7 +166,6 @@ def cut_half_row(path: Path) -> None:
     Raises:
         OSError: The file is not writable; it is left as it was.
     """
-    path = Path(path)
     content = path.read_bytes() if path.exists() else b""
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
@@ -181,7 +174,6 @@ def cut_half_row(path: Path) -> None:
 
 def log_facts(path: Path) -> dict[str, Any]:
     """Rows and SHA-256 of a finished JSON-lines file, to stand in the record beside it."""
-    path = Path(path)
     sync(path)
     with path.open("rb") as file:
         rows = sum(1 for _ in file)
@@ -190,7 +182,6 @@ def log_facts(path: Path) -> dict[str, Any]:
 
 def write_plain_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows for other programs, without checksums and numbers."""
-    path = Path(path)
     make_folder(path.parent)
     lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows]
     write_text(path, "".join(line + "\n" for line in lines))
@@ -202,13 +193,11 @@ def read_plain_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: The file is missing or a line is not a JSON object.
     """
-    path = Path(path)
     return [_object(line, where) for where, line in _lines(path)]
 
 
 def is_empty_folder(path: Path, *, besides: str | None = None) -> bool:
     """Whether nothing but ``besides`` and hidden files, such as our temporary ones, lies there."""
-    path = Path(path)
     return path.is_dir() and all(
         entry.name == besides or entry.name.startswith(".") for entry in path.iterdir()
     )

@@ -17,7 +17,6 @@ def write_manifest(folder: Path) -> None:
 
     The manifest leaves out a model card, which is written to be changed.
     """
-    folder = Path(folder)
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.name == MANIFEST or path.name.startswith("."):
@@ -37,7 +36,6 @@ def verify_manifest(folder: Path) -> None:
     Raises:
         CheckpointError: The manifest is missing, or a file is not as it was written.
     """
-    folder = Path(folder)
     for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, _files):
         file = folder / name
         if not file.is_file():

@@ -26,7 +26,7 @@ def clean_leftovers(folder: Path, name: str | None = None) -> None:
     temporary_name = re.compile(
         rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL
     )
-    for entry in Path(folder).iterdir():
+    for entry in folder.iterdir():
         if not temporary_name.fullmatch(entry.name) or not entry.is_file():
             continue
         # Locked: somebody writes it. Other errors: some network file systems have no locks.

@@ -10,19 +10,14 @@ from diffattn.lab.data.corpora import Document
 from diffattn.lab.records.analysis import AnalysisResult
 from diffattn.lab.records.run import RunRecord
 from diffattn.probes.attention_rows import attention_rows
+from language_models import save
 
 
 @pytest.fixture(scope="module")
 def folders(build, tmp_path_factory):
     """Saved models by kind."""
     root = tmp_path_factory.mktemp("models")
-    paths = {}
-    for kind in ("softmax", "diff_v2"):
-        model = build(kind, max_length=64)
-        model.network.save_pretrained(root / kind)
-        model.tokenizer.save_pretrained(root / kind)
-        paths[kind] = str(root / kind)
-    return paths
+    return {kind: save(build(kind, max_length=64), root / kind) for kind in ("softmax", "diff_v2")}
 
 
 def documents(*texts):
@@ -32,12 +27,9 @@ def documents(*texts):
 def test_models_side_by_side(folders, build, text, tmp_path):
     seen = []
     settings = AnalysisSettings(tokens=100, window_tokens=40)
+    some = documents(text[:60], text)
     result = analyze(
-        folders,
-        documents(text[:60], text),
-        "made up",
-        settings,
-        on_progress=lambda *event: seen.append(event),
+        folders, some, "made up", settings, on_progress=lambda *event: seen.append(event)
     )
     assert [analysis.model["label"] for analysis in result.models] == ["softmax", "diff_v2"]
     softmax, diff = result.models
@@ -54,12 +46,8 @@ def test_models_side_by_side(folders, build, text, tmp_path):
     ids = [*model.encode(text[:60]), *model.encode(text)][:100]
     assert result.text["documents"] == ["0.txt", "1.txt"]
     assert len(ids) == 100
-    alone = analyze(
-        {"a": folders["diff_v2"]},
-        documents(text),
-        "made up",
-        AnalysisSettings(tokens=30, window_tokens=64),
-    ).models[0]
+    settings = AnalysisSettings(tokens=30, window_tokens=64)
+    (alone,) = analyze({"a": folders["diff_v2"]}, documents(text), "made up", settings).models
     window = [*model.start(), *model.encode(text)[:30]]
     for layer, rows in enumerate(attention_rows(model.network, torch.tensor([window]))):
         sink = rows.signed[:, 1:, 0].double().mean(-1).tolist()
@@ -113,11 +101,9 @@ def test_what_cannot_be_analysed(folders, build_windowed, text, tmp_path):
         analyze({"a": str(tmp_path / "none")}, documents(text), "", AnalysisSettings())
     with pytest.raises(ConfigError, match="tokens must be 2 or more, got 1"):
         AnalysisSettings(tokens=1)
-    windowed = build_windowed(8)
-    windowed.network.save_pretrained(tmp_path / "mistral")
-    windowed.tokenizer.save_pretrained(tmp_path / "mistral")
+    windowed = save(build_windowed(8), tmp_path / "mistral")
     with pytest.raises(ConfigError, match="'mistral' must attend to all tokens before, got a slid"):
-        analyze({"a": str(tmp_path / "mistral")}, documents(text), "", AnalysisSettings())
+        analyze({"a": windowed}, documents(text), "", AnalysisSettings())
 
 
 @pytest.mark.scheduled
@@ -125,7 +111,5 @@ def test_a_broken_model_is_named(build, text, tmp_path):
     model = build("diff")
     with torch.no_grad():
         model.network.model.layers[0].self_attn.q_proj.weight[0, 0] = torch.nan
-    model.network.save_pretrained(tmp_path)
-    model.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(DiffAttnError, match="q_proj"):
-        analyze({"a": str(tmp_path)}, documents(text), "", AnalysisSettings(tokens=20))
+        analyze({"a": save(model, tmp_path)}, documents(text), "", AnalysisSettings(tokens=20))

@@ -26,10 +26,10 @@ def make(kind):
     torch.manual_seed(1)
     if kind in ("llama", "diffllama"):
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
-        of = {"llama": (LlamaForCausalLM, LlamaConfig)}.get(
-            kind, (DiffLlamaForCausalLM, DiffLlamaConfig)
-        )
-        model = of[0](of[1](**sizes, pad_token_id=0))
+        if kind == "llama":
+            model = LlamaForCausalLM(LlamaConfig(**sizes, pad_token_id=0))
+        else:
+            model = DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, pad_token_id=0))
     else:
         base = DiffTransformerConfig(
             attention_type="softmax", num_heads=8, num_kv_heads=4, head_dim=4, **sizes
@@ -85,13 +85,9 @@ def full_maps(network, texts):
         of = layer.self_attn
         module = of.head_norm if ours else getattr(of, "groupnorm", of.o_proj)
         module.register_forward_pre_hook(lambda m, args: contexts.append(args[0].detach()))
+    options = {"output_attentions": True} | ({"output_attention_maps": True} if ours else {})
     with torch.no_grad():
-        out = network(
-            padded,
-            attention_mask=mask,
-            output_attentions=True,
-            **({"output_attention_maps": True} if ours else {}),
-        )
+        out = network(padded, attention_mask=mask, **options)
     layers = []
     for number, maps in enumerate(out.attentions):
         own, rows = network.model.layers[number].self_attn, []
@@ -325,13 +321,8 @@ def test_a_text_of_one_token_says_nothing_of_maps(network):
 def test_memory_is_bounded_by_a_block_of_rows():
     """All maps of one layer would be 2 x 2 x 200 x 200 numbers."""
     n, block = 200, 10_000
-    inputs = AttentionInputs(
-        q=torch.randn(n, 2, 2, 4),
-        k=torch.randn(n, 1, 2, 4),
-        v=torch.randn(n, 1, 8),
-        lam=torch.full((n, 2), 0.4),
-        scale=0.5,
-    )
+    q, k, v = torch.randn(n, 2, 2, 4), torch.randn(n, 1, 2, 4), torch.randn(n, 1, 8)
+    inputs = AttentionInputs(q=q, k=k, v=v, lam=torch.full((n, 2), 0.4), scale=0.5)
     layer = LayerAttention(2, 2)
     with Sizes() as sizes:
         layer.add(inputs, logit_rows(inputs, layer.block(block)))

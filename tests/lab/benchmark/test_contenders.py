@@ -1,7 +1,10 @@
 """Contenders follow the backend tables, read one memory, and are counted by one formula."""
 
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
@@ -10,7 +13,10 @@ from diffattn.lab.benchmark import contenders as module
 from diffattn.lab.benchmark.config import Case
 from diffattn.lab.benchmark.contenders import operator_contenders
 from diffattn.lab.benchmark.flops import diff_flops, pairs, softmax_flops
+from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs import backends
+from diffattn.ops.softmax_attention import softmax_attention
 
 CASE = Case(
     suite="ops", device="cpu", dtype="float32", mode="forward_backward",
@@ -44,20 +50,16 @@ def test_softmax_reads_the_memory_that_diff_reads():
 
 
 def test_our_softmax_techniques_are_tc_of_the_backend_of_the_same_name(monkeypatch):
-    from diffattn.ops.softmax_attention import softmax_attention
-
     rows = tuple(backends.Backend(name=name, summary="") for name in ("sdpa", "composed"))
     monkeypatch.setitem(backends._TABLE, "softmax_attention", rows)
     monkeypatch.setattr(
         module, "softmax_attention", lambda q, k, v, backend: softmax_attention(q, k, v)
     )
     contenders = {c.name: c for c in operator_contenders(CASE)}
-    assert (contenders["softmax_composed"].role, contenders["softmax_composed"].technique) == (
-        "TC",
-        "composed",
-    )
-    assert contenders["composed"].technique == "composed"
-    assert contenders["softmax_composed"].check(True)["passed"]
+    twin = contenders["softmax_composed"]
+    assert (twin.role, twin.technique) == ("TC", contenders["composed"].technique)
+    assert twin.technique == "composed"
+    assert twin.check(True)["passed"]
     assert "softmax_sdpa" not in contenders  # that is T
 
 
@@ -115,18 +117,10 @@ def test_a_kernel_that_does_not_fit_is_told():
 
 def test_operations_follow_the_documented_widths():
     inputs = backends.Inputs(
-        device="cpu",
-        dtype=torch.float32,
-        batch=1,
-        num_heads=2,
-        num_queries=4,
-        num_keys=4,
-        head_dim=8,
-        value_dim=16,
-    )
-    assert pairs(4, 4) == 10
-    assert pairs(1, 9) == 9
-    assert pairs(3, 2) == 3
+        device="cpu", dtype=torch.float32, batch=1, num_heads=2, num_queries=4, num_keys=4,
+        head_dim=8, value_dim=16,
+    )  # fmt: skip
+    assert (pairs(4, 4), pairs(1, 9), pairs(3, 2)) == (10, 9, 3)
     unit = 2 * 10 * 4 * 8  # one product over 2H = 4 heads of 8
     facts = {"batch": 1, "num_heads": 2}
 
@@ -143,3 +137,26 @@ def test_operations_follow_the_documented_widths():
     assert counted("flash_diff_attn_1") == [3, 7]
     assert counted("flash_diff_attn_2") == counted("composed") == [4, 10]
     assert counted("triton") == [3, 5]
+
+
+def test_kernels_of_others_compute_what_ours_compute(monkeypatch):
+    """They have stand-ins on a CPU."""
+
+    def flash_attn_func(q, k, v, *, causal):
+        return softmax_attention(q, k, v, causal=causal), None
+
+    package, cute = ModuleType("flash_attn"), ModuleType("flash_attn.cute")
+    cute.flash_attn_func = flash_attn_func
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", cute)
+    monkeypatch.setattr(module, "sdpa_kernel", lambda kernel: nullcontext())
+    shape = {"num_queries": 9, "num_kv_heads": 2, "lam_axes": "bth"}
+    for shared, peer in (
+        (True, module.one_call_of_flash_attention_4),
+        (True, module.two_calls_by_cudnn),
+        (False, module.two_calls_by_cudnn),
+    ):
+        case = OpCase(name="", shared_keys=shared, **shape)
+        tensors = make_diff_attention_inputs(case, dtype=torch.float64).tensors().values()
+        expected = diff_attention(*tensors, backend="reference")
+        torch.testing.assert_close(peer(*tensors), expected, rtol=1e-10, atol=1e-10)

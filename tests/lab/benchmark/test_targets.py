@@ -1,7 +1,7 @@
 """Targets: which case they speak of, whom they judge, and that a miss is a miss."""
 
 from diffattn.lab.benchmark.config import Case
-from diffattn.lab.benchmark.targets import TARGETS, judge
+from diffattn.lab.benchmark.targets import judge
 from diffattn.lab.records.results import BenchRow, Spread
 
 
@@ -44,6 +44,7 @@ def test_the_fastest_is_judged_and_against_tc_the_fastest_that_has_one():
 
 def test_targets_speak_of_their_own_cases_only():
     assert verdicts_of(N=256) == {}
+    assert verdicts_of(rows=[]) == {}  # where nothing was measured
     assert verdicts_of(attention="v2") == {}
     assert [v.limit for v in verdicts_of(dtype="bfloat16").values()] == [0.70, 1.15, 1.30]
     assert verdicts_of(mode="forward", dtype="bfloat16") == {}
@@ -57,11 +58,3 @@ def test_each_of_our_models_is_judged_but_not_theirs():
     verdicts = verdicts_of(suite="models", rows=rows, size="laptop")
     assert [name for name, _ in verdicts] == ["diff", "diff_v2"]
     assert not any(v.passed for v in verdicts.values())
-
-
-def test_nothing_measured_is_nothing_judged():
-    assert verdicts_of(rows=[]) == {}
-
-
-def test_targets_have_words():
-    assert all(" at most " in target.words() and target.limit > 0 for target in TARGETS)

@@ -13,6 +13,7 @@ from diffattn.lab.benchmark.timing import (
     ratios,
     spread,
 )
+from diffattn.lab.records.results import Spread
 
 
 class Clock:
@@ -149,14 +150,7 @@ def test_garbage_is_collected_again_after_an_error():
 
 def test_spread_and_ratios_by_round():
     summary = spread([4.0, 1.0, 3.0, 2.0, 5.0])
-    assert (summary.minimum, summary.low, summary.median, summary.high, summary.maximum) == (
-        1,
-        2,
-        3,
-        4,
-        5,
-    )
-    assert summary.rounds == 5
+    assert summary == Spread(minimum=1, low=2, median=3, high=4, maximum=5, rounds=5)
     assert spread([2.0]).high == 2.0
     # A machine that slows down meets both alike.
     drifting = [1.0, 2.0, 4.0]

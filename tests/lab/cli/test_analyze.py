@@ -54,18 +54,3 @@ def test_a_log_alone_needs_no_text(cli, tmp_path):
     called = cli("analyze", tmp_path / "run", "--out", tmp_path / "out")
     assert called.code == 0, called
     assert "λ was below 0 at 1 of 1 logged steps" in called.out
-
-
-def test_a_folder_of_other_files_is_refused(fails, tmp_path):
-    RunRecord(name="a", config={"model": {}}, seed=0).write(tmp_path / "run")
-    append_jsonl(tmp_path / "run" / "metrics.jsonl", {"step": 0, "lam": [-0.2]})
-    study = tmp_path / "study"
-    study.mkdir()
-    for name in ("study.json", "report.html"):
-        (study / name).write_text(name)
-    line = fails("analyze", tmp_path / "run", "--out", study, code=1)
-    assert "must be empty or hold an analysis (analysis.json), got other files" in line
-    assert {path.name: path.read_text() for path in study.iterdir()} == {
-        "study.json": "study.json",
-        "report.html": "report.html",
-    }

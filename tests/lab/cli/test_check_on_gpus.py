@@ -39,25 +39,13 @@ def one_gpu(monkeypatch):
     ("capability", "tested", "message"),
     [
         ((9, 0), {}, NOT_TESTED.format("")),
-        (
-            (9, 0),
-            {(9, 0): ("3.7",)},
-            "auto chooses the Triton kernels: all tests passed on compute capability 9.0 under "
-            "triton 3.7.",
-        ),
-        (
-            (9, 0),
-            {(9, 0): ("3.6",)},
-            NOT_TESTED.format(" under triton 3.7.0, only under 3.6"),
-        ),
-        (
-            (7, 5),
-            {},
-            "auto cannot choose the Triton kernels: backend 'triton' needs compute capability 8.0 "
-            "or above.",
-        ),
+        ((9, 0), {(9, 0): ("3.7",)}, "auto chooses the Triton kernels: all tests passed on compute "
+         "capability 9.0 under triton 3.7."),
+        ((9, 0), {(9, 0): ("3.6",)}, NOT_TESTED.format(" under triton 3.7.0, only under 3.6")),
+        ((7, 5), {}, "auto cannot choose the Triton kernels: backend 'triton' needs compute "
+         "capability 8.0 or above."),
     ],
-)
+)  # fmt: skip
 def test_check_says_for_each_gpu_what_auto_does(capability, tested, message, one_gpu, cli):
     one_gpu(capability, tested)
     (gpu,) = json.loads(cli("check", "--json").out)["gpus"]

@@ -16,7 +16,4 @@ def test_a_study_ends_in_few_short_lines():
     assert max(map(len, lines)) <= 100
     assert "Page: runs/first/report.html" in lines
     assert "  diffattn inspect runs/first/recall" in lines
-
-
-def test_a_study_without_language_models_names_no_commands():
     assert "diffattn" not in closing(["A sentence."], Path("report.html"))

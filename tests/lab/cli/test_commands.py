@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from rich.console import Console
 
 import diffattn
 from diffattn.files.io import read_json
-from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.catalog.recipes.catalog import RECIPES
 from diffattn.lab.cli.list_ import KINDS
 from diffattn.lab.cli.screen import tables
@@ -31,93 +31,43 @@ def test_version_and_module(cli):
     assert (done.returncode, done.stdout) == (0, f"{diffattn.__version__}\n")
 
 
-def test_reproduce_trains_compares_and_reports(cli, here, small, tmp_path):
-    out = tmp_path / "study"
-    first = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small)
-    assert first.code == 0, first
-    end = first.out.splitlines()
-    assert end[0].startswith("Uninformative about attention types: ")
-    assert f"Page: {out / 'report.html'}" in end
-    assert len(end) <= 20
-    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
-    lines = first.err.splitlines()
-    assert lines[0].startswith("training a byte-level BPE of 300 entries")
-    assert lines[2] == "comparison: training 5 of 5 models"
-    assert lines[3].startswith("1/30 steps (3%), time left unknown; softmax-seed0")
-    assert [line for line in lines if line.startswith("30/30 steps")] == [lines[-3]]
-    assert lines[-2].startswith("counting ")
-    assert lines[-1] == "comparing"
-
-    again = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small, "--json")
-    assert again.code == 0
-    assert again.out == (out / "results.json").read_text(encoding="utf-8")
-    assert list(json.loads(again.out)["variants"]) == list(SWEPT)
-    finished, checking, comparing = again.err.splitlines()
-    assert finished == f"{out} is finished: checking that it is what was asked for."
-    assert checking.startswith("checking ")
-    assert comparing == "comparing"
-
-    page = (out / "report.html").read_bytes()
-    table = cli("report", out, "--markdown").out.splitlines()
-    assert table[0].startswith("Uninformative about attention types: ")
-    assert table[2].startswith("| Model | Parameters, FLOPs per token | ")
-    assert len([line for line in table if line.startswith("|")]) == (2 + 4) + (2 + 1) + (2 + 3)
-    written = cli("report", out, "--out", tmp_path / "page.html")
-    assert written.out == f"{tmp_path / 'page.html'}\n"
-    assert (tmp_path / "page.html").read_bytes() == page
-    other = cli("reproduce", "text", "--scale", "smoke", "--out", out, *small, "--seeds", "1")
-    assert (other.code, other.out) == (2, "")
-    assert "must hold this configuration to be continued" in other.err
-
-
 def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
-    packed = cli(
-        "pack", corpus, "--out", tmp_path / "data", "--vocab-size", 300,
-        "--validation-fraction", 0.2, "--json",
-    )  # fmt: skip
-    facts = json.loads(packed.out)
+    data, run = tmp_path / "data", tmp_path / "run"
+    pack = ("pack", corpus, "--out", data, "--vocab-size", 300, "--validation-fraction", 0.2)
+    facts = json.loads(cli(*pack, "--json").out)
     assert facts["train_tokens"] > facts["validation_tokens"] > 0
-    again = cli(
-        "pack", corpus, "--out", tmp_path / "data", "--vocab-size", 300,
-        "--validation-fraction", 0.2,
-    )  # fmt: skip
+    again = cli(*pack)
     assert again.out.startswith(f"{facts['train_tokens']:,} training tokens, ")
-    assert again.err == f"checking {corpus}, which {tmp_path / 'data'} holds packed\n"
+    assert again.err == f"checking {corpus}, which {data} holds packed\n"
 
     others = [part for part in small if part != "--set" and not part.startswith("data.")]
     options = [part for setting in others for part in ("--set", setting)]
-    trained = cli(
-        "train", "smoke", "--attention", "shared_diff", "--out", tmp_path / "run",
-        "--data", tmp_path / "data", *options, "--json",
-    )  # fmt: skip
+    train = ("train", "smoke", "--data", data, *options)
+    shared = (*train, "--attention", "shared_diff", "--out", run)
+    trained = cli(*shared, "--json")
     assert trained.code == 0, trained
     results = json.loads(trained.out)
-    assert results == read_json(tmp_path / "run" / "results.json")
-    assert not (tmp_path / "run" / "data").exists()
+    assert results == read_json(run / "results.json")
+    assert not (run / "data").exists()
     lines = trained.err.splitlines()
     assert lines[0] == "model.vocab_size is the data's 300, the recipe's is 512"
     assert lines[1] == "1/6 steps (17%), time left unknown; smoke"
     assert lines[-1].startswith("6/6 steps (100%); smoke loss ")
     assert len(lines) == 3
 
-    resumed = cli(
-        "train", "smoke", "--attention", "shared_diff", "--out", tmp_path / "run",
-        "--data", tmp_path / "data", *options, "--resume", "--set", "engine.watch_every=5",
-        "--set", "engine.save_every=2",
-    )  # fmt: skip
+    changes = ("--set", "engine.watch_every=5", "--set", "engine.save_every=2")
+    resumed = cli(*shared, "--resume", *changes)
     assert resumed.out == (
         f"smoke: validation loss {results['validation_loss']:.4f} nats per token, "
         f"{results['validation_bits_per_byte']:.4f} bits per byte.\n"
-        f"Model: {tmp_path / 'run' / 'model'}\n"
+        f"Model: {run / 'model'}\n"
     )
     assert "is finished: checking" in resumed.err.splitlines()[0]
     assert resumed.err.splitlines()[2:] == [
         "run 'smoke' is finished: engine.save_every, engine.watch_every had no effect"
     ]
-    shown = cli(
-        "train", "smoke", "--out", tmp_path / "other", "--data", tmp_path / "data", *options,
-        "--set", "train.num_steps=600", "--dry-run",
-    )  # fmt: skip
+    longer = ("--out", tmp_path / "other", "--set", "train.num_steps=600")
+    shown = cli(*train, *longer, "--dry-run")
     times = 600 * 64 / facts["train_tokens"]
     assert shown.err.splitlines() == [
         lines[0], f"{facts['train_tokens']:,} training tokens are read {times:,.1f} times"
@@ -190,21 +140,15 @@ def test_the_tokenizer_of_a_model_of_ours_is_taken_without_a_warning(trained, co
 
 
 def test_generate_prints_the_text_alone(cli, trained):
-    called = cli("generate", trained, "--prompt", "the cat", "--max-new-tokens", 5)
+    few = ("--prompt", "the cat", "--max-new-tokens", 5)
+    called = cli("generate", trained, *few)
     assert called.code == 0
     assert called.err.endswith(" parameters babbles: it knows words, not facts.\n")
     assert called.out.startswith("the cat")
     assert called.out.endswith("\n")
-    assert (
-        cli("generate", trained / "model", "--prompt", "the cat", "--max-new-tokens", 5) == called
-    )
-    sampled = [
-        cli(
-            "generate", trained, "--prompt", "the", "--max-new-tokens", 20, "--temperature", 2.0,
-            "--seed", seed,
-        )
-        for seed in (1, 1, 2)
-    ]  # fmt: skip
+    assert cli("generate", trained / "model", *few) == called
+    many = ("--prompt", "the", "--max-new-tokens", 20, "--temperature", 2.0)
+    sampled = [cli("generate", trained, *many, "--seed", seed) for seed in (1, 1, 2)]
     assert sampled[0] == sampled[1]
     assert sampled[0].out != sampled[2].out
     command = ("generate", trained, "--max-new-tokens", 9)
@@ -371,13 +315,8 @@ class Screen:
     def __init__(self, patch, width):
         self.file = io.StringIO()
         if width is not None:
-            patch.setattr(
-                tables,
-                "Console",
-                lambda: Console(
-                    file=self.file, force_terminal=True, color_system=None, width=width
-                ),
-            )
+            options = {"force_terminal": True, "color_system": None, "width": width}
+            patch.setattr(tables, "Console", partial(Console, file=self.file, **options))
 
     def text(self):
         return re.sub(r"\x1b\[[0-9;]*m", "", self.file.getvalue())

@@ -54,12 +54,7 @@ def test_a_sample_of_the_trial_of_wrong_calls(fails, tmp_path, monkeypatch):
 NO_RECORDS = "must hold study.json, evaluation.json or analysis.json, got"
 
 
-def test_the_page_of_a_run_is_made_by_analyze(fails, trained):
-    line = fails("report", trained, code=1)
-    assert line.endswith("got a training run, of which 'diffattn analyze' makes a page.")
-
-
-def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
+def test_missing_and_foreign_folders(fails, trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("dear reader")
@@ -68,9 +63,12 @@ def test_missing_and_foreign_folders(fails, tmp_path, monkeypatch):
         (("report", "nothing"), 1, f"nothing: {NO_RECORDS} no such folder"),
         (("report", "mine"), 1, f"mine: {NO_RECORDS} none"),
         (("report", "file"), 1, f"file: {NO_RECORDS} none"),
+        (("report", trained), 1, f"{NO_RECORDS} a training run, of which 'diffattn analyze' makes"),
         (("reproduce", "text", "--out", "mine"), 1, "mine: must be empty or hold a study"),
         (("reproduce", "text", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "mine"), 1, "mine: must be empty or hold a run"),
+        (("analyze", trained, "--text", "a", "--out", "mine"), 1, "must be empty or hold an analy"),
+        (("fit", "nothing.csv"), 1, "nothing.csv"),
         (("train", "smoke", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "x", "--data", "mine"), 1, "data.json: file must exist"),
         (("pack", "stdlib", "--out", "mine"), 1, "must be empty or hold packed data"),

@@ -53,10 +53,7 @@ def test_judge_and_report(evaluation, endpoint, monkeypatch, tmp_path):
     assert "hallucination.judged-some-judge" in done.stdout
     assert "diff − softmax" in done.stdout
     again = json.loads(run(*arguments, "--json").stdout)
-    assert [result["metrics"][0]["name"] for result in again["results"]] == [
-        "accuracy",
-        "accuracy",
-    ]
+    assert [result["metrics"][0]["name"] for result in again["results"]] == ["accuracy"] * 2
     for path in evaluation.rglob("*"):
         assert path.is_dir() or b"Bearer" not in path.read_bytes()
         assert path.is_dir() or b'"key"' not in path.read_bytes()

@@ -61,10 +61,10 @@ def test_without_retrieval_the_page_is_that_of_the_text(tmp_path):
     assert VERDICT["sentence"] in page
 
 
-def only(monkeypatch, folder, stage, run, scale="study"):
+def only(monkeypatch, folder, stage, run):
     """One stage alone, by a function that stands for its study."""
     monkeypatch.setattr("diffattn.lab.cli.whole.run_with_progress", run)
-    reproduce_all(scale, folder, [stage], {})
+    reproduce_all("study", folder, [stage], {}, None, dry_run=False, json_=False)
 
 
 def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
@@ -81,10 +81,7 @@ def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
     (tmp_path / "throughput").mkdir()
     (tmp_path / "throughput" / "cpu.json").touch()
     only(
-        monkeypatch,
-        tmp_path,
-        "gradient-flow",
-        lambda study, folder, workers, reuse: write_gradient_flow(folder),
+        monkeypatch, tmp_path, "gradient-flow", lambda _, folder, *rest: write_gradient_flow(folder)
     )
     stages = read_record(tmp_path / "results.json")["stages"]
     assert list(stages) == ["text", "gradient-flow", "analysis"]
@@ -109,7 +106,7 @@ def test_a_study_that_has_trained_nothing_gives_no_runs(tmp_path, monkeypatch):
         raise KeyboardInterrupt  # more is not asked here
 
     with pytest.raises(KeyboardInterrupt):
-        only(monkeypatch, tmp_path, "rank", run, scale="study")
+        only(monkeypatch, tmp_path, "rank", run)
     assert reused == [tmp_path / "text"]
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from diffattn.lab.catalog.models import TYPES
+from diffattn.lab.catalog.models import SWEPT, TYPES
 from diffattn.lab.catalog.recipes import recall
 from diffattn.lab.records.fields import checked
 from diffattn.lab.records.study_results import RESULTS
@@ -37,7 +37,33 @@ def assert_study_and_report(cli, folder, command, head, num_rows):
     other = cli(*command, "--seeds", "1")
     assert (other.code, other.out) == (2, "")
     assert "must hold this configuration to be continued" in other.err
-    return first, json.loads(again.out)
+    return first, again
+
+
+def test_reproduce_text_trains_compares_and_reports(cli, here, small, tmp_path):
+    out = tmp_path / "study"
+    command = ("reproduce", "text", "--scale", "smoke", "--out", out, *small)
+    head = "Uninformative about attention types: "
+    rows = 4 + (2 + 1) + (2 + 3)
+    first, again = assert_study_and_report(cli, out, command, head, rows)
+    end = first.out.splitlines()
+    assert end[0].startswith(head)
+    assert len(end) <= 20
+    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
+    lines = first.err.splitlines()
+    assert lines[0].startswith("training a byte-level BPE of 300 entries")
+    assert lines[2] == "comparison: training 5 of 5 models"
+    assert lines[3].startswith("1/30 steps (3%), time left unknown; softmax-seed0")
+    assert [line for line in lines if line.startswith("30/30 steps")] == [lines[-3]]
+    assert lines[-2].startswith("counting ")
+    assert lines[-1] == "comparing"
+    assert list(json.loads(again.out)["variants"]) == list(SWEPT)
+    finished, checking, comparing = again.err.splitlines()
+    assert finished == f"{out} is finished: checking that it is what was asked for."
+    assert checking.startswith("checking ")
+    assert comparing == "comparing"
+    table = cli("report", out, "--markdown").out.splitlines()
+    assert table[2].startswith("| Model | Parameters, FLOPs per token | ")
 
 
 @pytest.mark.usefixtures("one_task")
@@ -45,12 +71,12 @@ def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
     out = tmp_path / "study"
     command = ("reproduce", "recall", "--scale", "smoke", "--workers", "1", "--out", out)
     head = "| Model | Learning rate | Learned by | Median step |"
-    first, results = assert_study_and_report(cli, out, command, head, 4 + 2)
+    first, again = assert_study_and_report(cli, out, command, head, 4 + 2)
     lines = first.err.splitlines()
     assert lines[0] == "trials: training 6 of 6 models"
     assert lines[1].startswith("1/24 steps (4%), time left unknown; noisy_recall-softmax-seed0")
     assert lines[-1].startswith("24/24 steps (100%)")
-    assert list(results["tasks"]["noisy_recall"]["types"]) == list(TYPES)
+    assert list(json.loads(again.out)["tasks"]["noisy_recall"]["types"]) == list(TYPES)
     answer = cli("generate", out)
     assert answer.code == 0
     assert "study is a study. Its best differential model is taken: " in answer.err
@@ -66,7 +92,8 @@ def test_reproduce_practical_trains_measures_and_reports(cli, tmp_path, monkeypa
     out = tmp_path / "study"
     command = ("reproduce", "practical", "--scale", "smoke", "--workers", "1", "--out", out)
     head = "| Model | Measure | Softmax | Model | Difference |"
-    _, results = assert_study_and_report(cli, out, command, head, 6 * (4 + 2))
+    _, again = assert_study_and_report(cli, out, command, head, 6 * (4 + 2))
+    results = json.loads(again.out)
     checked(RESULTS["practical"][0], results, "results")
     assert {name: entry["learned"] for name, entry in results["tasks"]["lookup"]["members"].items()}
     page = (out / "report.html").read_text(encoding="utf-8")

@@ -73,30 +73,15 @@ def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            "judge {out} --model m",
-            "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing.",
-        ),
-        (
-            "compare {out}",
-            "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing.",
-        ),
-        (
-            "report {out}",
-            "must hold study.json, evaluation.json or analysis.json, got no such folder.",
-        ),
-        (
-            "report {out} --markdown",
-            "must hold study.json, evaluation.json or analysis.json, got no such folder.",
-        ),
-    ],
+    "arguments",
+    ["judge {out} --model m", "compare {out}", "report {out}", "report {out} --markdown"],
 )
-def test_a_missing_folder_is_refused_before_anything_heavy_loads(arguments, message, tmp_path):
+def test_a_missing_folder_is_refused_before_anything_heavy_loads(arguments, tmp_path):
     status, output, errors, loaded = run(*arguments.format(out=tmp_path / "none").split())
     assert (status, output, loaded) == (1, "", [])
-    assert errors[0].endswith(message)
+    of_report = "must hold study.json, evaluation.json or analysis.json, got no such folder."
+    of_others = "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing."
+    assert errors[0].endswith(of_report if arguments.startswith("report") else of_others)
 
 
 def test_what_is_loaded_would_be_seen():

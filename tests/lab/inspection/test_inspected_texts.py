@@ -11,22 +11,17 @@ from diffattn.lab.inspection.request import NeedleText, Request, chosen_text
 from diffattn.lab.inspection.texts import read_text
 
 
-def test_a_text_begins_with_bos_and_is_whole(models):
+def test_a_text_is_whole_and_begins_with_bos_where_that_is_wanted(models, build):
     ids, viewed = read_text(models["diff"], Request(text="the city"))
     assert ids[0] == models["diff"].bos
     assert viewed.begins_with_bos
     assert "".join(viewed.pieces) == "<|endoftext|>the city"
     assert (viewed.segments, viewed.notes) == ((), ())
-
-
-def test_no_bos_where_none_is_wanted(build):
     ids, viewed = read_text(build("softmax", add_bos=False), Request(text="the city"))
     assert not viewed.begins_with_bos
     assert "".join(viewed.pieces) == "the city"
     assert len(ids) == len(viewed.pieces)
-
-
-def test_a_special_token_in_the_text_is_text(models):
+    # A special token in the text is text.
     ids, _ = read_text(models["diff"], Request(text="a<|endoftext|>"))
     assert ids.count(models["diff"].bos) == 1
 

@@ -12,6 +12,7 @@ from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inspection.request import NeedleText, Request
 from diffattn.lab.inspection.session import inspect_models
+from diffattn.lab.inspection.texts import read_text
 from diffattn.probes.attention_rows import attention_rows, segment_shares, segment_sums
 from lab.inspection.viewer_driver import (
     CONTRAST,
@@ -25,6 +26,7 @@ from lab.inspection.viewer_driver import (
     values,
     wait_for,
 )
+from language_models import save
 
 pytestmark = pytest.mark.scheduled
 
@@ -42,13 +44,9 @@ def folders(build, tmp_path_factory):
     """Folders of models; the last has another tokenizer."""
     saved = {}
     for kind in ("diff", "llama", "diff_v2", "diffllama", "shared_diff"):
-        model = build(kind)
-        saved[kind] = str(tmp_path_factory.mktemp("models") / kind)
-        model.network.save_pretrained(saved[kind])
-        tokenizer = model.tokenizer
-        if kind == "shared_diff":
-            tokenizer = train_tokenizer([Document(name="a", text="a b c")], vocab_size=260)
-        tokenizer.save_pretrained(saved[kind])
+        saved[kind] = save(build(kind), tmp_path_factory.mktemp("models") / kind)
+    other = train_tokenizer([Document(name="a", text="a b c")], vocab_size=260)
+    other.save_pretrained(saved["shared_diff"])
     return saved
 
 
@@ -168,11 +166,8 @@ def test_pointing_at_a_map_shows_that_cell_and_a_click_keeps_it(page, three, fol
     at = [start + 1 + margin + (i + 0.5) * cell for start, i in ((x, 3), (y, 12))]
     before = text_of(page, card(0, ".cell caption"))
     page.point(*at)
-    page.until(
-        f"!document.querySelector('{card(0, '.cell caption')}').textContent.includes('(26)')"
-    )
+    wait_for(page, card(0, ".cell caption"), "(12)")
     caption = text_of(page, card(0, ".cell caption"))
-    assert "(12)" in caption
     assert "(3)" in caption
     assert caption == text_of(page, card(2, ".cell caption"))  # the same text
     results, off = values(page, 0)
@@ -184,9 +179,7 @@ def test_pointing_at_a_map_shows_that_cell_and_a_click_keeps_it(page, three, fol
     page.point(5, 5)
     assert text_of(page, card(0, ".cell caption")) == caption
     page.point(x + width - 8, y + margin + 8)
-    page.until(
-        f"document.querySelector('{card(0, '.cell caption')}').textContent.includes('later')"
-    )
+    wait_for(page, card(0, ".cell caption"), "later")
 
 
 def test_a_zoomed_map_names_its_tokens_and_is_pointed_at(page, three):
@@ -201,8 +194,7 @@ def test_a_zoomed_map_names_its_tokens_and_is_pointed_at(page, three):
     place = [start + 1 + at["margin"] + (i + 0.5) * at["cell"] for start, i in ((x, 5), (y, 14))]
     page.point(*place)
     wait_for(page, card(1, ".cell caption"), f"({view['query'] + 14})")
-    expected = f"({view['key'] + 5})"
-    assert expected in text_of(page, card(1, ".cell caption"))
+    assert f"({view['key'] + 5})" in text_of(page, card(1, ".cell caption"))
 
 
 def test_switches(page, three):
@@ -212,7 +204,7 @@ def test_switches(page, three):
     first = f"document.querySelector('{card(1, '.top tbody')}').textContent.includes('(0)')"
     seen = [page.run(first)]
     page.choose("#hide-bos", True)
-    page.until(f"document.querySelector('{card(2, '.state')}').textContent.includes('hidden')")
+    wait_for(page, card(2, ".state"), "hidden")
     assert pixel(page, 0, "d", 9, 0) == unseen
     assert not page.run(first)
     assert page.run(f"document.querySelector('{card(0, '.token')}').style.backgroundColor") == ""
@@ -254,9 +246,7 @@ def test_the_keyboard_does_it_all(page, three):
     page.press("ArrowLeft")
     page.press("ArrowUp")
     assert page.run(f"Number({here}.dataset.token)") == last - 2
-    page.until(
-        f"document.querySelector('{card(2, '.state')}').textContent.includes('({last - 2})')"
-    )
+    wait_for(page, card(2, ".state"), f"({last - 2})")
     page.press("PageUp")
     assert page.run(f"Number({here}.dataset.token)") == last - 12
     page.press("h")
@@ -285,7 +275,7 @@ def test_the_keyboard_does_it_all(page, three):
     assert page.run("[chosen[0].query, chosen[0].key]") == [1, 1]
     page.press("ArrowLeft")
     assert page.run("chosen[0].key") == 0
-    page.until("document.getElementById('live').textContent.includes('difference')")
+    wait_for(page, "#live", "difference")
     assert "query “T” (1), key “<|endoftext|>” (0)" in text_of(page, "#live")
     page.run("document.activeElement.blur()")
     page.press("a")  # no letter acts where neither a text nor a map has the focus
@@ -315,8 +305,8 @@ def test_shares_of_segments_are_the_protocols(page, folders, tmp_path, text, kin
         assert names == "BOS, noise before, needle, noise after, question, noise"
     spans = page.run("data.texts[0].segments.map(s => [s[1], s[2]])")
     model = LanguageModel.load(folders[kind], device="cpu")
-    ids = torch.tensor([page_ids(model, source)])
-    layers = attention_rows(model.network, ids)
+    ids, _ = read_text(model, request)
+    layers = attention_rows(model.network, torch.tensor([ids]))
     sums = segment_sums(layers, spans)
     kinds = ["map_1"] if kind == "llama" else ["map_1", "map_2", "signed", "absolute"]
     for rows, chosen in zip(tables, (slice(1, 2), slice(None)), strict=True):
@@ -332,13 +322,6 @@ def test_shares_of_segments_are_the_protocols(page, folders, tmp_path, text, kin
     assert page.complaints() == []
 
 
-def page_ids(model, source):
-    from diffattn.lab.inspection.texts import read_text
-
-    request = Request(text=NeedleText(length=300, haystack=str(source)))
-    return read_text(model, request)[0]
-
-
 def test_other_tokenizers_stand_below_with_their_own_tokens(page, folders, tmp_path):
     models = {name: folders[name] for name in ("diff", "shared_diff", "llama")}
     path = inspect_models(models, Request(text="the city is old"), tmp_path / "page.html")
@@ -350,7 +333,7 @@ def test_other_tokenizers_stand_below_with_their_own_tokens(page, folders, tmp_p
     assert groups == [["0", "2"], ["1"]]
     assert "different tokens" in text_of(page, ".note")
     page.run(f"document.querySelector('{card(1, '.token')}').click()")
-    page.until(f"document.querySelector('{card(1, '.state')}').textContent.includes('(0)')")
+    wait_for(page, card(1, ".state"), "(0)")
     assert "(0)" not in text_of(page, card(0, ".state"))
     assert page.complaints() == []
 
@@ -364,8 +347,7 @@ def test_text_is_readable_at_every_width_in_light_and_dark(page, three, width, d
     path = tmp_path / "page.png"
     page.screenshot(path)
     picture = Image.open(path).convert("L")
-    corner = picture.getpixel((2, 2))
-    assert (corner < 60) == dark
+    assert (picture.getpixel((2, 2)) < 60) == dark
     assert page.complaints() == []
 
 
@@ -393,7 +375,5 @@ def test_a_damaged_page_says_so(page, three, tmp_path):
     broken.write_text(content[:start] + "AAAAAAAA" + content[start + 8 :], encoding="utf-8")
     page.open(broken.as_uri(), 1200, 900)
     page.choose(card(0, ".layer"), "1")
-    page.until(
-        f"document.querySelector('{card(0, '.state')}').textContent.startsWith('These maps cannot')"
-    )
+    wait_for(page, card(0, ".state"), "These maps cannot")
     page.until(f"document.querySelector('{card(1)}').dataset.ready")

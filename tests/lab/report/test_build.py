@@ -24,7 +24,7 @@ SUBSETS = [
 ]
 
 
-def test_every_section_and_run_is_there(make_study):
+def test_every_section_and_run_is_there_and_nothing_is_loaded(make_study):
     page = build(make_study(variants=ALL, sweep=True, num_steps=25, num_layers=2))
     outline = outline_of(page)
     text = " ".join(outline.text)
@@ -39,6 +39,9 @@ def test_every_section_and_run_is_there(make_study):
     assert "Made-up statement: 4 DIFF heads are < 8" in text
     assert "912,768" in text
     assert "What is missing" not in text
+    assert [load for load in outline.loads if not load.startswith("#")] == ["data:,"]
+    assert "default-src 'none'" in page
+    assert not re.search(r"https?://|@import|url\(", page)
 
 
 def test_the_verdict_stands_first(make_study):
@@ -73,14 +76,6 @@ def test_any_part_of_a_study_makes_a_page(make_study, options):
     outline_of(build(study))
 
 
-def test_page_loads_nothing(make_study):
-    page = build(make_study())
-    loads = outline_of(page).loads
-    assert [load for load in loads if not load.startswith("#")] == ["data:,"]
-    assert "default-src 'none'" in page
-    assert not re.search(r"https?://|@import|url\(", page)
-
-
 def test_every_page_runs_the_same_scripts(make_study, tmp_path):
     """A loader and what it unpacks, both without data: a content policy can name their hashes."""
     scripts, codes = [], []
@@ -90,9 +85,8 @@ def test_every_page_runs_the_same_scripts(make_study, tmp_path):
         scripts.append([code for kind, code in elements if "figures" not in kind])
         whole = (tmp_path / f"study{len(seeds)}" / "report.html").read_text(encoding="utf-8")
         codes.append(unpack(whole, "code"))
-        assert not re.search(
-            r"<[^>]*\son\w+=", re.sub(r"<script.*?</script>", "", page, flags=re.S)
-        )
+        tags = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+        assert not re.search(r"<[^>]*\son\w+=", tags)
     assert scripts[0] == scripts[1]
     assert len(scripts[0]) == 2
     assert codes[0] == codes[1]
@@ -142,7 +136,7 @@ def test_a_recorded_run_at_the_common_rate_is_missed_once(make_study):
     assert build(study).count("Run diff-common-seed1 was not found.") == 1
 
 
-def test_an_interrupted_study_shows_its_curves(make_study):
+def test_interrupted_and_unstarted_studies_have_a_page(make_study):
     study = make_study()
     (study / "results.json").unlink()
     for seed in range(3):
@@ -153,11 +147,7 @@ def test_an_interrupted_study_shows_its_curves(make_study):
     assert "Run shared_diff-seed0 to 2 was not found." in text
     assert "chart-loss" in figures(page)
     assert "chart-differences" not in figures(page)
-
-
-def test_study_that_has_not_started(make_study):
-    study = make_study()
-    for name in ("results.json", "maps.json", "costs.json"):
+    for name in ("maps.json", "costs.json"):
         (study / name).unlink()
     shutil.rmtree(study / "runs")
     page = build(study)

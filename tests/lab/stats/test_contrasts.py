@@ -17,6 +17,8 @@ def test_tango_equals_published_values():
     interval = tango_interval(1, 7, 21)
     assert (interval.low, interval.high) == pytest.approx((-0.517, -0.026), abs=5e-4)
     assert (interval.mean, interval.n, interval.method) == (-6 / 21, 21, "Tango")
+    swapped = tango_interval(7, 1, 21)
+    assert (-swapped.high, -swapped.low) == pytest.approx((interval.low, interval.high))
 
 
 @pytest.mark.parametrize(("wins", "losses", "n"), [(8, 3, 30), (0, 4, 9), (5, 0, 5), (20, 1, 60)])
@@ -35,11 +37,6 @@ def test_the_ends_solve_the_score_equation(wins, losses, n):
         q = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x
         z = (wins - losses - n * end) / math.sqrt(n * (2 * q + end * (1 - end)))
         assert abs(z) == pytest.approx(1.959964, abs=2e-4)
-
-
-def test_sides_swapped_are_mirrored():
-    entry, other = tango_interval(7, 2, 25), tango_interval(2, 7, 25)
-    assert (entry.low, entry.high) == pytest.approx((-other.high, -other.low))
 
 
 def pairs(wins, losses, ties):
@@ -118,22 +115,24 @@ def test_zeros_and_ones_of_unequal_weight_are_no_counts():
 
 
 def test_shares_in_clusters_by_hand():
-    """At level 1/2, Student's t with two degrees of freedom has the quantile sqrt(2/3); its test
-    has p = 1 - t / sqrt(t^2 + 2)."""
+    """With two degrees of freedom Student's t has the quantile 4.303; its test has
+    p = 1 - t / sqrt(t^2 + 2)."""
     x, weights = np.array([1, 0, 0.5, -1, 0, 0]), np.array([1, 3, 2, 1, 1, 1])
-    contrast = clustered_shares(x, weights, ["a", "a", "b", "c", "c", "c"], level=0.5)
+    contrast = clustered_shares(x, weights, ["a", "a", "b", "c", "c", "c"])
     # Sums 1, 1, -1 of weights 4, 2, 3, so r = 1/9; residuals 5/9, 7/9, -12/9. A cluster weighs 3
     # and has 2 items, so u = 3 / sqrt(2).
     total = 9 + 2 * (3 / math.sqrt(2))
     error = math.sqrt(3 / 2 * (25 + 49 + 144) / 81 + 9 / 2) / total
-    half, t = math.sqrt(2 / 3) * error, 1 / total / error
+    quantile = 4.302652729911275
+    half, t = quantile * error, 1 / total / error
     results = contrast.interval
     assert (results.mean, results.n) == (pytest.approx(1 / 9), 3)
-    assert (results.low, results.high) == pytest.approx((1 / total - half, 1 / total + half))
+    assert 1 / total + half > 1  # beyond any difference of shares
+    assert (results.low, results.high) == pytest.approx((1 / total - half, 1))
     assert contrast.p_value == pytest.approx(1 - t / math.sqrt(t * t + 2))
     # Where no cluster differs from another, u is a cluster, here of 2: sqrt(2^2) / (6 + 2 * 2).
-    alike = clustered_shares(np.zeros(6), np.ones(6), [*"aabbcc"], level=0.5)
-    assert alike.interval.high == -alike.interval.low == pytest.approx(math.sqrt(2 / 3) * 0.2)
+    alike = clustered_shares(np.zeros(6), np.ones(6), [*"aabbcc"])
+    assert alike.interval.high == -alike.interval.low == pytest.approx(quantile * 0.2)
     assert alike.p_value == 1
 
 

@@ -25,17 +25,6 @@ def test_difference_is_values_minus_baseline():
     assert difference.mean == 0.25
 
 
-def test_what_a_pair_shares_does_not_widen_the_interval():
-    paired = paired_difference([11.0, 22.0, 33.0], [10.0, 21.0, 32.0])
-    assert (paired.low, paired.high) == (1.0, 1.0)
-    assert mean_interval([11.0, 22.0, 33.0]).high > 40
-
-
-def test_one_pair_has_no_interval():
-    difference = paired_difference([2.0], [2.5])
-    assert (difference.mean, difference.low, difference.high) == (-0.5, None, None)
-
-
 @pytest.mark.parametrize(
     ("values", "baseline", "message"),
     [

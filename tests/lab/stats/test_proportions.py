@@ -43,11 +43,6 @@ def test_expected_range_equals_enumeration(p, n, draws):
     assert expected_range(p, n, draws) == pytest.approx(exact, abs=4 * error + 1e-12)
 
 
-def test_independent_zeros_and_ones():
-    assert share_interval([0, 1, 1, 0, 1]) == wilson_interval(3, 5)
-    assert share_interval([0, 1, 1], ["a", "b", "c"]) == wilson_interval(2, 3)
-
-
 def test_shares_and_clusters():
     """The ends solve the score equation of the effective number of items, with Student's t."""
     values, names = [0, 1, 1, 0, 1, 1], ["a", "a", "b", "c", "c", "c"]
@@ -62,6 +57,9 @@ def test_shares_and_clusters():
     assert (interval.mean, interval.n) == (p, 3)
     assert share_interval([0, 1, 1], ["a", "a", "a"]).low is None
     assert share_interval([0.5, 1, 0]) == share_interval([0.5, 1, 0], ["a", "b", "c"])
+    # Independent zeros and ones are counts.
+    assert share_interval([0, 1, 1, 0, 1]) == wilson_interval(3, 5)
+    assert share_interval([0, 1, 1], ["a", "b", "c"]) == wilson_interval(2, 3)
 
 
 def test_groups_weigh_equally_and_their_differences_do_not_widen_the_interval():
@@ -87,21 +85,17 @@ def test_a_mean_of_shares_by_hand():
 
 
 @pytest.mark.parametrize("value", [0, 1])
-def test_saturated_groups_are_pooled(value):
-    assert mean_of_shares([[value], [value, value]]) == wilson_interval(3 * value, 3)
+def test_all_alike_still_has_a_width(value):
+    pooled = mean_of_shares([[value], [value, value]])
+    clustered = share_interval([value] * 6, ["a", "a", "b", "b", "c", "c"])
+    assert pooled == clustered == wilson_interval(3 * value, 3)
+    assert pooled.high - pooled.low > 0.4
 
 
 @pytest.mark.parametrize("groups", [[], [[]], [[1.0], []], [[float("nan")]], [[[1.0]]], [[1.5]]])
 def test_groups_must_hold_shares(groups):
     with pytest.raises(ConfigError, match="groups must hold one or more numbers from 0 to 1"):
         mean_of_shares(groups)
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_all_alike_still_has_a_width(value):
-    interval = share_interval([value] * 6, ["a", "a", "b", "b", "c", "c"])
-    assert interval == wilson_interval(int(3 * value), 3)
-    assert interval.high - interval.low > 0.4
 
 
 @pytest.mark.parametrize("values", [[], [1.5], [float("nan")]])

@@ -21,9 +21,7 @@ def points(a, b, c, seeds=(0.0,)):
 def test_the_published_ratios_follow_from_points_and_from_curves(axis, x, percent):
     curves = scaling_curves()[axis]
     assert x in curves.read_at
-    groups = {
-        name: list(zip(curves.x, losses, strict=True)) for name, losses in curves.losses.items()
-    }
+    groups = curves.points()
     plotted = {name: drawn(curves.curves[name], groups[name]) for name in groups}
     by_curves = equivalence_of(x, "diff", "softmax", plotted, extrapolate=True)
     assert round(100 * by_curves["ratio"], 1) == percent
@@ -61,9 +59,6 @@ def test_what_has_no_law_or_lies_outside_is_said():
     asked = equivalence_of(X[-1], "less", "base", laws, extrapolate=True)
     assert asked["extrapolated"]
     assert asked["ratio"] == pytest.approx(0.8, rel=1e-6)
-
-
-def test_rising_losses_have_no_law():
     with pytest.raises(ConfigError, match="must fall"):
         fit_falling(points(-40, 0.4, 5.0))
     with pytest.raises(ConfigError, match="must fall"):

@@ -18,12 +18,9 @@ def measured(losses=None, norms=None, **changes):
     return stability(list(losses), list(norms), **settings | {"validation_loss": 3.0} | changes)
 
 
-def test_noise_and_a_falling_loss_are_no_spikes():
+def test_a_step_that_sticks_out_is_one_noise_and_a_falling_loss_are_none():
     assert not spike_steps(NOISE, 0.0).any()
     assert not spike_steps(6 - np.linspace(0, 3, 200) + NOISE, 0.1).any()
-
-
-def test_a_step_that_sticks_out_is_one_and_does_not_hide_the_next():
     losses = 3 + NOISE
     losses[[100, 101, 150]] += 1
     assert np.flatnonzero(spike_steps(losses, 0.1)).tolist() == [100, 101, 150]
@@ -78,9 +75,7 @@ def test_a_diverged_run_counts_as_the_worst_from_there_on():
     early = measured(losses=[3.0], validation_loss=None)
     assert (early.loss_spike_share, early.clipped_share) == (1.0, 199 / 200)
     assert early.median_gradient_norm is None
-
-
-def test_a_run_that_knows_no_more_than_a_guess_has_diverged():
+    # As has a run that knows no more than a guess.
     run = measured(validation_loss=7.0)
     assert (run.diverged, run.diverged_step, run.loss) == (True, None, math.log(512))
 

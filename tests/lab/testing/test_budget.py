@@ -33,6 +33,7 @@ def test_every_value_has_its_own_budget():
     assert (lost.error, lost.budget) == pytest.approx((1e-3, 2e-5), rel=1e-3)
     assert compare(exact.float() + torch.tensor([0.0, 0.0, 1e-9]), exact, off).problem is not None
     assert compare(exact.float() + torch.tensor([0.0, 0.0, 1e-30]), exact, off).problem is None
+    assert compare(torch.zeros(0), torch.zeros(0, dtype=torch.float64), 0.0) == (0.0, 0.0, None)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -53,10 +54,6 @@ def test_what_cannot_be_compared_fails(actual, off):
     result = compare(torch.tensor(actual), torch.ones(1, dtype=torch.float64), off)
     assert result.problem is not None
     assert result.share == math.inf
-
-
-def test_no_error_is_right_without_a_budget():
-    assert compare(torch.zeros(0), torch.zeros(0, dtype=torch.float64), 0.0) == (0.0, 0.0, None)
 
 
 @pytest.fixture

@@ -62,7 +62,6 @@ def lambda_log(folder: Path) -> dict[str, Any] | None:
     Raises:
         CheckpointError: A file is missing or damaged, or rows have other numbers of layers.
     """
-    folder = Path(folder)
     record = RunRecord.read(folder)
     rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("lam") is not None]
     if not rows:

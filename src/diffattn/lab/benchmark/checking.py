@@ -217,9 +217,7 @@ def _expected(
             place = places.get(name, lam_place)
             # Rows first, without the axes of batch and head; a scalar λ has none.
             pair = [x[name][0, :, 0] if x[name].ndim else x[name] for x in (exact, rounding)]
-            pair[1] = pair[
-                1
-            ].square()  # rounding errors of several parts are independent: their squares add
+            pair[1] = pair[1].square()  # of several parts they are independent: squares add
             if place == head:  # rows of 0 for the keys that no row of the part sees
                 unseen = inputs.k.shape[1] - pair[0].shape[0]
                 pair = [torch.cat([x, x.new_zeros(unseen, *x.shape[1:])]) for x in pair]

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diffattn.lab.benchmark import peers
 from diffattn.lab.benchmark.checking import Exact
 from diffattn.lab.benchmark.config import Case
 from diffattn.lab.benchmark.contender_names import (
@@ -32,6 +33,7 @@ from diffattn.lab.benchmark.contender_names import (
 from diffattn.lab.benchmark.flops import diff_flops, softmax_flops
 from diffattn.lab.testing.inputs import DiffAttentionInputs, OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
+from diffattn.ops.backends.composed import flash_diff_attn_1
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention
 
@@ -114,9 +116,9 @@ def _peers(case: Case, exact: Exact, only: tuple[str, ...]) -> list[Contender]:
     if case.device != "cuda" or case.mode == "decode":
         return []
     leaves = tuple(exact.leaves.values())
-    calls: dict[str, Callable[..., Tensor]] = {TWO_CUDNN: peers.two_calls_by_cudnn}
-    if peers.has_flash_attention_4() and leaves[1].ndim == 4:
-        calls[FLASH_4_ONE] = peers.one_call_of_flash_attention_4
+    calls: dict[str, Callable[..., Tensor]] = {TWO_CUDNN: two_calls_by_cudnn}
+    if has_flash_attention_4() and leaves[1].ndim == 4:
+        calls[FLASH_4_ONE] = one_call_of_flash_attention_4
     rows = []
     for name, call in calls.items():
         if not only or name in only:
@@ -125,6 +127,47 @@ def _peers(case: Case, exact: Exact, only: tuple[str, ...]) -> list[Contender]:
             row = contender(case, exact, name, TWO_CALLS, run, role=DIFF, refusal=refusal)
             rows.append(replace(row, technique=name))
     return rows
+
+
+def has_flash_attention_4() -> bool:
+    """Whether package ``flash-attn-4`` is installed."""
+    return bool(find_spec("flash_attn") and find_spec("flash_attn.cute"))
+
+
+def flash_attention_4(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention by package ``flash-attn-4``.
+
+    Args:
+        q: ``[B, T, H, D]``, float16 or bfloat16.
+        k: ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``.
+
+    Returns:
+        ``[B, T, H, Dv]``.
+    """
+    attend: Any = import_module("flash_attn.cute").flash_attn_func
+    out = attend(q, k, v, causal=True)
+    result: Tensor = out[0] if isinstance(out, tuple) else out
+    return result
+
+
+def one_call_of_flash_attention_4(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
+    """V2 as its authors run it: heads 2i and 2i + 1 are the maps of head i, keys are shared.
+
+    Args:
+        q: ``[B, T, H, 2, D]``.
+        k: ``[B, S, Hkv, D]``.
+        v: ``[B, S, Hkv, Dv]``.
+        lam: Broadcastable to ``[B, T, H]``.
+    """
+    first, second = flash_attention_4(q.flatten(2, 3), k, v).unflatten(2, (-1, 2)).unbind(3)
+    return (first - lam.expand(first.shape[:3])[..., None] * second).to(q.dtype)
+
+
+def two_calls_by_cudnn(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
+    """One call for each map, V undivided, by cuDNN; arguments as of ``diff_attention``."""
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return flash_diff_attn_1(q, k, v, lam, scale=q.shape[-1] ** -0.5)
 
 
 def draw_inputs(case: Case) -> DiffAttentionInputs:
@@ -189,8 +232,8 @@ def _sdpa_kernels(
     kernels: list[tuple[str, str, Callable[[], Tensor], str | None]] = [
         (f"sdpa_{n}", f"sdpa ({n})", run, _refusal(run)) for n, run in runs.items()
     ]
-    if case.mode != "decode" and peers.has_flash_attention_4():
-        run = partial(peers.flash_attention_4, *inputs)
+    if case.mode != "decode" and has_flash_attention_4():
+        run = partial(flash_attention_4, *inputs)
         kernels.append((FLASH_4, "FlashAttention 4", run, _refusal(run)))
     return kernels
 

@@ -20,8 +20,6 @@ from diffattn.lab.benchmark.targets import judge
 from diffattn.lab.benchmark.timing import Timed, Timer, host_time, interleave, ratios, spread
 from diffattn.lab.records.results import BenchCase, BenchRow, Spread
 
-WITH_BACKWARD = ("backward", "forward_backward")
-
 
 @dataclass(kw_only=True)
 class _Entry:
@@ -56,7 +54,7 @@ def measure(
         matmul_rate: Best rate of a plain matrix product in this dtype.
         measure_memory: Replaced in tests.
     """
-    gradients = case.mode in WITH_BACKWARD
+    gradients = case.mode in ("backward", "forward_backward")
     entries = [_Entry(contender=c) for c in contenders(case, config.only)]
     for entry in entries:
         _check(entry, gradients)

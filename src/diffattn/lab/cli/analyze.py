@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import DTYPES, DeviceOption, DtypeOption, VerifyOption
+from diffattn.lab.cli.options import DTYPES, BosOption, DeviceOption, DtypeOption, VerifyOption
 
 _Models = Annotated[
     list[str],
@@ -34,9 +34,6 @@ _WindowTokens = Annotated[
         min=4, help="tokens per sequence, BOS included [1024, or the model's limit if lower]"
     ),
 ]
-_Bos = Annotated[
-    bool | None, typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]")
-]
 _Json = Annotated[bool, typer.Option("--json", help="print the record as JSON")]
 
 
@@ -48,7 +45,7 @@ def analyze(
     data: _Data = None,
     tokens: _Tokens = 16_384,
     window_tokens: _WindowTokens = None,
-    bos: _Bos = None,
+    bos: BosOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = "float32",
     verify: VerifyOption = True,

@@ -9,6 +9,7 @@ import typer
 
 from diffattn.lab.cli.options import (
     AutoDtypeOption,
+    BosOption,
     DeviceOption,
     VerifyOption,
     default_out,
@@ -61,9 +62,6 @@ _Limit = Annotated[int | None, typer.Option(min=1, help="at most so many items p
 _MaxLength = Annotated[
     int | None, typer.Option(min=2, help="longest context in tokens [the model's]")
 ]
-_Bos = Annotated[
-    bool | None, typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]")
-]
 _DeviceMap = Annotated[
     str | None, typer.Option(help="spread the weights as accelerate does: auto, balanced, ...")
 ]
@@ -85,7 +83,7 @@ def evaluate(
     limit: _Limit = None,
     shard: _Shard = None,
     max_length: _MaxLength = None,
-    bos: _Bos = None,
+    bos: BosOption = None,
     device: DeviceOption = None,
     dtype: AutoDtypeOption = "auto",
     device_map: _DeviceMap = None,

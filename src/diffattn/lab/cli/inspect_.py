@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import DeviceOption, DtypeOption, VerifyOption
+from diffattn.lab.cli.options import BosOption, DeviceOption, DtypeOption, VerifyOption
 
 _Models = Annotated[
     list[str],
@@ -30,9 +30,6 @@ _Set = Annotated[
 _Layers = Annotated[str | None, typer.Option(help="e.g. 0,3; counted from 0 [all]")]
 _MaxTokens = Annotated[int, typer.Option(min=1, help="longest text in tokens")]
 _Cut = Annotated[bool, typer.Option("--cut", help="keep the first tokens of a longer text")]
-_Bos = Annotated[
-    bool | None, typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]")
-]
 _Force = Annotated[bool, typer.Option("--force", help="replace --out also if it is no such page")]
 
 
@@ -46,7 +43,7 @@ def inspect_(
     layers: _Layers = None,
     max_tokens: _MaxTokens = 512,
     cut: _Cut = False,
-    bos: _Bos = None,
+    bos: BosOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = "float32",
     verify: VerifyOption = True,

@@ -15,6 +15,12 @@ VerifyOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")]
+BosOption = Annotated[
+    bool | None, typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="print the resolved configuration and stop")
+]
 DTYPES = ("float32", "bfloat16", "float16")
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16")]
 AutoDtypeOption = Annotated[

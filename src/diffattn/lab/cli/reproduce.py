@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from diffattn.lab.cli.options import DryRunOption
 from diffattn.lab.cli.whole import reproduce_all, run_with_progress
 
 WHOLE = "all"
@@ -71,9 +72,6 @@ _Reuse = Annotated[
 _Workers = Annotated[
     int | None, typer.Option(min=1, help="one-thread processes side by side [cores, at most 2]")
 ]
-_DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="print the resolved configuration and stop")
-]
 _Json = Annotated[bool, typer.Option("--json", help="print results.json at the end")]
 
 
@@ -88,7 +86,7 @@ def reproduce(
     extrapolate: _Extrapolate = False,
     reuse: _Reuse = None,
     workers: _Workers = None,
-    dry_run: _DryRun = False,
+    dry_run: DryRunOption = False,
     json_: _Json = False,
 ) -> None:
     """Compare the four attention types, measure what the papers claim, show both on one page.

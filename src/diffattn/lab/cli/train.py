@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import VerifyOption, say_if_finished
+from diffattn.lab.cli.options import DryRunOption, VerifyOption, say_if_finished
 
 _Recipe = Annotated[str, typer.Argument(help="a name from 'diffattn list recipes'")]
 _Out = Annotated[Path, typer.Option(help="run directory; continued if it exists")]
@@ -27,9 +27,6 @@ _SameModel = Annotated[
     bool, typer.Option("--same-model", help="train the model of --init-from, not the recipe's")
 ]
 _Resume = Annotated[bool, typer.Option("--resume", help="insist on a run in OUT, to be continued")]
-_DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="print the resolved configuration and stop")
-]
 _Json = Annotated[bool, typer.Option("--json", help="print results.json at the end")]
 
 
@@ -43,7 +40,7 @@ def train(
     same_model: _SameModel = False,
     verify: VerifyOption = True,
     resume: _Resume = False,
-    dry_run: _DryRun = False,
+    dry_run: DryRunOption = False,
     json_: _Json = False,
 ) -> None:
     """Train one recipe and write a run directory.
@@ -80,7 +77,6 @@ def train(
 
 
 def _show(config: Any, packed: Any, request: Any) -> None:
-    """Print the resolved configuration."""
     from diffattn.lab.training.distributed import is_first
     from diffattn.lab.training.launch import data_notes
 
@@ -91,7 +87,6 @@ def _show(config: Any, packed: Any, request: Any) -> None:
 
 
 def _run(config: Any, packed: Any, request: Any, json_: bool) -> None:
-    """Train with progress, and print the result."""
     from diffattn.lab.cli.screen.progress import RunsProgress
     from diffattn.lab.training.distributed import is_first
     from diffattn.lab.training.launch import launch_run

@@ -13,21 +13,18 @@ def reproduce_all(
     folder: Path,
     only: Sequence[str],
     options: dict[str, Any],
-    workers: int | None = None,
+    workers: int | None,
     *,
-    dry_run: bool = False,
-    json_: bool = False,
+    dry_run: bool,
+    json_: bool,
 ) -> None:
     """Run what a scale affords, and write the page of all of it.
 
     Args:
         scale: ``"smoke"``, ``"laptop"``, ``"study"`` or ``"workstation"``.
         folder: Holds one folder per stage, ``results.json`` and ``report.html``.
-        only: Names of stages. Default: all.
+        only: Names of stages; all if empty.
         options: ``seeds``, ``settings`` and ``match`` of the studies.
-        workers: Processes side by side.
-        dry_run: Print the resolved configurations and stop.
-        json_: Print ``results.json`` at the end.
     """
     from diffattn.lab.cli.screen.closing import closing
     from diffattn.lab.studies.stages import TITLES, stages_of

@@ -97,14 +97,13 @@ def _viewed_layer(
     lam = _lambdas(label, rows, _lambda_differs(network, layer), tolerance)
     maps = rows.maps.cpu().double().numpy()  # [H, maps, T, T]
     codes, scales, error = to_codes(maps, row_scales=row_scales)
-    sums = _sums(rows, spans)
     return ViewedLayer(
         index=layer,
         codes=codes,
         scales=scales,
         lam=lam,
         error=error,
-        sums=sums,
+        sums=_sums(rows, spans),
         clearest=_clearest(rows.signed, sought),
     )
 
@@ -119,7 +118,6 @@ def _clearest(signed: Tensor, sought: tuple[int, int] | None) -> tuple[float, in
 
 
 def _num_weights(label: str, network: Any, layers: int, tokens: int, room: int) -> int:
-    """Weights of a model on the page."""
     heads = _num_maps(network)
     weights = layers * heads * tokens * (tokens + 1) // 2
     if weights > room:

@@ -97,7 +97,7 @@ def build_papers_report(
         raise CheckpointError(f"report: one record must be readable, got none: {records.gaps[0]}")
     document = papers_document(records, stages, scale)
     timings = [*records.records.benchmarks, *read_benchmarks(stage_benchmarks).values()]
-    return write_document(Path(out), document, bench_section(timings))
+    return write_document(out, document, bench_section(timings))
 
 
 def papers_document(
@@ -107,10 +107,8 @@ def papers_document(
     measured = {row.claim.id: row for row in measured_claims(records.records)}
     studies = _read_studies(records)
     from_studies = _study_elements(studies)
-    sections: list[Section] = []
-    if stages:
-        note = Text(_STAGES.format(scale=scale))
-        sections.insert(0, Section("own", "This run", [note, Bullets(list(stages))]))
+    note = Text(_STAGES.format(scale=scale))
+    sections = [Section("own", "This run", [note, Bullets(stages)])] if stages else []
     for result in paper_results():
         rows = [measured[claim.id] for claim in result.claims]
         content = _compare(result, rows, records.places, from_studies.get(result.id, ()))
@@ -176,11 +174,9 @@ def _read_studies(records: RecordFolders) -> dict[str, Any]:
     studies = {}
     for kind, folder in records.studies.items():
         try:
-            study = KINDS[kind].read(folder)
+            studies[kind] = KINDS[kind].read(folder)
         except CheckpointError as error:
             records.gaps.append(f"{records.name(folder)} has no chart here: {error}")
-            continue
-        studies[kind] = study
     return studies
 
 

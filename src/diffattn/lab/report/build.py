@@ -64,8 +64,7 @@ def build_report(
         CheckpointError: A file is damaged, or of another kind or schema version.
         OSError: The file cannot be written; an existing one is left as it was.
     """
-    study = Path(study)
-    out = study / "report.html" if out is None else Path(out)
+    out = study / "report.html" if out is None else out
     measured = bench_section(list(read_benchmarks(benchmarks).values()))
     with showing(study):
         beside = None if claims is None else claims_table(claims)
@@ -118,11 +117,10 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
             result that is damaged, or of another version than the first model's, is left out and
             named.
     """
-    folder = Path(folder)
     recorded = read_evaluation(folder)
     every = [result for results in recorded.results.values() for result in results]
     document = evaluation_document(recorded, published_values(), evaluation_claims(every))
-    return write_document(folder / "report.html" if out is None else Path(out), document)
+    return write_document(folder / "report.html" if out is None else out, document)
 
 
 def markdown_results(study: Path) -> str:

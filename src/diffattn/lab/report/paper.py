@@ -61,6 +61,10 @@ class ScalingCurves(NamedTuple):
     read_at: list[float]
     """DIFF's x at which the paper reads how much more the Transformer needs."""
 
+    def points(self) -> dict[str, list[tuple[float, float]]]:
+        """The plotted points of both models."""
+        return {kind: list(zip(self.x, y, strict=True)) for kind, y in self.losses.items()}
+
 
 def scaling_curves() -> dict[str, ScalingCurves]:
     """Losses over ``"parameters"`` and over ``"tokens"``.

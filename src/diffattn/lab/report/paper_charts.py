@@ -70,7 +70,7 @@ def _scaling_chart(axis: str) -> Chart:
     for name in _TYPES:
         a, b, c = curves.curves[name]
         fit = [(float(x), float(a * x**-b + c)) for x in grid]
-        points = list(zip(curves.x, curves.losses[name], strict=True))
+        points = curves.points()[name]
         traces += [
             line(fit, name, "published fit", where="%{x:.2f}") | {"mode": "lines"},
             line(points, name, "published", where="%{x}")

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.lab.stats.intervals import Interval, t_quantile
+from diffattn.lab.stats.intervals import LEVEL, Interval, t_quantile
 
 METHOD = "Student t over clusters (jackknife)"
 
 
 def cluster_mean(
-    values: Sequence[float] | np.ndarray,
-    clusters: Sequence[str] | None = None,
-    *,
-    level: float = 0.95,
+    values: Sequence[float] | np.ndarray, clusters: Sequence[str] | None = None
 ) -> Interval:
     """Mean of all values and its interval; clusters, not values, are independent.
 
@@ -24,7 +21,6 @@ def cluster_mean(
     Args:
         values: ``[n]``, finite, n >= 1.
         clusters: Name of each value's cluster. Default: every value is its own.
-        level: Coverage, in (0, 1). Default 0.95.
 
     Returns:
         The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
@@ -33,15 +29,13 @@ def cluster_mean(
         ConfigError: ``values`` is empty or not finite.
     """
     x = np.asarray(values, dtype=np.float64)
-    return _interval("cluster_mean", x, np.ones_like(x), clusters, level)
+    return _interval("cluster_mean", x, np.ones_like(x), clusters)
 
 
 def cluster_ratio(
     totals: Sequence[float] | np.ndarray,
     weights: Sequence[float] | np.ndarray,
     clusters: Sequence[str] | None = None,
-    *,
-    level: float = 0.95,
 ) -> Interval:
     r"""Weighted mean as a ratio of sums, :math:`r = \sum_i t_i / \sum_i w_i`, and its interval.
 
@@ -62,7 +56,6 @@ def cluster_ratio(
         totals: ``[n]``, finite, n >= 1; 0 where the weight is 0.
         weights: ``[n]``, finite, 0 or more, not all 0.
         clusters: Name of each item's cluster. Default: every item is its own.
-        level: Coverage, in (0, 1). Default 0.95.
 
     Returns:
         The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
@@ -71,7 +64,7 @@ def cluster_ratio(
         ConfigError: A total or a weight is out of range.
     """
     t, w = np.asarray(totals, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    return _interval("cluster_ratio", t, w, clusters, level)
+    return _interval("cluster_ratio", t, w, clusters)
 
 
 def cluster_sums(
@@ -92,9 +85,7 @@ def jackknife_variance(sums: np.ndarray, sizes: np.ndarray) -> float:
     return float((n - 1) / n * ((without - total / size) ** 2).sum())
 
 
-def _interval(
-    name: str, t: np.ndarray, w: np.ndarray, clusters: Sequence[str] | None, level: float
-) -> Interval:
+def _interval(name: str, t: np.ndarray, w: np.ndarray, clusters: Sequence[str] | None) -> Interval:
     if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all():
         raise ConfigError(f"{name}: values must be one or more finite numbers, got others.")
     assert clusters is None or len(clusters) == t.size, "every value has a cluster"
@@ -108,7 +99,7 @@ def _interval(
     sums, sizes = sums[sizes > 0], sizes[sizes > 0]
     mean, n = float(t.sum() / w.sum()), len(sums)
     if n == 1:
-        return Interval(mean, None, None, level, n, "none: one cluster")
+        return Interval(mean, None, None, LEVEL, n, "none: one cluster")
     with np.errstate(over="ignore"):  # a spread beyond any float: an interval without end
-        half = t_quantile((1 + level) / 2, n - 1) * math.sqrt(jackknife_variance(sums, sizes))
-    return Interval(mean, mean - half, mean + half, level, n, METHOD)
+        half = t_quantile((1 + LEVEL) / 2, n - 1) * math.sqrt(jackknife_variance(sums, sizes))
+    return Interval(mean, mean - half, mean + half, LEVEL, n, METHOD)

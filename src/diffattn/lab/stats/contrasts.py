@@ -11,7 +11,7 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.lab.stats.clusters import METHOD, cluster_ratio, cluster_sums
-from diffattn.lab.stats.intervals import Interval, t_quantile
+from diffattn.lab.stats.intervals import LEVEL, Interval, t_quantile
 from diffattn.lab.stats.paired import mcnemar_test, sign_flip_test
 
 _T_TEST = "Student t over clusters"
@@ -21,8 +21,7 @@ _T_TEST = "Student t over clusters"
 class Contrast:
     """A mean difference with its interval, and the p-value of no difference.
 
-    At the interval's level, the p-value is at most ``1 - level`` exactly where the interval leaves
-    0 out.
+    The p-value is at most ``1 - LEVEL`` exactly where the interval leaves 0 out.
     """
 
     interval: Interval
@@ -31,7 +30,7 @@ class Contrast:
     test: str
 
 
-def tango_interval(wins: int, losses: int, n: int, level: float = 0.95) -> Interval:
+def tango_interval(wins: int, losses: int, n: int) -> Interval:
     r"""Score interval of the difference of two paired proportions.
 
     All Δ at which the score statistic stays within z, the probability q of a loss being the most
@@ -46,12 +45,11 @@ def tango_interval(wins: int, losses: int, n: int, level: float = 0.95) -> Inter
         wins: b, items that the first alone has right.
         losses: c, items that the second alone has right.
         n: All items, 1 or more.
-        level: Coverage, in (0, 1). Default 0.95.
     """
     assert 0 <= wins + losses <= n, "no item is won and lost"
     from scipy.special import ndtri
 
-    mean, z = (wins - losses) / n, float(ndtri((1 + level) / 2))
+    mean, z = (wins - losses) / n, float(ndtri((1 + LEVEL) / 2))
 
     def excess(delta: float) -> float:
         """Squared distance in standard errors beyond z; 0 or less inside."""
@@ -64,7 +62,7 @@ def tango_interval(wins: int, losses: int, n: int, level: float = 0.95) -> Inter
             q = 2 * losses * delta * (1 - delta) / (linear + root)
         return (wins - losses - n * delta) ** 2 - z * z * n * (2 * q + delta * (1 - delta))
 
-    return Interval(mean, _end(excess, mean, -1.0), _end(excess, mean, 1.0), level, n, "Tango")
+    return Interval(mean, _end(excess, mean, -1.0), _end(excess, mean, 1.0), LEVEL, n, "Tango")
 
 
 def _end(excess: Callable[[float], float], inside: float, outside: float) -> float:
@@ -87,7 +85,6 @@ def paired_contrast(
     clusters: Sequence[str] | None = None,
     *,
     shares: bool,
-    level: float = 0.95,
 ) -> Contrast:
     """Mean difference of paired scores, by the method for shares or for other scores.
 
@@ -106,10 +103,9 @@ def paired_contrast(
         weights: ``[n]``, above 0: of the items in the mean. Default: 1 each.
         clusters: Name of each item's cluster. Default: every item is its own.
         shares: Whether the scores are shares, from 0 to 1.
-        level: Coverage, in (0, 1). Default 0.95.
 
     Raises:
-        ConfigError: The lengths differ, a value is not finite, or ``level`` is out of range.
+        ConfigError: The lengths differ or a value is not finite.
     """
     x, b = np.asarray(values, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
     w = np.ones_like(x) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -118,29 +114,25 @@ def paired_contrast(
             "paired_contrast: values, baseline and weights must be finite and of one length, got "
             f"{list(x.shape)}, {list(b.shape)} and {list(w.shape)}."
         )
-    plain = cluster_ratio(w * (x - b), w, clusters, level=level)  # checks what is left to check
+    plain = cluster_ratio(w * (x - b), w, clusters)  # checks what is left to check
     both = np.concatenate([x, b])
     if not shares or not ((both >= 0) & (both <= 1)).all():
         return _unbounded(plain, w * (x - b), w, clusters)
     alone = clusters is None or len(set(clusters)) == x.size
     if alone and len(set(w)) == 1 and set(np.unique(both)) <= {0.0, 1.0}:
         wins, losses = int((x > b).sum()), int((x < b).sum())
-        p, interval = mcnemar_test(wins, losses), tango_interval(wins, losses, x.size, level)
+        p, interval = mcnemar_test(wins, losses), tango_interval(wins, losses, x.size)
         assert interval.low is not None
         assert interval.high is not None
-        if p > 1 - level:
+        if p > 1 - LEVEL:
             low, high = min(0.0, interval.low), max(0.0, interval.high)
             interval = replace(interval, low=low, high=high)
         return Contrast(interval, p, "McNemar, exact")
-    return clustered_shares(x - b, w, clusters, level=level)
+    return clustered_shares(x - b, w, clusters)
 
 
 def clustered_shares(
-    differences: np.ndarray,
-    weights: np.ndarray,
-    clusters: Sequence[str] | None = None,
-    *,
-    level: float = 0.95,
+    differences: np.ndarray, weights: np.ndarray, clusters: Sequence[str] | None = None
 ) -> Contrast:
     r"""Mean of differences from -1 to 1 that come in clusters: adjusted Wald, Student's t.
 
@@ -162,26 +154,25 @@ def clustered_shares(
         differences: ``[n]``, from -1 to 1.
         weights: ``[n]``, above 0.
         clusters: Name of each item's cluster. Default: every item is its own.
-        level: Coverage, in (0, 1). Default 0.95.
     """
     sums, num_items = cluster_sums(weights * differences, clusters)
     sizes, _ = cluster_sums(weights, clusters)
     n, mean = len(sums), float(sums.sum() / sizes.sum())
     if n == 1:
-        return Contrast(Interval(mean, None, None, level, 1, "none: one cluster"), None, _T_TEST)
+        return Contrast(Interval(mean, None, None, LEVEL, 1, "none: one cluster"), None, _T_TEST)
     squares = float(np.square(sums - mean * sizes).sum())
     apart = squares > 1e-24 * float(np.square(sizes).sum())
     unit = float(sizes.mean()) / (math.sqrt(float(num_items.mean())) if apart else 1.0)
     total = float(sizes.sum()) + 2 * unit
     centre = float(sums.sum()) / total
     error = math.sqrt(n / (n - 1) * squares + unit**2) / total
-    half = t_quantile((1 + level) / 2, n - 1) * error
+    half = t_quantile((1 + LEVEL) / 2, n - 1) * error
     from scipy.special import stdtr
 
     p = min(1.0, 2 * float(stdtr(n - 1, -abs(centre) / error)))
     low, high = max(-1.0, min(mean, centre - half)), min(1.0, max(mean, centre + half))
     method = "adjusted Wald over clusters, Student t"
-    return Contrast(Interval(mean, low, high, level, n, method), p, f"{_T_TEST}, adjusted")
+    return Contrast(Interval(mean, low, high, LEVEL, n, method), p, f"{_T_TEST}, adjusted")
 
 
 def _unbounded(
@@ -191,7 +182,7 @@ def _unbounded(
     if plain.low is None or plain.high is None:
         return Contrast(plain, None, _T_TEST)
     sums, sizes = cluster_sums(totals, clusters)[0], cluster_sums(weights, clusters)[0]
-    error = (plain.high - plain.low) / 2 / t_quantile((1 + plain.level) / 2, plain.n - 1)
+    error = (plain.high - plain.low) / 2 / t_quantile((1 + LEVEL) / 2, plain.n - 1)
     if error <= 1e-12 * float(np.abs(sums / sizes).max()):
         none = replace(plain, low=None, high=None, method="none: no cluster differs from another")
         return Contrast(none, sign_flip_test(sums), "sign flips of clusters")

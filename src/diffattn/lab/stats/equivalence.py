@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.lab.stats.intervals import Interval, t_quantile
+from diffattn.lab.stats.intervals import LEVEL, Interval, t_quantile
 from diffattn.lab.stats.power_law import PowerLaw
 
 
@@ -24,12 +24,7 @@ class Equivalence:
 
 
 def equivalent(
-    x: float,
-    fit_a: PowerLaw,
-    fit_b: PowerLaw,
-    *,
-    extrapolate: bool = False,
-    level: float = 0.95,
+    x: float, fit_a: PowerLaw, fit_b: PowerLaw, *, extrapolate: bool = False
 ) -> Equivalence:
     r"""Where the second law reaches the loss that the first has at ``x``.
 
@@ -42,7 +37,6 @@ def equivalent(
         fit_a: ``"offset"`` or ``"kaplan"``.
         fit_b: ``"offset"`` or ``"kaplan"``.
         extrapolate: Allow an ``x`` outside the points of its fit, where only its form decides.
-        level: Coverage of the interval of the ratio, in (0, 1). Default 0.95.
 
     Raises:
         ConfigError: Outside the points and not asked to extrapolate, or the second law never
@@ -60,12 +54,11 @@ def equivalent(
             f"equivalent: both x must lie within the points of their fits, got {outside[0]}. "
             "What a fit says beyond them has to be asked for."
         )
-    ratio = _ratio_interval(x, fit_a, other, fit_b, level)
+    ratio = _ratio_interval(x, fit_a, other, fit_b)
     return Equivalence(x=x, other_x=other, loss=loss, ratio=ratio, extrapolated=bool(outside))
 
 
 def _inverse(fit: PowerLaw, loss: float) -> float:
-    """The x at which a law has a loss."""
     a, b, c = _abc(fit)
     if (loss - c) / a <= 0:
         raise ConfigError(
@@ -82,22 +75,20 @@ def _inverse(fit: PowerLaw, loss: float) -> float:
     return x
 
 
-def _ratio_interval(
-    x: float, fit_a: PowerLaw, other: float, fit_b: PowerLaw, level: float
-) -> Interval:
+def _ratio_interval(x: float, fit_a: PowerLaw, other: float, fit_b: PowerLaw) -> Interval:
     n = min(len(fit_a.y), len(fit_b.y))
     first, second = fit_a.spread_at(x), fit_b.spread_at(other)
     if first is None or second is None:
         method = "none: no more different x than parameters"
-        return Interval(x / other, None, None, level, n, method)
+        return Interval(x / other, None, None, LEVEL, n, method)
     # d log(x / other) by the parameters of either fit: other moves by dL / L_b'(other).
     a, b, _ = _abc(fit_b)
     slope = -a * b * other ** (-b) / other
     spread = float(np.hypot(first, second)) / abs(slope * other)
     fewest = min(fit_a.degrees_of_freedom, fit_b.degrees_of_freedom)
-    half = min(t_quantile((1 + level) / 2, fewest) * spread, 700.0)  # exp stays finite
+    half = min(t_quantile((1 + LEVEL) / 2, fewest) * spread, 700.0)  # exp stays finite
     low, high = (float(x / other * np.exp(sign * half)) for sign in (-1, 1))
-    return Interval(x / other, low, high, level, n, "delta method, of the logarithm")
+    return Interval(x / other, low, high, LEVEL, n, "delta method, of the logarithm")
 
 
 def _abc(fit: PowerLaw) -> tuple[float, float, float]:

@@ -9,6 +9,9 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 
+LEVEL = 0.95
+"""Coverage of every interval of this folder, unless its caller says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -33,14 +36,13 @@ class Interval:
         return {name: getattr(self, name) for name in ("low", "high", "level", "n", "method")}
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
+def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     r"""Two-sided Student-t interval of the mean of independent values.
 
     .. math:: \bar x \pm t_{(1 + \text{level}) / 2,\; n - 1}\; s / \sqrt{n}
 
     Args:
         values: ``[n]``, finite, n >= 1; one value per seed.
-        level: Coverage, in (0, 1). Default 0.95.
 
     Returns:
         The interval; for n = 1 its ends are ``None``.
@@ -51,14 +53,14 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> 
     x = _finite("mean_interval", values)
     mean, n = float(x.mean()), x.size
     if n == 1:
-        return Interval(mean, None, None, level, n, "none: one value")
+        return Interval(mean, None, None, LEVEL, n, "none: one value")
     with np.errstate(over="ignore"):  # a spread beyond any float: an interval without end
         spread = float(x.std(ddof=1))
-    half = t_quantile((1 + level) / 2, n - 1) * spread / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, level, n, "Student t")
+    half = t_quantile((1 + LEVEL) / 2, n - 1) * spread / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, LEVEL, n, "Student t")
 
 
-def median_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
+def median_interval(values: Sequence[float] | np.ndarray) -> Interval:
     r"""Two-sided interval of the median of independent values, by the sign test.
 
     .. math:: [x_{(k)},\; x_{(n + 1 - k)}],\quad
@@ -68,7 +70,6 @@ def median_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -
 
     Args:
         values: ``[n]``, finite, n >= 1; one value per seed.
-        level: Coverage, in (0, 1). Default 0.95.
 
     Returns:
         The median as ``mean``, and the interval; for so few values that no k is large enough (at
@@ -79,11 +80,11 @@ def median_interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -
     """
     x = np.sort(_finite("median_interval", values))
     n, k, below = x.size, 0, 1
-    while 2 * below <= (1 - level) * 2**n:  # below: ways of B(n, ½) to be at most k
+    while 2 * below <= (1 - LEVEL) * 2**n:  # below: ways of B(n, ½) to be at most k
         k += 1
         below += math.comb(n, k)
     low, high = (None, None) if k == 0 else (float(x[k - 1]), float(x[n - k]))
-    return Interval(float(np.median(x)), low, high, level, n, "sign test")
+    return Interval(float(np.median(x)), low, high, LEVEL, n, "sign test")
 
 
 def _finite(where: str, values: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -9,9 +9,7 @@ from diffattn.lab.stats.intervals import Interval, mean_interval
 
 
 def paired_difference(
-    values: Sequence[float] | np.ndarray,
-    baseline: Sequence[float] | np.ndarray,
-    level: float = 0.95,
+    values: Sequence[float] | np.ndarray, baseline: Sequence[float] | np.ndarray
 ) -> Interval:
     r"""Student-t interval of the mean difference of paired values.
 
@@ -23,7 +21,6 @@ def paired_difference(
     Args:
         values: ``[n]``, finite, n >= 1.
         baseline: ``[n]``; position i is the run with the same seed as position i of ``values``.
-        level: Coverage, in (0, 1). Default 0.95.
 
     Returns:
         The interval of ``values - baseline``; for n = 1 its ends are ``None``.
@@ -37,7 +34,7 @@ def paired_difference(
         # Checked before subtracting: inf - inf would warn and name neither side.
         if not np.isfinite(array).all():
             raise ConfigError(f"paired_difference: {name} must be finite, got {array.tolist()}.")
-    return mean_interval(x - b, level)
+    return mean_interval(x - b)
 
 
 def paired_t_test(differences: Sequence[float] | np.ndarray) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.lab.stats.intervals import Interval, t_quantile
+from diffattn.lab.stats.intervals import LEVEL, Interval, t_quantile
 
 FORMS: dict[str, tuple[str, ...]] = {"offset": ("a", "b", "c"), "kaplan": ("a", "b")}
 _EXPONENT_SPANS = np.geomspace(0.02, 60.0, 240)
@@ -58,16 +58,15 @@ class PowerLaw:
         """Standard error of the law at ``x``, by the delta method."""
         return self.spread(_gradient_at(np.asarray(x, dtype=np.float64), self.values))
 
-    def interval(self, name: str, level: float = 0.95) -> Interval:
+    def interval(self, name: str) -> Interval:
         """Student-t interval of one parameter, by the delta method."""
         which = np.array([float(other == name) for other in FORMS[self.form]])
         value, spread, n = self.parameters[name], self.spread(which), len(self.y)
         if spread is None:
-            return Interval(
-                value, None, None, level, n, "none: no more different x than parameters"
-            )
-        half = t_quantile((1 + level) / 2, self.degrees_of_freedom) * spread
-        return Interval(value, value - half, value + half, level, n, "delta method")
+            method = "none: no more different x than parameters"
+            return Interval(value, None, None, LEVEL, n, method)
+        half = t_quantile((1 + LEVEL) / 2, self.degrees_of_freedom) * spread
+        return Interval(value, value - half, value + half, LEVEL, n, "delta method")
 
 
 def fit_power_law(

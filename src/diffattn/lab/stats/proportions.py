@@ -7,10 +7,10 @@ import numpy as np
 
 from diffattn.errors import ConfigError
 from diffattn.lab.stats.clusters import cluster_sums, jackknife_variance
-from diffattn.lab.stats.intervals import Interval, t_quantile
+from diffattn.lab.stats.intervals import LEVEL, Interval, t_quantile
 
 
-def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+def wilson_interval(successes: int, n: int, level: float = LEVEL) -> Interval:
     r"""Wilson's score interval of a proportion.
 
     .. math:: \frac{\hat p + z^2 / 2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}
@@ -30,10 +30,7 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def share_interval(
-    values: Sequence[float] | np.ndarray,
-    clusters: Sequence[str] | None = None,
-    *,
-    level: float = 0.95,
+    values: Sequence[float] | np.ndarray, clusters: Sequence[str] | None = None
 ) -> Interval:
     r"""Mean of values from 0 to 1 and the interval that fits them.
 
@@ -54,7 +51,6 @@ def share_interval(
     Args:
         values: ``[n]``, from 0 to 1, n >= 1.
         clusters: Name of each value's cluster. Default: every value is its own.
-        level: Coverage, in (0, 1). Default 0.95.
 
     Returns:
         The interval; its ends are ``None`` for one cluster of more than one value, and for one
@@ -71,19 +67,17 @@ def share_interval(
     alike = x.min() == x.max() and x[0] in (0.0, 1.0)
     if alike or (num_clusters == x.size and set(np.unique(x)) <= {0.0, 1.0}):
         successes = int(x[0]) * num_clusters if alike else int(x.sum())
-        return wilson_interval(successes, num_clusters, level)
+        return wilson_interval(successes, num_clusters)
     p = float(x.mean())
     if num_clusters == 1:
-        return Interval(p, None, None, level, 1, "none: one cluster")
+        return Interval(p, None, None, LEVEL, 1, "none: one cluster")
     observed = jackknife_variance(*cluster_sums(x, clusters))
     variance = (num_clusters * observed + p * (1 - p) / x.size) / (num_clusters + 1)
-    low, high = _effective_wilson(p, variance, num_clusters - 1, level)
-    return Interval(p, low, high, level, num_clusters, "Wilson over clusters, effective n")
+    low, high = _effective_wilson(p, variance, num_clusters - 1)
+    return Interval(p, low, high, LEVEL, num_clusters, "Wilson over clusters, effective n")
 
 
-def mean_of_shares(
-    groups: Sequence[Sequence[float] | np.ndarray], *, level: float = 0.95
-) -> Interval:
+def mean_of_shares(groups: Sequence[Sequence[float] | np.ndarray]) -> Interval:
     r"""Mean of the groups' means and the interval that fits shares, also near 0 and 1.
 
     Groups are fixed, such as the tasks of a benchmark, and only their items are a sample. So
@@ -98,7 +92,6 @@ def mean_of_shares(
 
     Args:
         groups: One or more, each ``[n]`` of values from 0 to 1, n >= 1.
-        level: Coverage, in (0, 1). Default 0.95.
 
     Returns:
         The interval; ``n`` counts values.
@@ -116,19 +109,19 @@ def mean_of_shares(
     p, n = float(np.mean([x.mean() for x in arrays])), sum(x.size for x in arrays)
     every = set(np.unique(np.concatenate(arrays)))
     if every in ({0.0}, {1.0}) or (len(arrays) == 1 and every == {0.0, 1.0}):
-        return wilson_interval(round(p * n), n, level)
+        return wilson_interval(round(p * n), n)
     variance = 0.0
     for x in arrays:
         mean = (x.sum() + p) / (x.size + 1)
         spread = (np.square(x).sum() + p) / (x.size + 1) - mean**2
         variance += spread / max(1, x.size - 1) / len(arrays) ** 2
-    low, high = _effective_wilson(p, variance, max(1, n - len(arrays)), level)
-    return Interval(p, low, high, level, n, "Wilson within groups, effective n")
+    low, high = _effective_wilson(p, variance, max(1, n - len(arrays)))
+    return Interval(p, low, high, LEVEL, n, "Wilson within groups, effective n")
 
 
-def _effective_wilson(p: float, variance: float, df: int, level: float) -> tuple[float, float]:
+def _effective_wilson(p: float, variance: float, df: int) -> tuple[float, float]:
     """Ends of Wilson's interval of p (1 - p) / variance items, with Student's t for z."""
-    n, t2 = p * (1 - p) / variance, t_quantile((1 + level) / 2, df) ** 2
+    n, t2 = p * (1 - p) / variance, t_quantile((1 + LEVEL) / 2, df) ** 2
     centre = (p + t2 / (2 * n)) / (1 + t2 / n)
     half = math.sqrt(t2 * (p * (1 - p) / n + t2 / (4 * n * n))) / (1 + t2 / n)
     return max(0.0, centre - half), min(1.0, centre + half)

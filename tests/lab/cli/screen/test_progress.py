@@ -70,11 +70,15 @@ def test_the_first_runs_may_say_how_many_there_are(clock, capsys):
     assert [line.split(",")[0] for line in lines] == ["10/20 steps (50%)", "20/40 steps (50%)"]
 
 
-def test_bars_on_a_terminal(clock, monkeypatch):
-    screen = io.StringIO()
-    monkeypatch.setattr(
-        progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=100)
-    )
+@pytest.fixture
+def screen(monkeypatch):
+    """A terminal of 100 columns."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "Console", lambda stderr: console)
+    return console.file
+
+
+def test_bars_on_a_terminal(clock, screen):
     with RunsProgress(20, 0, lambda _: 10) as shown:
         shown.on_message("packing /data/[old] and [/new]")
         shown.on_progress("a", {"total": 25})
@@ -117,27 +121,23 @@ def test_preparation_is_shown_before_the_number_of_items_is_known(capsys):
     ]
 
 
-def test_a_bar_without_a_number_of_items_gets_one(monkeypatch):
-    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(progress, "Console", lambda stderr: screen)
+def test_a_bar_without_a_number_of_items_gets_one(screen):
     with ItemProgress(1) as shown:
         shown.on_start("a/needle")
-        screen.file.truncate(0)
+        screen.truncate(0)
         shown.on_progress("a/needle", 3, 10)
-    assert "3/10 items" in screen.file.getvalue()
-    assert "preparing" not in screen.file.getvalue().splitlines()[-1]
+    assert "3/10 items" in screen.getvalue()
+    assert "preparing" not in screen.getvalue().splitlines()[-1]
 
 
-def test_bars_of_what_has_ended_or_could_not_run_make_room(monkeypatch):
-    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(progress, "Console", lambda stderr: screen)
+def test_bars_of_what_has_ended_or_could_not_run_make_room(screen):
     with ItemProgress(3) as shown:
         shown.on_start("a/refused")
         shown.on_start("a/needle")
         shown.on_progress("a/needle", 10, 10)
         shown.on_start("b/needle")
         assert [task.description for task in shown.bars.tasks] == ["3 of 3: b/needle, preparing"]
-    assert "2 of 3: a/needle: 10 items, 0 s" in screen.file.getvalue()
+    assert "2 of 3: a/needle: 10 items, 0 s" in screen.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import types
 from dataclasses import replace
-from functools import partial
 from itertools import permutations
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from diffattn.lab.records.results import BenchResult
 from diffattn.lab.report.build import build_report
 from diffattn.lab.report.claims.catalog import CLAIMS, measured_claims
 from diffattn.lab.report.claims.from_benchmarks import time_ratio
-from diffattn.lab.report.claims.from_studies import gradient_factor, stability_difference
 from diffattn.lab.report.claims.from_text import loss_difference
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.claims.tables import claims_table, committed_claims
@@ -172,10 +170,8 @@ def test_rows_of_ablations_and_ranks_are_read_from_their_own_records():
     assert measure("shared-rank", text=rank, ablations=rank) is None
     effect = measure("shared-rank", rank=rank)
     assert effect.effect == pytest.approx((0.1 + 0.1 + 0.09) / 3)
-    unpaired = ClaimRecords(
-        studies={"rank": rank | {"differences": []}}
-    )  # the study has other pairs
-    assert BY_ID["shared-rank"].measure(unpaired) == effect
+    unpaired = ClaimRecords(studies={"rank": rank | {"differences": []}})
+    assert BY_ID["shared-rank"].measure(unpaired) == effect  # the study has other pairs
     losses = {"diff": [3.0, 3.1, 3.2], "diff_lambda_08": [3.0, 3.1, 3.2001]}
     assert measure("lambda-init-0.8", ablations=text(losses)).uninformative == ""
     wrong = text(losses, informative=False)
@@ -191,39 +187,6 @@ def test_loss_of_a_part():
     assert measure("long-context", text=study).effect == -0.375
     records = ClaimRecords(studies={"text": with_differences(study)})
     assert loss_difference(records, "diff", "softmax", part="other") is None
-
-
-def test_stability_over_the_rates_at_which_both_attend():
-    entry = {"type": "diff_v2", "baseline": "diff", "metric": "loss_spike_share"}
-    ends = {"mean": -0.375, "low": -1.0, "high": 0.25}
-    over = entry | {"learning_rate": None, "values": [-0.25, -0.5]} | ends
-    alone = entry | {"learning_rate": 0.002, "values": [1.0, 1.0]}
-    records = ClaimRecords(studies={"stability": {"types": {}, "differences": [alone, over]}})
-    spikes = partial(stability_difference, records, "loss_spike_share", "diff_v2", "diff")
-    assert spikes().effect == -0.375
-    assert "counted before" in spikes().uninformative  # a record of earlier rules
-    for rates, why, note in (
-        ([0.002], "the lowest rate alone", "rates 0.002"),
-        ([0.002, 0.008], "", "rates 0.002 and 0.008"),
-    ):
-        over |= {"rates": rates, "why": why}
-        assert (spikes().uninformative, spikes().note) == (why, note)
-    assert stability_difference(records, "loss", "diff_v2", "diff") is None
-
-
-def test_gradients_by_the_largest_factor_of_each_seed():
-    rows = [
-        {"id": "level-large-values", "values": [8.0, 8.1, 7.9], "why": ""},
-        {"id": "updates", "values": [1.25, 1.25, 1.25], "why": "so are the control's"},
-        {"id": "drift-width", "values": [], "why": "a size is not known"},
-    ]
-    rows = [row | {"mean": 8.0, "low": 7.7, "high": 8.3} for row in rows]
-    records = ClaimRecords(studies={"gradient-flow": {"judgements": rows}})
-    outcome = gradient_factor(records, "level-large-values")
-    assert (outcome.effect, outcome.low, outcome.high, outcome.n) == (8.0, 7.7, 8.3, 3)
-    reasons = {name: BY_ID[name].measure(records) for name in ("updates", "gradients-constant")}
-    assert [row.uninformative for row in reasons.values()] == [row["why"] for row in rows[1:]]
-    assert BY_ID["head-norm-scale"].measure(records) is None
 
 
 def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
@@ -271,9 +234,8 @@ def test_a_whole_folder_of_records(tmp_path):
 
 def test_an_old_or_damaged_study_is_refused(tmp_path):
     commit(tmp_path, "ablations", fewer := text(LEAD | {"diff_no_norm": LEAD["diff"][:2]}))
-    assert read_claim_records(tmp_path).studies == {
-        "ablations": fewer
-    }  # a control with the first seeds alone
+    # A control may have the first seeds alone.
+    assert read_claim_records(tmp_path).studies == {"ablations": fewer}
     commit(tmp_path, "text", text(LEAD) | {"schema": 1})
     with pytest.raises(CheckpointError, match=r"published/text/results\.json: "):
         read_claim_records(tmp_path)

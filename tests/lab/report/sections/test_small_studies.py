@@ -81,6 +81,20 @@ A_RUN = {
     "scaling": "softmax-h32-s200-seed0",
     "stability": "softmax-lr0.002-seed0",
 }
+MARKDOWN = {
+    "gradient-flow": (
+        4,
+        "| Made-up <b>claim</b> | disagrees | start | 8.00 (4.00 to 16.00) | below 2 | — |",
+    ),
+    "scaling": (
+        6,
+        "| parameters | Transformer (softmax) | 0.5 (0.25 to 0.75) | 0.5 (0.25 to 0.75) "
+        "| 0.5 (0.25 to 0.75) | 192,000 | — | — |",
+        "| tokens | DIFF V1 | — | — | — | 102,400 | — | — |",
+    ),
+    "stability": (6, "| DIFF V1 | 0.128 | 1 of 2 |" + 4 * " 0.250 (0.000 to 0.500) |"),
+}
+"""Number of lines of the table of a kind of study, and some of them."""
 
 
 @pytest.fixture(params=WRITERS)
@@ -109,14 +123,20 @@ def test_missing_records_are_named(kind, study):
     assert "nothing is compared yet" in text
 
 
+def test_markdown_holds_the_recorded_numbers(kind, study):
+    lines = markdown_results(study).splitlines()
+    number, *some = MARKDOWN[kind]
+    assert len(lines) == number
+    assert {*some} < {*lines}
+
+
 def test_a_scaling_page_begins_with_its_verdict(tmp_path):
     _, _, after = shown(write_scaling(tmp_path)).partition("Provenance ")  # the contents
     assert after.startswith("Made-up &lt;b&gt;verdict&lt;/b&gt;. Compared:")
 
 
 def test_charts_of_gradients_hold_every_matrix_at_every_phase_and_width(tmp_path):
-    study = write_gradient_flow(tmp_path)
-    read = read_gradient_flow_study(study)
+    read = read_gradient_flow_study(write_gradient_flow(tmp_path))
     chart = over_training(read, "gradient")
     assert {trace["name"]: trace["x"] for trace in chart.traces if trace["x"]} == {
         "W_Q": [1, 9.5], "FFN": [1, 9.5],
@@ -128,55 +148,24 @@ def test_charts_of_gradients_hold_every_matrix_at_every_phase_and_width(tmp_path
     assert over_width(read).traces[0]["x"] == [64, 128]
 
 
-def test_markdown_of_gradients(tmp_path):
-    study = write_gradient_flow(tmp_path)
-    lines = markdown_results(study).splitlines()
-    assert lines[2] == (
-        "| Made-up <b>claim</b> | disagrees | start | 8.00 (4.00 to 16.00) | below 2 | — |"
-    )
-    assert len(lines) == 4
-
-
 def test_charts_of_scaling_hold_every_run_and_every_fit(tmp_path):
-    study = write_scaling(tmp_path)
-    axes = read_scaling_study(study).results["axes"]
+    axes = read_scaling_study(write_scaling(tmp_path)).results["axes"]
     both = loss_chart(axes["parameters"], "parameters")
     assert [trace["mode"] for trace in both.traces] == 2 * ["lines", "markers"]
     assert both.traces[1]["x"] == [96_000, 96_000, 192_000, 192_000]
     assert both.traces[1]["y"] == [4.0, 4.5, 4.0, 4.5]
-    curve = both.traces[0]
-    assert (curve["x"][0], curve["y"][0]) == (
-        96_000,
-        pytest.approx(0.5 * 96_000**-0.5 + 0.5, abs=1e-6),
-    )
+    x, y = (both.traces[0][axis][0] for axis in "xy")
+    assert (x, y) == (96_000, pytest.approx(0.5 * 96_000**-0.5 + 0.5, abs=1e-6))
     refused = loss_chart(axes["tokens"], "tokens")
     assert [trace["mode"] for trace in refused.traces] == ["lines", "markers", "markers"]
     assert len(go.Figure(refused.figure).data) == 3
 
 
-def test_markdown_of_scaling(tmp_path):
-    study = write_scaling(tmp_path)
-    lines = markdown_results(study).splitlines()
-    assert len(lines) == 2 + 4
-    parts = " | ".join(3 * ["0.5 (0.25 to 0.75)"])
-    assert lines[2] == f"| parameters | Transformer (softmax) | {parts} | 192,000 | — | — |"
-    assert lines[5] == "| tokens | DIFF V1 | — | — | — | 102,400 | — | — |"
-
-
 def test_charts_of_stability_hold_every_type_and_rate(tmp_path):
-    study = write_stability(tmp_path)
-    chart = over_rates(read_stability_study(study), "loss", "chart")
+    chart = over_rates(read_stability_study(write_stability(tmp_path)), "loss", "chart")
     assert [trace["x"] for trace in chart.traces] == 2 * [list(RATES)]
     assert chart.traces[0]["error_y"]["array"] == [0.25, 0.25]
     assert len(go.Figure(chart.figure).data) == len(TYPES)
-
-
-def test_markdown_of_stability(tmp_path):
-    study = write_stability(tmp_path)
-    lines = markdown_results(study).splitlines()
-    assert len(lines) == 2 + 4
-    cells = " | ".join(["0.250 (0.000 to 0.500)"] * 4)
-    assert lines[-1] == f"| DIFF V1 | 0.128 | 1 of 2 | {cells} |"
 
 
 def test_a_control_of_the_same_type_has_runs_of_its_own():

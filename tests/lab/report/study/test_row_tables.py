@@ -51,6 +51,8 @@ def test_every_row_stands_beside_the_papers(folder):
     assert second[-2] == "+0.060"
     assert third[-2] == "—"
     assert first[-1].startswith("lower by 0.0")
+    assert table.rows[0][2].note == "1.00× V1's"
+    assert table.rows[2][2].note == "1.25× V1's: above break-even"
 
 
 def test_a_row_that_diverged_says_so(folder):
@@ -67,12 +69,6 @@ def test_a_row_that_diverged_says_so(folder):
         "not compared: DIFF V1 without head norm diverged in 1 of 3 runs"
     )
     assert "diverged in 1 of 3 runs" in " ".join(outline_of(build(folder)).text)
-
-
-def test_a_rank_above_break_even_is_marked(folder):
-    table = rows_table(read_study(folder))
-    assert table.rows[2][2].note == "1.25× V1's: above break-even"
-    assert table.rows[0][2].note == "1.00× V1's"
 
 
 def test_a_comparison_shows_its_tests(make_study):
@@ -123,23 +119,18 @@ def test_a_control_before_the_induction_phase_is_not_compared(make_study):
     )
 
 
-def test_the_page_and_the_markdown_say_it(folder):
-    text = " ".join(outline_of(build(folder)).text)
+def test_the_page_the_markdown_and_the_chart_hold_every_row(folder):
+    page = build(folder)
+    text = " ".join(outline_of(page).text)
     assert "Differential attention: ablations “laptop”" in text
     assert "Table 6" in text
     assert "| lower by 0.0" in markdown_results(folder)
-
-
-def test_the_chart_has_a_line_per_row(folder):
-    spec = figures(build(folder))["chart-differences"]
-    chart = go.Figure(spec)
+    chart = go.Figure(figures(page)["chart-differences"])
     assert list(chart.layout.yaxis.ticktext) == [
         f"{type_name(row['variant'])} − {type_name(row['baseline'])}" for row in ROWS
     ]
     assert len(chart.data) == 2 * len(ROWS)  # single pairs, and their mean
-
-
-def test_ranks_have_no_column_of_the_paper(folder):
+    # The paper has no such column of ranks.
     change_record(folder / "study.json", kind="rank")
     assert "Table 6" not in " ".join(outline_of(build(folder)).text)
 

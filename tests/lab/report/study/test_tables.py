@@ -117,8 +117,13 @@ def test_tables_hold_the_recorded_numbers(make_study):
     study = read_study(make_study(variants=ALL, sweep=True, num_steps=25, num_layers=2))
     assert study.results is not None
     every = texts(runs_table(study))
-    tables = [results_table(study), results_table(study, "common"), *other_tables(study)]
-    main = " ".join(map(texts, tables))
+    best, common = (results_table(study, rate) for rate in ("best", "common"))
+    for table, rate in ((best, "best"), (common, "common")):
+        mean = study.results["variants"]["diff"]["at"][rate]["validation_loss"]["mean"]
+        assert row_of(table, "diff")[2].text == f"{mean:.4f}"
+    assert "at the Transformer's learning rate" in common.caption
+    assert results_table(read_study(make_study("one rate")), "common") is None
+    main = " ".join(map(texts, [best, common, *other_tables(study)]))
     for name, entry in study.results["variants"].items():
         summary = entry["at"]["best"]["validation_loss"]
         for value in (summary["mean"], summary["low"], summary["high"]):
@@ -134,17 +139,6 @@ def test_tables_hold_the_recorded_numbers(make_study):
     costs = texts(cost_table(study))
     assert "7,990" in costs
     assert "0.70×" in costs
-
-
-def test_the_common_rate_has_a_table_of_its_own(make_study):
-    study = read_study(make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25))
-    assert study.results is not None
-    at = study.results["variants"]["diff"]["at"]
-    for rate in ("best", "common"):
-        mean = at[rate]["validation_loss"]["mean"]
-        assert row_of(results_table(study, rate), "diff")[2].text == f"{mean:.4f}"
-    assert "at the Transformer's learning rate" in results_table(study, "common").caption
-    assert results_table(read_study(make_study("one")), "common") is None
 
 
 def test_the_training_loss_stands_beside_that_of_validation(make_study):

@@ -43,9 +43,7 @@ def test_what_is_1_is_exact_and_what_is_0_stays_0():
         assert codes.tolist() == [255, 0, 255]
         assert error == 0
         assert to_weights(codes, scales).tolist() == [1.0, 0.0, 1.0]
-
-
-def test_roundings_above_1_count_as_1():
+    # A rounding above 1 counts as 1.
     codes, _, error = to_codes(np.array([[1.0 + 1e-6]]), row_scales=False)
     assert codes.tolist() == [255]
     assert error == pytest.approx(1e-6, rel=1e-3)

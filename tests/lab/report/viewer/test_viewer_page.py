@@ -1,6 +1,8 @@
 """The page holds the maps, in little room, and nothing in it runs but its own script."""
 
 import re
+import unicodedata
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.report.page.render import source_hash
-from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
+from diffattn.lab.report.viewer.page import require_page_destination, shown, write_viewer
 from diffattn.lab.report.viewer.values import Segment, ViewedModel, ViewedText
 from lab.report.page_reader import outline_of
 from lab.report.viewer.viewed_models import (
@@ -62,9 +64,12 @@ def test_the_page_holds_the_maps(tmp_path, maps, per_token, row_scales):
         assert np.abs(sums - layer.sums).max() <= 0.51 * layer.sums.max() / 65535
 
 
-def test_pages_are_reproducible(tmp_path):
+def test_pages_are_reproducible_and_print_the_largest_error(tmp_path):
+    model = made_up_model()
     first, second = (page_of(tmp_path / name, made_up_model()) for name in ("a", "b"))
     assert first == second
+    largest = max(layer.error for layer in model.layers)
+    assert f"The largest error on this page is {largest:.1g}." in first
 
 
 def test_hostile_tokens_and_labels_are_text(tmp_path):
@@ -74,10 +79,10 @@ def test_hostile_tokens_and_labels_are_text(tmp_path):
     assert outline.loads == ["data:,", "#keys"]
     tags = re.findall(r"<([a-z]+)", re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL))
     assert not {"b", "img"} & set(tags)
-    assert "49" not in page_data(page)["texts"][0]["tokens"]
-    shown = page_data(page)["texts"][0]["tokens"]
-    assert shown[1:4] == list(HOSTILE[:3])
-    assert shown[6:9] == ["‹U+2028›", "␀", "‹U+D800›"]
+    tokens = page_data(page)["texts"][0]["tokens"]
+    assert "49" not in tokens
+    assert tokens[1:4] == list(HOSTILE[:3])
+    assert tokens[6:9] == ["‹U+2028›", "␀", "‹U+D800›"]
     assert page_data(page)["models"][0]["label"] == model.label
     # All that runs is one element; the rest is data by its type.
     kinds = re.findall(r"<script([^>]*)>", page)
@@ -118,10 +123,7 @@ def test_models_with_equal_tokens_share_a_text(tmp_path):
 
 def test_other_texts_and_left_out_layers_are_said(tmp_path):
     short = made_up_model("b", ("<s>", "x"), layers=1)
-    part = ViewedModel(
-        label="b", facts=(), text=short.text, layers=short.layers, num_layers=12
-    )  # fmt: skip
-    page = page_of(tmp_path / "page.html", made_up_model("a"), part)
+    page = page_of(tmp_path / "page.html", made_up_model("a"), replace(short, num_layers=12))
     assert "These models do not read the same text" in page
     assert "b: 1 of 12 layers are on this page." in page
 
@@ -130,12 +132,6 @@ def test_softmax_models_alone_have_no_switches_for_a_difference(tmp_path):
     alone = page_of(tmp_path / "a.html", made_up_model(maps=1))
     both = page_of(tmp_path / "b.html", made_up_model(), made_up_model("b", maps=1))
     assert [page.count("<label hidden>") for page in (alone, both)] == [4, 0]
-
-
-def test_the_largest_error_is_printed(tmp_path):
-    model = made_up_model()
-    largest = max(layer.error for layer in model.layers)
-    assert f"The largest error on this page is {largest:.1g}." in page_of(tmp_path / "a", model)
 
 
 def test_only_own_pages_are_replaced(tmp_path):
@@ -149,6 +145,40 @@ def test_only_own_pages_are_replaced(tmp_path):
     require_page_destination(path, force=True)
     with pytest.raises(ConfigError, match="must be a file, got a folder"):
         require_page_destination(tmp_path, force=True)
+
+
+@pytest.mark.parametrize(
+    ("piece", "text"),
+    [
+        (" the", "␣the"),
+        ("\n\t ", "⏎⇥␣"),
+        ("\r", "␍"),
+        ("\0\x1b\x7f", "␀␛␡"),
+        ("\x85\u2028\u00a0\u200b\ufeff", "‹U+0085›‹U+2028›‹U+00A0›‹U+200B›‹U+FEFF›"),
+        ("\u202eabc", "‹U+202E›abc"),
+        ("\ud800", "‹U+D800›"),
+        ("\u0301", "◌\u0301"),
+        ("e\u0301", "e\u0301"),
+        (b"\xe2\x82", "‹E2 82›"),
+        ("", "∅"),
+        ("<script>", "<script>"),
+        ("猫🐱", "猫🐱"),
+    ],
+)
+def test_tokens_as_shown(piece, text):
+    assert shown(piece) == text
+
+
+def test_no_character_is_shown_invisible():
+    for code in [*range(0x3000), *range(0xE000, 0xE010), *range(0xFE00, 0x10000), 0xE0001]:
+        for character in shown(chr(code)):
+            category = unicodedata.category(character)
+            assert category[0] not in "CZ", hex(code)
+
+
+def test_lines_end_where_the_text_does(tmp_path):
+    model = made_up_model(pieces=("<s>", "a\n", "\n", "\na", "", b"\n"))
+    assert page_data(page_of(tmp_path / "page.html", model))["texts"][0]["breaks"] == [1, 2]
 
 
 @pytest.mark.scheduled

@@ -13,8 +13,7 @@ def closing(
     """The last lines of a study: at most 20, of at most 100 columns.
 
     Args:
-        sentences: That stand first on the page.
-        page: Its file.
+        sentences: They stand first on the page.
         retrieval: Study of recall, whose models a command looks into. Default: no command.
         text: Study on text, whose models write and are evaluated. Default: no commands.
     """

@@ -4,7 +4,6 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -30,12 +29,7 @@ class StderrBars:
         self.bars: Progress | None = None
         self.last_line = -math.inf
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self.bars is not None:
             self.bars.stop()
 
@@ -98,12 +92,7 @@ class RunsProgress(StderrBars):
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Let a run that was stopped say at which step."""
         from diffattn.lab.training.monitoring.termination import INTERRUPTED, Terminated
 
@@ -170,11 +159,10 @@ class RunsProgress(StderrBars):
 
 
 class _Items(TextColumn):
-    """``12/60 items``; nothing while their number is unknown."""
-
     def render(self, task: Task) -> Text:
-        known = "" if task.total is None else f"{task.completed:,.0f}/{task.total:,.0f} items"
-        return Text(known)
+        """``12/60 items``; nothing while their number is unknown."""
+        is_known = task.total is not None
+        return Text(f"{task.completed:,.0f}/{task.total:,.0f} items" if is_known else "")
 
 
 class ItemProgress(StderrBars):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -13,8 +14,8 @@ from diffattn.lab.report.analysis.tables import (
     LOGITS,
     acting_value,
     label_of,
-    layer_means,
     layer_values,
+    mean_over_heads,
 )
 from diffattn.lab.report.page.charts import (
     PALETTE,
@@ -32,43 +33,27 @@ _LAYER_COLORS = (*PALETTE, "#4d4d4d")
 _UNIFORM = "uniform map"
 _GREY = "#777777"
 _MANY_LAYERS = 12
+_AROUND = "around their row means, mean over heads"
+_PAIRS = "signed maps, mean over pairs of heads"
 
-_ByLayer = Callable[[ModelAnalysis], list[tuple[float, float]]]
-
-
-def _map_correlation(analysis: ModelAnalysis) -> list[tuple[float, float]]:
-    return layer_values(analysis, lambda layer: acting_value(layer, "map_correlation"))
+_OfLayer = Callable[[Any], float | None]
 
 
-def _cka(analysis: ModelAnalysis) -> list[tuple[float, float]]:
-    return layer_values(analysis, lambda layer: layer["cka"])
+def _mean(name: str) -> _OfLayer:
+    return partial(mean_over_heads, name=name)
 
 
-def _means(name: str) -> _ByLayer:
-    return lambda analysis: layer_means(analysis, name)
-
-
-_LAYER_CHARTS: tuple[tuple[str, str, str, _ByLayer], ...] = (
-    ("sink", "sink share", "of |A| on the first token, mean over heads", _means("sink_share")),
-    ("entropy", "entropy of |A| (1 is uniform)", "mean over heads", _means("entropy")),
-    ("negative", "negative mass", "of the signed map, mean over heads", _means("negative_mass")),
-    ("cancelled", "share of A1 cancelled", "by λA2, mean over heads", _means("cancelled")),
-    (
-        "correlation",
-        "correlation of A1 and A2",
-        "around their row means, mean over heads",
-        _means("correlation"),
-    ),
-    ("context", "Context RMS", "before head norm, mean over heads", _means("context_rms")),
-    (
-        "maps",
-        "correlation of heads' maps",
-        "signed maps, mean over pairs of heads",
-        _map_correlation,
-    ),
-    ("cka", "CKA of heads' features", "unbiased, mean over pairs of heads", _cka),
+_LAYER_CHARTS: tuple[tuple[str, str, str, _OfLayer], ...] = (
+    ("sink", "sink share", "of |A| on the first token, mean over heads", _mean("sink_share")),
+    ("entropy", "entropy of |A| (1 is uniform)", "mean over heads", _mean("entropy")),
+    ("negative", "negative mass", "of the signed map, mean over heads", _mean("negative_mass")),
+    ("cancelled", "share of A1 cancelled", "by λA2, mean over heads", _mean("cancelled")),
+    ("correlation", "correlation of A1 and A2", _AROUND, _mean("correlation")),
+    ("context", "Context RMS", "before head norm, mean over heads", _mean("context_rms")),
+    ("maps", "correlation of heads' maps", _PAIRS, partial(acting_value, name="map_correlation")),
+    ("cka", "CKA of heads' features", "unbiased, mean over pairs of heads", itemgetter("cka")),
 )
-"""Key, title, explanation, and the values of a model by layer."""
+"""Key, title, explanation, and the value of a layer."""
 _HEAD_MAPS = {
     "sink_share": "sink share",
     "entropy": "entropy of |A|",
@@ -85,7 +70,9 @@ def layer_charts(result: AnalysisResult) -> list[Chart]:
     return [
         chart
         for key, title, words, read in _LAYER_CHARTS
-        for chart in _layer_chart(result, f"layer-{key}", title, f"{title}: {words}.", read)
+        for chart in _layer_chart(
+            result, f"layer-{key}", title, f"{title}: {words}.", partial(layer_values, read=read)
+        )
     ]
 
 
@@ -93,14 +80,8 @@ def outlier_charts(result: AnalysisResult) -> list[Chart]:
     """Draw the largest logit and hidden state of every layer."""
     charts: list[Chart] = []
     for key, kind in (("logit", LOGITS), ("hidden", HIDDEN)):
-        title = f"largest of {kind}"
-        charts += _layer_chart(
-            result,
-            f"outlier-{key}",
-            title,
-            f"{title}, all positions.",
-            partial(_largest_by_layer, kind=kind),
-        )
+        title, read = f"largest of {kind}", partial(_largest_by_layer, kind=kind)
+        charts += _layer_chart(result, f"outlier-{key}", title, f"{title}, all positions.", read)
     return charts
 
 
@@ -114,7 +95,11 @@ def _largest_by_layer(analysis: ModelAnalysis, kind: str) -> list[tuple[float, f
 
 
 def _layer_chart(
-    result: AnalysisResult, element_id: str, title: str, caption: str, read: _ByLayer
+    result: AnalysisResult,
+    element_id: str,
+    title: str,
+    caption: str,
+    read: Callable[[ModelAnalysis], list[tuple[float, float]]],
 ) -> list[Chart]:
     """Draw one quantity over the layers; empty if no model has it."""
     colors = _colors(result)
@@ -204,13 +189,14 @@ def lambda_charts(result: AnalysisResult) -> list[Chart]:
         if analysis.lambdas is None:
             continue
         label, layers = label_of(analysis), analysis.lambdas["layers"]
+        color, where = colors[label], "layer %{x}"
         points = [(layer["lam"], min(layer["min"]), max(layer["max"])) for layer in layers]
         curve = [(place, point[0]) for place, point in enumerate(points)]
-        trace = point_line(curve, label, color=colors[label], where="λ, layer %{x}")
+        trace = point_line(curve, label, color=color, where=f"λ, {where}")
         traces.append(trace | {"legendgroup": label, "error_y": interval_bars(points)})
         start = list(enumerate(analysis.lambdas["lambda_init"] or ()))
         if start:
-            traces.append(_start_line(start, label, colors[label], "layer %{x}"))
+            traces.append(line(start, label, "λ_init", color=color, dotted=True, where=where))
     caption = (
         "λ by layer: mean over tokens and heads, bars from the smallest to the largest. Dotted: "
         "λ_init."
@@ -226,12 +212,6 @@ def lambda_charts(result: AnalysisResult) -> list[Chart]:
     ]
 
 
-def _start_line(
-    curve: Sequence[tuple[float, float]], group: str, color: str, where: str = "step %{x:,}"
-) -> dict[str, Any]:
-    return line(curve, group, "λ_init", color=color, dotted=True, where=where)
-
-
 def _trajectory(analysis: ModelAnalysis, index: int) -> Chart:
     log = analysis.lambda_log
     assert log is not None
@@ -244,7 +224,8 @@ def _trajectory(analysis: ModelAnalysis, index: int) -> Chart:
         traces.append(line(curve, name, "λ", color=color))
         if log["lambda_init"] is not None:
             start = log["lambda_init"][layer]
-            traces.append(_start_line([(steps[0], start), (steps[-1], start)], name, color))
+            flat = [(steps[0], start), (steps[-1], start)]
+            traces.append(line(flat, name, "λ_init", color=color, dotted=True))
     some = "" if len(shown) == num_layers else f" {len(shown)} of {num_layers} layers are shown."
     label = label_of(analysis)
     return Chart(

@@ -44,7 +44,7 @@ _DEFINITIONS = {
 
 def is_analysis_folder(folder: Path) -> bool:
     """Whether ``diffattn analyze`` wrote this folder."""
-    return (Path(folder) / ANALYSIS_FILE).is_file()
+    return (folder / ANALYSIS_FILE).is_file()
 
 
 def build_analysis_report(folder: Path, out: Path | None = None) -> Path:
@@ -53,9 +53,8 @@ def build_analysis_report(folder: Path, out: Path | None = None) -> Path:
     Raises:
         CheckpointError: The record is damaged, or of another kind or schema version.
     """
-    folder = Path(folder)
     document = analysis_document(AnalysisResult.read(folder))
-    return write_document(folder / "report.html" if out is None else Path(out), document)
+    return write_document(folder / "report.html" if out is None else out, document)
 
 
 def analysis_document(result: AnalysisResult) -> Document:

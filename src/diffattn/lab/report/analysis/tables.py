@@ -22,12 +22,10 @@ _RANKS = ("1", "2", "3", "10", "100")
 _PLACES = ("layer", "map", "head", "channel", "text", "query", "key", "position")
 
 
-def layer_means(analysis: ModelAnalysis, name: str) -> list[tuple[float, float]]:
-    """Layers and means of one quantity over their heads, where known."""
-    known = [
-        [x for x in layer["heads"].get(name, ()) if x is not None] for layer in analysis.attention
-    ]
-    return [(float(i), fmean(values)) for i, values in enumerate(known) if values]
+def mean_over_heads(layer: Any, name: str) -> float | None:
+    """Mean of one quantity over the heads where it is known."""
+    known = [x for x in layer["heads"].get(name, ()) if x is not None]
+    return fmean(known) if known else None
 
 
 def layer_values(

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-from diffattn.lab.report.claims.commands import Commands
-from diffattn.lab.report.claims.records import ClaimRecords
+from diffattn.lab.report.claims.commands import STUDIES, Commands
+from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.report.page.wording import type_name
 
 NO_CONTROL = "the record holds no control"
@@ -46,6 +47,13 @@ class ClaimMeasure(NamedTuple):
     """Reads the effect from the records; ``None`` if they lack it."""
     protocol: str = ""
     """The protocol whose results the record holds; empty for other records."""
+
+
+def study_claim(
+    study: str, measure: Callable[..., Measured | None], /, **options: Any
+) -> ClaimMeasure:
+    """What a kind of study measures, by a function of the records and these options."""
+    return ClaimMeasure(STUDIES[study], PLACES[study], partial(measure, **options))
 
 
 class Claim(NamedTuple):

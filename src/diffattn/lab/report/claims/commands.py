@@ -29,42 +29,33 @@ _GPU_FEW_STEPS = "--set train.num_steps=1000 --set train.warmup_steps=100"
 _GPU_RATE = "--set train.learning_rate=1.06e-3 --set train.final_learning_rate=1.06e-4"
 _GPU_RATE_OF_ROWS = "--set train.learning_rate=1e-3 --set train.final_learning_rate=1e-4"
 
-TEXT = Commands(
-    "diffattn reproduce text --seeds 0,1,2",
-    "diffattn reproduce text --scale study",
-    f"diffattn reproduce text --scale study --out runs/gpu {_GPU_MODEL} {_GPU_STEPS}",
-)
-SCALING = Commands(
-    "diffattn reproduce scaling",
-    "diffattn reproduce scaling --seeds 0,1,2,3,4 --out runs/scaling-study",
-    f"diffattn reproduce scaling --out runs/scaling-gpu {_GPU_MODEL} "
-    f"--set model.intermediate_size=2560 {_GPU_STEPS} {_GPU_RATE}",
-)
-ABLATIONS, RANK = (
-    Commands(
-        f"diffattn reproduce {kind}",
-        f"diffattn reproduce {kind} --scale study",
-        f"diffattn reproduce {kind} --scale study --out runs/{kind}-gpu {_GPU_MODEL} {_GPU_STEPS} "
-        f"{_GPU_RATE_OF_ROWS}",
-    )
-    for kind in ("ablations", "rank")
-)
-RECALL = Commands(
-    "diffattn reproduce recall",
-    "diffattn reproduce recall --scale study",
-    "diffattn reproduce recall --scale study --out runs/recall-gpu",
-)
-STABILITY = Commands(
-    "diffattn reproduce stability",
-    "diffattn reproduce stability --scale study",
-    "diffattn reproduce stability --scale study --out runs/stability-gpu "
-    f"{_GPU_MODEL} {_GPU_FEW_STEPS} {_GPU_RATE}",
-)
-GRADIENT_FLOW = Commands(
-    "diffattn reproduce gradient-flow",
-    "diffattn reproduce gradient-flow --scale study",
-    "diffattn reproduce gradient-flow --scale study --out runs/gradient-flow-gpu",
-)
+
+def _study(kind: str, *gpu: str) -> Commands:
+    """A study that has a command of its own name."""
+    laptop = f"diffattn reproduce {kind}"
+    study = f"{laptop} --scale study"
+    return Commands(laptop, study, " ".join([f"{study} --out runs/{kind}-gpu", *gpu]))
+
+
+STUDIES = {
+    "text": Commands(
+        "diffattn reproduce text --seeds 0,1,2",
+        "diffattn reproduce text --scale study",
+        f"diffattn reproduce text --scale study --out runs/gpu {_GPU_MODEL} {_GPU_STEPS}",
+    ),
+    "scaling": Commands(
+        "diffattn reproduce scaling",
+        "diffattn reproduce scaling --seeds 0,1,2,3,4 --out runs/scaling-study",
+        f"diffattn reproduce scaling --out runs/scaling-gpu {_GPU_MODEL} "
+        f"--set model.intermediate_size=2560 {_GPU_STEPS} {_GPU_RATE}",
+    ),
+    "ablations": _study("ablations", _GPU_MODEL, _GPU_STEPS, _GPU_RATE_OF_ROWS),
+    "rank": _study("rank", _GPU_MODEL, _GPU_STEPS, _GPU_RATE_OF_ROWS),
+    "recall": _study("recall"),
+    "stability": _study("stability", _GPU_MODEL, _GPU_FEW_STEPS, _GPU_RATE),
+    "gradient-flow": _study("gradient-flow"),
+}
+"""By kind of study."""
 JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
 """The second command of an evaluation of hallucination."""
 
@@ -112,8 +103,5 @@ def evaluation(
 def bench(suite: str, *options: str) -> Commands:
     """Time attention or models; a GPU's record is the one to set beside the papers'."""
     words = " ".join(["diffattn bench", suite, *options])
-    return Commands(
-        f"{words} --scale quick",
-        f"{words} --device cpu",
-        f"{words} --device cuda",
-    )
+    ways = ("--scale quick", "--device cpu", "--device cuda")
+    return Commands(*(f"{words} {way}" for way in ways))

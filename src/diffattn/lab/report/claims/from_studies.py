@@ -5,21 +5,19 @@ from functools import partial
 from typing import Any, Literal
 
 from diffattn.lab.catalog.models import UNIFORM_SECOND
-from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
-    ClaimMeasure,
     Measured,
     measure_nothing,
     measure_row,
     name_controls,
+    study_claim,
 )
-from diffattn.lab.report.claims.records import PLACES, ClaimRecords
+from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.stats.scaling import equivalent_at
 
-_Axis = Literal["parameters", "tokens"]
 _OLDER_RECORD = "counted before it was asked at which rates both models use their context"
 
 
@@ -73,7 +71,9 @@ def gradient_factor(records: ClaimRecords, judgement: str) -> Measured | None:
     return None
 
 
-def scaling_ratio(records: ClaimRecords, axis: _Axis, kind: str) -> Measured | None:
+def scaling_ratio(
+    records: ClaimRecords, axis: Literal["parameters", "tokens"], kind: str
+) -> Measured | None:
     """Measure parameters or tokens over those of the baseline at equal loss, by fits.
 
     A saving counts only if the control whose second map sees nothing is shown to need more.
@@ -114,36 +114,23 @@ def _explain_scaling(
     return "" if is_exceeded else name_controls([UNIFORM_SECOND])
 
 
-def _scaling_claim(axis: _Axis, kind: str) -> ClaimMeasure:
-    measure = partial(scaling_ratio, axis=axis, kind=kind)
-    return ClaimMeasure(commands.SCALING, PLACES["scaling"], measure)
-
-
-def _spike_claim(metric: str) -> ClaimMeasure:
-    measure = partial(stability_difference, metric=metric, kind="diff_v2", baseline="diff")
-    return ClaimMeasure(commands.STABILITY, PLACES["stability"], measure)
-
-
-def _gradient_claim(judgement: str) -> ClaimMeasure:
-    measure = partial(gradient_factor, judgement=judgement)
-    return ClaimMeasure(commands.GRADIENT_FLOW, PLACES["gradient-flow"], measure)
-
+_scaling_claim = partial(study_claim, "scaling", scaling_ratio)
+_gradient_claim = partial(study_claim, "gradient-flow", gradient_factor)
+_spike_claim = partial(
+    study_claim, "stability", stability_difference, kind="diff_v2", baseline="diff"
+)
 
 STUDY_MEASURES = {
-    "size": _scaling_claim("parameters", "diff"),
-    "tokens": _scaling_claim("tokens", "diff"),
-    "shared-parameters": _scaling_claim("parameters", "shared_diff"),
-    "shared-tokens": _scaling_claim("tokens", "shared_diff"),
-    "recall-sooner": ClaimMeasure(
-        commands.RECALL,
-        PLACES["recall"],
-        partial(recall_steps, task="noisy_recall", kind="diff"),
-    ),
-    "v2-gradient-spikes": _spike_claim("gradient_spike_share"),
-    "v2-loss-spikes": _spike_claim("loss_spike_share"),
+    "size": _scaling_claim(axis="parameters", kind="diff"),
+    "tokens": _scaling_claim(axis="tokens", kind="diff"),
+    "shared-parameters": _scaling_claim(axis="parameters", kind="shared_diff"),
+    "shared-tokens": _scaling_claim(axis="tokens", kind="shared_diff"),
+    "recall-sooner": study_claim("recall", recall_steps, task="noisy_recall", kind="diff"),
+    "v2-gradient-spikes": _spike_claim(metric="gradient_spike_share"),
+    "v2-loss-spikes": _spike_claim(metric="loss_spike_share"),
     # At small width alone the factor is 13, because of the head norm: values are small there.
-    "gradients": _gradient_claim("level-large-values"),
-    "gradients-constant": _gradient_claim("drift-width"),
-    "updates": _gradient_claim("updates"),
-    "head-norm-scale": _gradient_claim("norm-gain-large-values"),
+    "gradients": _gradient_claim(judgement="level-large-values"),
+    "gradients-constant": _gradient_claim(judgement="drift-width"),
+    "updates": _gradient_claim(judgement="updates"),
+    "head-norm-scale": _gradient_claim(judgement="norm-gain-large-values"),
 }

@@ -1,11 +1,9 @@
 """Claims about losses, measured by studies of text."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Literal
 
 from diffattn.lab.catalog.models import SIDE_EFFECTS, TYPES, own_side_effects
-from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
     ClaimMeasure,
@@ -13,15 +11,16 @@ from diffattn.lab.report.claims.claim import (
     measure_nothing,
     measure_row,
     name_controls,
+    study_claim,
 )
-from diffattn.lab.report.claims.records import PLACES, ClaimRecords
+from diffattn.lab.report.claims.commands import STUDIES
+from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.phase import explain_divergence, explain_gap
 from diffattn.lab.stats.intervals import mean_interval
 
 _BARE = "diff_no_norm"
 """V1 without its other changes to the Transformer."""
 _UNINFORMATIVE = "Uninformative about attention types: "
-_COMMANDS = {"text": commands.TEXT, "ablations": commands.ABLATIONS, "rank": commands.RANK}
 _Study = Literal["text", "ablations", "rank"]
 
 
@@ -140,8 +139,8 @@ def _leads(
 def _loss_claim(
     variant: str, baseline: str, *, part: str | None = None, study: _Study = "text"
 ) -> ClaimMeasure:
-    measure = partial(loss_difference, variant=variant, baseline=baseline, part=part, study=study)
-    return ClaimMeasure(_COMMANDS[study], PLACES[study], measure)
+    pair = {"variant": variant, "baseline": baseline}
+    return study_claim(study, loss_difference, **pair, part=part, study=study)
 
 
 LOSS_MEASURES = {
@@ -156,7 +155,7 @@ LOSS_MEASURES = {
     "shared-rank": _loss_claim("shared_diff_r2", "shared_diff_r16", study="rank"),
     "v2-loss": _loss_claim("diff_v2", "softmax"),
     "v2-norm": _loss_claim("diff_v2_norm", "diff_v2")._replace(
-        commands=commands.TEXT._replace(laptop=None)  # no ablations at that scale
+        commands=STUDIES["text"]._replace(laptop=None)  # no ablations at that scale
     ),
     "v2-lambda": _loss_claim("diff_v2_no_lambda", "diff_v2", study="ablations"),
     "v2-pairing": _loss_claim("diff_v2_across", "diff_v2", study="ablations"),

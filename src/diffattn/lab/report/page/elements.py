@@ -1,7 +1,7 @@
 """The elements of a page. One template renders them to HTML, one function to Markdown."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from diffattn.lab.report.page.charts import Chart
@@ -100,7 +100,7 @@ class Document:
     lead: Sequence[Element]
     """Stands before the first section."""
     sections: Sequence[Section]
-    summary: Table | None = field(default=None)
+    summary: Table | None = None
     """The table that a terminal or a text document shows of the page."""
 
 
@@ -112,8 +112,3 @@ def charts_in(elements: "Iterable[Element]") -> Iterator[Chart]:
                 yield element
             case Pair(charts=inside) | Fold(content=inside) | Part(content=inside):
                 yield from charts_in(inside)
-
-
-def kind_of(element: Element) -> str:
-    """The name of the macro that renders an element."""
-    return type(element).__name__.lower()

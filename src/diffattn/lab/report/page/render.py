@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from diffattn.errors import DiffAttnError
 from diffattn.files.destination import require_file_destination
 from diffattn.files.io import write_text
-from diffattn.lab.report.page.elements import Document, Section, charts_in, kind_of
+from diffattn.lab.report.page.elements import Document, Section, charts_in
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -148,6 +148,5 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals["kind_of"] = kind_of
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment

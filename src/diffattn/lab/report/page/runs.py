@@ -107,7 +107,7 @@ def showing(*records: Path) -> Iterator[None]:
 
 def study_kind(folder: Path) -> str:
     """What ``study.json`` says that the folder holds; ``"text"`` where it names no kind."""
-    info = read_json(Path(folder) / "study.json")
+    info = read_json(folder / "study.json")
     return str(info.get("kind", "text")) if isinstance(info, dict) else "text"
 
 
@@ -180,7 +180,6 @@ def read_study_of_runs(folder: Path, names_of: NamesOf) -> Study:
     Raises:
         CheckpointError: A file is damaged or of another schema version.
     """
-    folder = Path(folder)
     info, results = read_versioned(folder / "study.json"), read_study_results(folder)
     runs = {run.name: run for run in read_runs(folder)}
     names = names_of(info, runs, results)

@@ -17,7 +17,6 @@ UNFINISHED = Text("The study has not finished: nothing is compared yet.", "gap")
 
 def study_document(
     study: Study,
-    kind: str,
     lead: str,
     sections: Sequence[Section],
     *,
@@ -32,7 +31,7 @@ def study_document(
     """
     times = [Section("costs", "Speed and memory", [*costs, Text(TIMES)])] if costs else []
     return Document(
-        title=f"Differential attention: {kind} study “{study.info.get('scale')}”",
+        title=f"Differential attention: {study.info['kind']} study “{study.info.get('scale')}”",
         lead=[
             verdict,
             Text(lead),

@@ -29,7 +29,7 @@ def read_gradient_flow_study(folder: Path) -> Study:
 
 def gradient_flow_document(study: Study) -> Document:
     """Assemble the page."""
-    info, train, kind = study.info, study.info["config"]["train"], "gradient-flow"
+    info, train = study.info, study.info["config"]["train"]
     names = listing(type_name(name) for name in study.types)
     lead = (
         f"Compared: language models that are alike but for their attention ({names}), in their "
@@ -39,7 +39,7 @@ def gradient_flow_document(study: Study) -> Document:
     )
     models = Section("models", "Models", [tables.run_table(study)])
     if study.results is None:
-        return study_document(study, kind, lead, [models], costs=())
+        return study_document(study, lead, [models], costs=())
     judged = tables.judgement_table(study)
     every_pair = [
         tables.ratio_table(study, measure, phase)
@@ -63,7 +63,7 @@ def gradient_flow_document(study: Study) -> Document:
         models,
     ]
     verdict = Text(verdicts(study), "verdict")
-    return study_document(study, kind, lead, sections, verdict=verdict, costs=(), summary=judged)
+    return study_document(study, lead, sections, verdict=verdict, costs=(), summary=judged)
 
 
 def over_training(study: Study, measure: str) -> Chart:
@@ -109,7 +109,7 @@ def over_width(study: Study) -> Chart:
 
 def verdicts(study: Study) -> str:
     """The first statements and the number of each verdict, in sentences."""
-    rows = tables.entries_of(study, "judgements")
+    rows = study.recorded["judgements"]
     kinds = dict.fromkeys(row["verdict"] for row in rows)
     parts = [f"{kind} {sum(row['verdict'] == kind for row in rows)}" for kind in kinds]
     first = "".join(
@@ -133,8 +133,7 @@ def _curves(points: list[tuple[float, dict[str, Any]]], where: str) -> list[dict
 
 def _look(study: Study, title: str, ticks: dict[str, Any]) -> dict[str, Any]:
     """Both axes logarithmic; shaded from 1 / bound to the bound."""
-    assert study.results is not None
-    bound = study.results["definition"]["level"]
+    bound = study.recorded["definition"]["level"]
     band = {
         "type": "rect",
         "xref": "paper",

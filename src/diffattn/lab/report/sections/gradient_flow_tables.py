@@ -40,7 +40,7 @@ def judgement_table(study: Study) -> Table:
             number_cell(f"below {row['bound']:g}"),
             word_cell(row["why"] or MISSING),
         ]
-        for row in entries_of(study, "judgements")
+        for row in study.recorded["judgements"]
     ]
     caption = (
         "Each row names the largest factor, either way, by which the claim is missed, over the "
@@ -118,7 +118,7 @@ def arm_table(study: Study) -> Table:
         cells = {e["matrix"]: e for e in entries}
         gains = [
             entry["norm_gain"]["mean"]
-            for entry in entries_of(study, "heads")
+            for entry in study.recorded["heads"]
             if (entry["arm"], entry["type"], entry["phase"]) == (arm, name, phase)
         ]
         gain = span(min(gains), max(gains), 2) if gains else MISSING
@@ -140,7 +140,7 @@ def head_table(study: Study) -> Table:
             number_cell(number(1 - entry["lambda_init"], 3)),
             *(_cell(entry[key], 3) for key in ("head_rms", "to_factor", "norm_gain")),
         ]
-        for entry in entries_of(study, "heads")
+        for entry in study.recorded["heads"]
         if (entry["arm"], entry["type"]) == (BASE, "diff")
     ]
     caption = (
@@ -193,16 +193,11 @@ def arm_name(study: Study, arm: str) -> str:
     return f"{start} ({count(layers)} layers, width {count(width)})"
 
 
-def entries_of(study: Study, key: str) -> list[dict[str, Any]]:
-    """One list of the results; empty while the study has not finished."""
-    return list((study.results or {}).get(key, []))
-
-
 def ratios_of(study: Study, **where: str) -> list[dict[str, Any]]:
     """The ratios whose fields have these values."""
     return [
         entry
-        for entry in entries_of(study, "ratios")
+        for entry in study.recorded["ratios"]
         if all(entry[key] == value for key, value in where.items())
     ]
 

@@ -82,16 +82,14 @@ def practical_document(study: Study) -> Document:
     costs = [cost_table(trials)]
     sections = [Section("models", "Models", [models_table(trials)])]
     if results is None:
-        return study_document(study, "practical", lead, sections, costs=costs)
+        return study_document(study, lead, sections, costs=costs)
     verdict, table = Bullets(sentences(results), role="verdict"), difference_table(results)
     sections.append(Section("differences", "What differs from softmax attention?", [table]))
     sections += [
         Section(key, _QUESTIONS[key], elements)
         for key, elements in practical_answers(study).items()
     ]
-    return study_document(
-        study, "practical", lead, sections, verdict=verdict, costs=costs, summary=table
-    )
+    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=table)
 
 
 def sentences(results: dict[str, Any]) -> list[str]:
@@ -184,15 +182,13 @@ def _times(factor: int) -> str:
 
 def _measures(study: Study, task: str) -> Mapping[str, Mapping[str, Any]]:
     """Model to its measures; models whose runs diverged are left out."""
-    assert study.results is not None
-    members = study.results["tasks"][task]["members"]
+    members = study.recorded["tasks"][task]["members"]
     return {name: x["measures"] for name, x in members.items() if x["measures"]}
 
 
 def _table(study: Study, task: str, caption: str, columns: Sequence[tuple[str, str]]) -> Table:
     """A row per model, a column per measure: mean over seeds and its interval."""
-    assert study.results is not None
-    members = study.results["tasks"][task]["members"]
+    members = study.recorded["tasks"][task]["members"]
     rows = [
         [
             type_cell(name),
@@ -204,11 +200,7 @@ def _table(study: Study, task: str, caption: str, columns: Sequence[tuple[str, s
     return table(f"{caption} Mean over seeds and its interval.", headers, rows)
 
 
-def _chart(
-    study: Study,
-    titles: tuple[str, str, str],
-    points: Sequence[tuple[int, str]],
-) -> Chart:
+def _chart(study: Study, titles: tuple[str, str, str], points: Sequence[tuple[int, str]]) -> Chart:
     """One line per model with intervals; ``titles`` are task, caption and the x axis."""
     task, caption, x_title = titles
     measures = _measures(study, task)
@@ -219,8 +211,7 @@ def _chart(
         )
         for name, values in measures.items()
     ]
-    assert study.results is not None
-    best = study.results["tasks"][task]["best"]
+    best = study.recorded["tasks"][task]["best"]
     if known := [(x, best[key]) for x, key in points if key in best]:
         reference = line(known, "the best possible", "", dotted=True, color="#222222")
         traces.append(reference | {"showlegend": True})

@@ -343,10 +343,8 @@ def _costs(study: Study) -> list[Element]:
 
 
 def _only(study: Study, names: Sequence[str]) -> Study:
-    """The same study with these runs only."""
     return replace(study, runs=tuple(run for run in study.runs if run.name in names))
 
 
 def _with_task(task: str, values: Table) -> Table:
-    """Name the task in a caption."""
     return replace(values, caption=f"{tables.task_name(task)}. {values.caption}")

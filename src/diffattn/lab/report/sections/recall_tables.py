@@ -60,8 +60,7 @@ def task_name(task: str) -> str:
 
 def task_results(study: Study, task: str) -> dict[str, Any]:
     """Recorded results of a task."""
-    assert study.results is not None
-    return dict(study.results["tasks"][task])
+    return dict(study.recorded["tasks"][task])
 
 
 def members_of(study: Study, task: str) -> dict[str, dict[str, Any]]:

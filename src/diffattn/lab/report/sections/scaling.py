@@ -73,11 +73,9 @@ def scaling_document(study: Study) -> Document:
     sections += [published, Section("models", "Models", [at_base, models_table(base)])]
     lead = _lead(study, axes)
     if results is None:
-        return study_document(study, "scaling", lead, sections, costs=costs)
+        return study_document(study, lead, sections, costs=costs)
     verdict, table = Text(results["verdict"]["sentence"], "verdict"), summary_table(axes)
-    return study_document(
-        study, "scaling", lead, sections, verdict=verdict, costs=costs, summary=table
-    )
+    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=table)
 
 
 def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:
@@ -211,8 +209,8 @@ def summary_table(axes: dict[str, Any]) -> Table:
 def published_fits() -> Table:
     """Fit the published points by the same functions, beside the published curves."""
     rows = []
-    for axis, curves in scaling_curves().items():
-        for name, fit in _published(axis)[1].items():
+    for curves in scaling_curves().values():
+        for name, fit in fits_of(curves.points())[1].items():
             cells = []
             for part, printed in zip(_PARTS, curves.curves[name], strict=True):
                 ends = fit["parameters"][part]
@@ -231,12 +229,9 @@ def published_fits() -> Table:
 def published_ratios() -> Table:
     """Read from the published points which parameters and tokens DIFF needs for equal loss."""
     rows = []
-    for axis, curves in scaling_curves().items():
-        laws, _ = _published(axis)
-        plotted = {
-            name: drawn(curves.curves[name], list(zip(curves.x, losses, strict=True)))
-            for name, losses in curves.losses.items()
-        }
+    for curves in scaling_curves().values():
+        laws, _ = fits_of(curves.points())
+        plotted = {kind: drawn(curves.curves[kind], xy) for kind, xy in curves.points().items()}
         for x in curves.read_at:
             row = equivalence_of(x, "diff", BASELINE, laws, extrapolate=True)
             by_curves = equivalence_of(x, "diff", BASELINE, plotted, extrapolate=True)
@@ -259,13 +254,6 @@ def published_ratios() -> Table:
     )
 
 
-def _published(axis: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    curves = scaling_curves()[axis]
-    return fits_of(
-        {name: list(zip(curves.x, losses, strict=True)) for name, losses in curves.losses.items()}
-    )
-
-
 def _fitted_curve(fit: dict[str, float], among: list[float]) -> list[tuple[float, float]]:
     """Evaluate the law between the smallest and the largest point."""
     x = np.geomspace(min(among), max(among), _CURVE_POINTS)
@@ -276,15 +264,12 @@ def _fitted_curve(fit: dict[str, float], among: list[float]) -> list[tuple[float
 
 def _base_runs(study: Study) -> Study:
     """Keep the runs that both axes share: their models and costs are comparable."""
-    model, train = (study.info["config"][part] for part in ("model", "train"))
 
-    def is_base(config: dict[str, Any]) -> bool:
-        return (config["model"]["hidden_size"], config["train"]["num_steps"]) == (
-            model["hidden_size"],
-            train["num_steps"],
-        )
+    def size(config: dict[str, Any]) -> tuple[int, int]:
+        return config["model"]["hidden_size"], config["train"]["num_steps"]
 
-    return replace(study, runs=tuple(run for run in study.runs if is_base(run.record.config)))
+    base = size(study.info["config"])
+    return replace(study, runs=tuple(x for x in study.runs if size(x.record.config) == base))
 
 
 def _lead(study: Study, axes: dict[str, Any]) -> str:

@@ -79,7 +79,7 @@ def stability_document(study: Study) -> Document:
     shown = models_table(replace(study, runs=tuple(one_per_type)))
     sections = [Section("models", "Models", [shown])]
     if results is None:
-        return study_document(study, "stability", lead, sections, costs=costs)
+        return study_document(study, lead, sections, costs=costs)
     measures: list[Element] = [
         Text(_definition(results["definition"])),
         diverged_table(results, rates),
@@ -89,17 +89,13 @@ def stability_document(study: Study) -> Document:
         measures.append(measure_table(results, rates, metric))
     sections.append(Section("results", "Results", measures))
     sections.append(Section("differences", "Differences", difference_tables(results)))
-    verdict = Text(results["verdict"]["sentence"], "verdict")
-    table = summary_table(results)
-    return study_document(
-        study, "stability", lead, sections, verdict=verdict, costs=costs, summary=table
-    )
+    verdict, table = Text(results["verdict"]["sentence"], "verdict"), summary_table(results)
+    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=table)
 
 
 def over_rates(study: Study, metric: str, element_id: str) -> Chart:
     """Draw a measure over the learning rate, one line per type, with intervals."""
-    assert study.results is not None
-    types, ticks = study.results["types"], study.info["learning_rates"]
+    types, ticks = study.recorded["types"], study.info["learning_rates"]
     traces = [
         interval_line([(x["learning_rate"], x[metric]) for x in entry["rates"]], name, "rate %{x}")
         for name, entry in types.items()

@@ -227,7 +227,6 @@ def _committed(study: TextStudy) -> list[Element]:
 
 
 def _only(study: TextStudy, variants: list[str]) -> TextStudy:
-    """The same study with these variants only."""
     return replace(study, variants=tuple(variants))
 
 

@@ -37,14 +37,10 @@ def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndar
 
 def to_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
     """Turn codes back into weights, float64 of the same shape."""
-    return np.square(codes / LEVELS) * _scale_of(codes, scales)
-
-
-def _scale_of(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray | float:
-    """The scale of every weight."""
+    weights = np.square(codes / LEVELS)
     if scales is None:
-        return 1.0
-    return scales[..., np.tril_indices(scales.shape[-1])[0]].astype(np.float64)
+        return weights
+    return weights * scales[..., np.tril_indices(scales.shape[-1])[0]].astype(np.float64)
 
 
 def packed(*parts: np.ndarray) -> str:

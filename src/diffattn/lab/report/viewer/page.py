@@ -1,5 +1,9 @@
-"""The page of the attention viewer."""
+"""The page of the attention viewer.
 
+It shows tokens as a reader sees them: nothing invisible, nothing that acts on its neighbours.
+"""
+
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +13,8 @@ import numpy as np
 from diffattn import __version__
 from diffattn.files.destination import require_file_destination, require_replaceable
 from diffattn.lab.report.page.render import beginning, template_text, write_page
+from diffattn.lab.report.page.wording import WHITE_SPACE
 from diffattn.lab.report.viewer.codes import LEVELS, packed
-from diffattn.lab.report.viewer.tokens import ends_line, shown
 from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, ViewedText
 
 GENERATOR = "diffattn inspect"
@@ -18,6 +22,10 @@ GENERATOR = "diffattn inspect"
 _SUM_LEVELS = 65_535
 _MOST_CHARACTERS = 48
 """Of the text in the title."""
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
+_COMBINING = {"Mn", "Mc", "Me"}
+_CARRIER = "◌"
+"""Carries a combining mark whose letter is in another token."""
 _SCRIPTS = ("viewer_data.js", "viewer_drawing.js", "viewer.js")
 
 
@@ -125,7 +133,7 @@ def _content(text: ViewedText) -> bytes:
 def _text(text: ViewedText) -> dict[str, Any]:
     return {
         "tokens": [shown(piece) for piece in text.pieces],
-        "breaks": [i for i, piece in enumerate(text.pieces) if ends_line(piece)],
+        "breaks": [i for i, x in enumerate(text.pieces) if isinstance(x, str) and x.endswith("\n")],
         "bos": text.begins_with_bos,
         "segments": [[segment.name, segment.start, segment.end] for segment in text.segments],
     }
@@ -162,3 +170,33 @@ def _block(layer: ViewedLayer) -> str:
         scale = _sum_scale(layer)
         parts.append(np.rint(_SUM_LEVELS * layer.sums / scale).astype(np.uint16))
     return packed(*parts)
+
+
+def shown(piece: str | bytes) -> str:
+    """Make white space, control characters and bytes of a token visible.
+
+    Args:
+        piece: Text, or bytes that are no whole characters.
+
+    Returns:
+        Plain text: ``␣the``, ``⏎``, ``␀``, ``‹U+202E›``, ``‹E2 82›``, and ``∅`` if it is empty.
+    """
+    if isinstance(piece, bytes):
+        return f"‹{piece.hex(' ').upper()}›"
+    text = "".join(map(_shown_character, piece))
+    if piece and unicodedata.category(piece[0]) in _COMBINING:
+        text = _CARRIER + text
+    return text or "∅"
+
+
+def _shown_character(character: str) -> str:
+    code = ord(character)
+    if code in WHITE_SPACE:
+        return WHITE_SPACE[code]
+    if code < 0x20:
+        return chr(0x2400 + code)  # its picture
+    if code == 0x7F:
+        return "␡"
+    if unicodedata.category(character) in _INVISIBLE:
+        return f"‹U+{code:04X}›"
+    return character
