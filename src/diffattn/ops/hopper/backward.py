@@ -317,14 +317,11 @@ def _diff_attention_bwd_hopper_kernel(
     ready = _allocate_barriers(STAGES, 1)
     empty = _allocate_barriers(STAGES, NUM_GROUPS)
     given_bufs, given = ring_bufs[0], ready
-    if EXCHANGE:
+    if EXCHANGE or WITH_Q:
+        num_tiles: gl.constexpr = 4 if EXCHANGE else 4 * STAGES
         layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], x_desc.dtype)
-        given_bufs = gl.allocate_shared_memory(x_desc.dtype, [4, ROWS, BLOCK], layout)
-        given = _allocate_barriers(4, 1)
-    if WITH_Q:
-        layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], x_desc.dtype)
-        given_bufs = gl.allocate_shared_memory(x_desc.dtype, [4 * STAGES, ROWS, BLOCK], layout)
-        given = _allocate_barriers(STAGES, NUM_GROUPS)
+        given_bufs = gl.allocate_shared_memory(x_desc.dtype, [num_tiles, ROWS, BLOCK], layout)
+        given = _allocate_barriers(4 if EXCHANGE else STAGES, 1 if EXCHANGE else NUM_GROUPS)
     # The copy engine, which arrives at the barriers, must see them initialised.
     fence_async_shared()
     shared = (own_bufs, ring_bufs, given_bufs, own_ready, ready, empty, given)
