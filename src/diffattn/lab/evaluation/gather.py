@@ -10,9 +10,9 @@ from diffattn.lab.evaluation.compare import Answers, compare_answers
 from diffattn.lab.records.evaluations import Comparison, EvalResult, evaluation_marker
 
 _SAME = (
-    *("weights", "vocabulary", "dtype", "bos", "max_length"),
-    *("end_tokens", "config", "tokenizer_hash", "chat_template"),
-)
+    "weights", "vocabulary", "dtype", "bos", "max_length",
+    "end_tokens", "config", "tokenizer_hash", "chat_template",
+)  # fmt: skip
 """Facts that are equal where two folders mean one model by one label."""
 
 

@@ -22,10 +22,10 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.weight_files import files_in, weight_files
 
 _FREE = (
-    *("rope_parameters", "max_position_embeddings", "attention_backend", "use_cache"),
-    *("initializer_range", "depth_scaled_init", "scaled_head_init"),
-    *("pad_token_id", "bos_token_id", "eos_token_id"),
-)
+    "rope_parameters", "max_position_embeddings", "attention_backend", "use_cache",
+    "initializer_range", "depth_scaled_init", "scaled_head_init",
+    "pad_token_id", "bos_token_id", "eos_token_id",
+)  # fmt: skip
 """Settings of a model that its next stage may change. The others give the weights their meaning."""
 
 

@@ -62,9 +62,9 @@ def query_logits(model: DiffTransformerForCausalLM, batch: RecallBatch, rows: in
     model.eval()
     logits = [
         model(input_ids=ids.to(model.device), use_cache=False)
-        .logits.float()
+        .logits.take_along_dim(queries[:, :, None].to(model.device), dim=1)
+        .float()
         .cpu()
-        .take_along_dim(queries[:, :, None], dim=1)
         for ids, queries in zip(batch.input_ids.split(rows), batch.queries.split(rows), strict=True)
     ]
     model.train(was_training)

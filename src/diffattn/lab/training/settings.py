@@ -33,9 +33,9 @@ _DERIVED = {
 }
 """Settings to those of the model that follow them as long as they are the default."""
 _ATTENTION_SETTINGS = (
-    *("head_norm", "head_norm_affine", "lambda_init", "lambda_bias"),
-    *("shared_rank", "group_ratio"),
-)
+    "head_norm", "head_norm_affine", "lambda_init", "lambda_bias",
+    "shared_rank", "group_ratio",
+)  # fmt: skip
 
 
 def apply_settings(

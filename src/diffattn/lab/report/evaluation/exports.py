@@ -14,10 +14,10 @@ from diffattn.lab.report.page.tables import record_table, table_markdown
 from diffattn.lab.report.page.wording import one_line
 
 _COLUMNS = (
-    *("kind", "protocol", "version", "variant", "name", "where", "model", "baseline", "value"),
-    *("low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over"),
-    *("chance", "guess_ceiling", "verdict"),
-)
+    "kind", "protocol", "version", "variant", "name", "where", "model", "baseline", "value",
+    "low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over",
+    "chance", "guess_ceiling", "verdict",
+)  # fmt: skip
 _HARNESS_PARTS = ("results", "group_subtasks", "configs", "versions", "n-shot", "n-samples")
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}

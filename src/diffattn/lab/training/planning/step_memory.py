@@ -23,9 +23,9 @@ from diffattn.ops.backends.chunk_layout import GROUP_BYTES
 from diffattn.ops.inputs.packed_rows import window_inputs
 
 PARTS = (
-    *("weights", "gradients", "optimizer", "bfloat16 weights"),
-    *("activations", "logits", "working", "communication"),
-)
+    "weights", "gradients", "optimizer", "bfloat16 weights",
+    "activations", "logits", "working", "communication",
+)  # fmt: skip
 """In the order of tables. ``working``: temporary tensors of the backward pass and the optimizer."""
 FORWARD, LOSS, LAST_BLOCK, FIRST_BLOCK, OPTIMIZER = (
     "forward",
