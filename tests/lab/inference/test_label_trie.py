@@ -115,3 +115,9 @@ def test_what_does_not_fit(models):
     for prompt, message in (([], "a token or more"), ([1] * 1024, "fit the model's 1024 tokens")):
         with pytest.raises(ItemError, match=message):
             model.read_labels(trie, [prompt])
+
+
+@pytest.mark.parametrize("labels", [["a", " "], ["a", "b\nc"]], ids=["empty", "two lines"])
+def test_a_label_is_one_line(models, labels):
+    with pytest.raises(ConfigError, match="must be one line of text"):
+        LabelTrie(models["diff"], labels, "\nType:")

@@ -52,6 +52,8 @@ def generate(
         ItemError: A prompt is empty, holds ids that are none of the model's, or does not fit the
             model with ``max_new_tokens`` more.
     """
+    if max_new_tokens < 1:
+        raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
     known = before.length if before else 0
     for prompt in prompts:
         require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)

@@ -34,11 +34,15 @@ class LabelTrie:
     follow ``before``, which every prompt ends with: see :meth:`NetworkReader.encode_after`.
 
     Raises:
-        ConfigError: A label has the tokens of another or their beginning.
+        ConfigError: A label is empty, holds a line break, or has the tokens of another or their
+            beginning.
     """
 
     def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:
         self.labels = tuple(labels)
+        for label in labels:
+            if not label.strip() or "\n" in label:
+                raise ConfigError(f"LabelTrie: labels must be one line of text, got {label!r}.")
         self.paths = tuple(tuple(model.encode_after(before, f" {x}\n")) for x in self.labels)
         for (first, a), (second, b) in itertools.combinations(enumerate(self.paths), 2):
             size = min(len(a), len(b))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from diffattn.lab.inference.network_reader import NetworkReader
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader
 from diffattn.lab.inference.scoring import Continuation, score
 
 
@@ -35,9 +35,11 @@ def sliding_losses(
     ``stride`` must be below ``window``.
 
     Raises:
-        ItemError: An id is none of the model's.
+        ItemError: An id is none of the model's, or ``stride`` does not move a window on.
     """
-    assert 1 <= stride <= window - (not given), "every token is predicted from some before it"
+    longest = window if given else window - 1
+    if not 1 <= stride <= longest:
+        raise ItemError(f"sliding_losses: stride must be from 1 to {longest}, got {stride}.")
     model.require_ids(tokens.tolist())
     first, *rest = windows(len(tokens), window, stride)
     losses = [prefix_losses(model, [tokens[: first[2]]], given)[0]]
