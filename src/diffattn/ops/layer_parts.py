@@ -72,7 +72,7 @@ def lambda_of_logits(logits: Tensor) -> Tensor:
 
     Source: DIFF V2 note (January 2026), λ projection.
     """
-    if not (isinstance(logits, Tensor) and _by_kernel(logits)):
+    if not _by_kernel(logits):
         return lambda_param.sigmoid_lambda(logits)
     lam: Tensor = _SigmoidLambda.apply(logits)
     return lam

@@ -12,7 +12,7 @@ _MOST_COLUMNS = 256
 _REGISTERS, _REGISTERS_WITH_Q = (232, 40), (240, 24)
 """Per thread that multiplies, and per thread that copies."""
 MAX_REGISTERS = 168
-"""Per thread at entry: 12 warps of 168 are what 4 of 40 and 8 of 232 share out."""
+"""Per thread at entry: 12 warps of 168 are what 4 of 40 and 8 of 232, or 24 and 240, share out."""
 
 
 @dataclass(frozen=True, slots=True)
