@@ -230,8 +230,9 @@ def assert_no_waste(report: AotReport) -> None:
 def registered_cases(capability: int) -> list["AotCase"]:
     """The compile cases of the package, for chips of this capability."""
     from tools.aot_cases import aot_cases
+    from tools.aot_layer_cases import layer_cases
 
-    return aot_cases(capability)
+    return aot_cases(capability) + layer_cases()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,18 +8,18 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 
 def unwrapped(network: Any) -> Any:
-    """The network whose class says how its attention is read.
+    """The model inside a wrapper of ``torch.compile`` or PEFT.
 
-    A wrapper answers for the attributes of what it holds, but is no instance of its class: a model
-    of ours would be read as if it had softmax attention. Adapters that put themselves into the
+    Its class decides how attention is read. A wrapper has the model's attributes but not its
+    class, so a wrapped DiffTransformer would be read as a softmax model. Adapters within the
     layers, such as LoRA, stay there.
 
     Args:
         network: A causal language model, by itself, in a ``PeftModel`` or compiled.
 
     Raises:
-        ConfigError: An adapter puts tokens before every text, which the inner model lacks; or the
-            configuration is one of ours and the class is not.
+        ConfigError: An adapter adds virtual tokens (prompt learning), which the inner model does
+            not have; or the configuration is one of ours and the class is not.
     """
     while True:
         inner = getattr(network, "_orig_mod", None)  # of torch.compile

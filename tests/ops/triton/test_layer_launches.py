@@ -15,8 +15,8 @@ BY_FORMULAS = {
 }  # fmt: skip
 """Forward: of attention, of all else. Backward: likewise."""
 BY_KERNELS = {
-    "softmax": [1, 5, 1, 11], "diff": [1, 7, 3, 16], "diff_v2": [1, 7, 3, 15],
-    "shared_diff": [1, 13, 3, 30],
+    "softmax": [1, 5, 1, 11], "diff": [1, 7, 3, 15], "diff_v2": [1, 7, 3, 15],
+    "shared_diff": [1, 13, 3, 29],
 }  # fmt: skip
 
 

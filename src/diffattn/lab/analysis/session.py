@@ -36,7 +36,7 @@ from diffattn.probes.outliers import OutlierScan
 from diffattn.probes.unwrapped import unwrapped
 
 WINDOW_TOKENS = 1024
-"""Of a window, unless the model takes less."""
+"""Tokens of a window, or fewer if the model takes fewer."""
 OnProgress = Callable[[str, int, int], None]
 """Given the model's label, and its windows done and in all."""
 
@@ -46,15 +46,15 @@ class AnalysisSettings:
     """How much of the text is read, and in which arithmetic."""
 
     tokens: int = 16_384
-    """At most, BOS not counted."""
+    """Most tokens of text that a model reads; BOS is not counted."""
     window_tokens: int | None = None
-    """Of one sequence, BOS included. Default: 1,024, or what the model takes."""
+    """Tokens of a window, BOS included. Default: 1,024, or the most that the model takes."""
     dtype: str = "float32"
     device: str | None = None
     bos: bool | None = None
-    """Default: if the tokenizer has one."""
+    """Whether a window begins with BOS. Default: if the tokenizer has one."""
     block_entries: int = BLOCK_ENTRIES
-    """Logits that are held at a time, of all heads and maps of a layer."""
+    """Most logits that are held at once, over all heads and maps of a layer."""
 
     def __post_init__(self) -> None:
         for name, least in (("tokens", 2), ("window_tokens", 4)):
@@ -75,21 +75,21 @@ def analyze(
 ) -> AnalysisResult:
     """Analyse models one after the other on the same documents.
 
-    Windows run one by one without padding. Of every layer the queries, keys and values of one
-    window are held, and ``block_entries`` logits: never a map of all heads.
+    Windows run one by one without padding. Held at once are queries, keys and values of one layer
+    and window, and ``block_entries`` logits: never the whole maps of all heads.
 
     Args:
-        models: Paths by label: models, or run directories, of which the λ of the log is read,
-            too; without weights that alone.
-        documents: Opens the text.
-        source: Of the text, for the record.
+        models: Label -> path of a model or of a run. From a run the λ of its log is read too, and
+            λ alone if it has no weights.
+        documents: Opens the text, once for each model.
+        source: Name of the text, for the record.
         verify: Whether to compare the models' files with their manifests.
         on_start: Given the label of each model before it is loaded.
-        on_progress: Given windows done and in all.
+        on_progress: Given the model's label, and its windows done and in all.
 
     Raises:
-        ConfigError: The text is too short, a window is too long for a model, or a model gives no
-            maps.
+        ConfigError: The text is too short, a window is too long for a model, or the maps of a
+            model cannot be read.
         CheckpointError: A model cannot be read.
         DiffAttnError: A model is broken.
     """
@@ -223,7 +223,7 @@ def _initial_lambdas(network: Any) -> list[float] | None:
 
 
 def _require_like_layers(config: Any) -> None:
-    """The record holds the same numbers of every layer."""
+    """Refuse layers of several shapes: the record has one shape for all layers."""
     if isinstance(config, DiffTransformerConfig):
         shapes = {(kind.num_heads, kind.attention.query_maps) for kind, _ in config.by_type()}
         if len(shapes) > 1:
@@ -239,7 +239,10 @@ def _windows(
     settings: AnalysisSettings,
     used: dict[str, str],
 ) -> list[list[int]]:
-    """Windows of the documents in their order, each with BOS; rests are kept from 2 tokens on."""
+    """Windows of the documents in order, each with BOS; the last has 2 tokens or more.
+
+    ``used`` receives the name and the whole text of each document that was read from.
+    """
     start = model.start()
     size = settings.window_tokens or min(WINDOW_TOKENS, model.max_length)
     if size > model.max_length:
@@ -252,7 +255,7 @@ def _windows(
     for document in documents:
         text = strip_gutenberg(document.text)
         used[document.name] = text
-        # Long books are cut before they are encoded: a token has rarely 16 characters.
+        # Cut a long book before it is encoded: few tokens are longer than 16 characters.
         ids = model.encode(text[: 16 * left])[:left]
         model.require_ids(ids)
         pieces = [ids[i : i + size] for i in range(0, len(ids), size)]

@@ -1,4 +1,4 @@
-"""The suites by name: their cases and their contenders."""
+"""The cases of every benchmark suite, and the implementations (contenders) that each case times."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ from diffattn.lab.benchmark.config import BenchConfig, Case
 from diffattn.lab.benchmark.contenders import Contender, operator_contenders
 from diffattn.lab.benchmark.paged import PAGE_SIZE, paged_contenders
 
-_OF_MODELS = ("models", "generation")
+_OF_MODELS = ("models", "generation")  # suites of whole models, not of the operator
+# By device: number of heads and their width; tokens; tokens in the cache.
 _HEADS = {"cpu": ((4, 64), (8, 128)), "cuda": ((16, 64), (12, 128))}
 _DECODE_SHAPES = ((1, 4, 64), (4, 4, 64), (1, 12, 128), (4, 12, 128))
 _LENGTHS = {"cpu": (512, 1_024, 2_048, 4_096), "cuda": (2_048, 4_096, 8_192, 16_384)}
@@ -14,7 +15,7 @@ _CACHED = {"cpu": (4_096,), "cuda": (4_096, 16_384)}
 
 
 def plan(config: BenchConfig) -> list[Case]:
-    """The cases of one call: small shapes first, so that a mistake shows early."""
+    """The cases of one run of ``diffattn bench``, small first, so that a mistake shows early."""
     shapes = _models().shapes(config) if config.suite in _OF_MODELS else _shapes(config)
     dtypes = ("bfloat16",) if config.device == "cuda" else ("float32", "bfloat16")
     return [
@@ -27,25 +28,29 @@ def plan(config: BenchConfig) -> list[Case]:
 
 def _shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
     """Shapes of the operator, by mode."""
-    number = None if config.scale == "full" else 1
-    rest: dict[str, Any] = {"page": PAGE_SIZE} if config.suite == "paged" else {}
-    rest |= {"attention": "v2"} if config.attention == "v2" else {}
+    limit = None if config.scale == "full" else 1
+    more: dict[str, Any] = {"page": PAGE_SIZE} if config.suite == "paged" else {}
+    more |= {"attention": "v2"} if config.attention == "v2" else {}
     if config.suite in ("decode", "paged"):  # one query per row against cached keys and values
         return [
-            {"decode": {"B": batch, "H": num_heads, "d": head_dim, "N": 1, "S": length} | rest}
-            for length in config.lengths or _CACHED[config.device][:number]
-            for batch, num_heads, head_dim in _DECODE_SHAPES[:number]
+            {"decode": {"B": batch, "H": num_heads, "d": head_dim, "N": 1, "S": length} | more}
+            for length in config.lengths or _CACHED[config.device][:limit]
+            for batch, num_heads, head_dim in _DECODE_SHAPES[:limit]
         ]
     modes = ("forward", *(["backward"] if config.device == "cuda" else []), "forward_backward")
     return [
-        dict.fromkeys(modes, {"B": 1, "H": num_heads, "d": head_dim, "N": length} | rest)
-        for length in config.lengths or _LENGTHS[config.device][:number]
-        for num_heads, head_dim in _HEADS[config.device][:number]
+        dict.fromkeys(modes, {"B": 1, "H": num_heads, "d": head_dim, "N": length} | more)
+        for length in config.lengths or _LENGTHS[config.device][:limit]
+        for num_heads, head_dim in _HEADS[config.device][:limit]
     ]
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every contender of one case, T first."""
+    """The implementations to time on a case, PyTorch's softmax attention (T) first.
+
+    Args:
+        only: Names to time besides T. Default: all.
+    """
     if case.suite in _OF_MODELS:
         of_models: list[Contender] = _models().contenders(case, only)
         return of_models
@@ -53,7 +58,7 @@ def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
 
 
 def smallest_bytes(case: Case) -> int:
-    """Bytes that a case allocates at least: one call's inputs and output, or a model's logits."""
+    """About the least memory of a case in bytes: inputs and output, or a model's logits."""
     shape = case.shape
     if case.suite in _OF_MODELS:
         return int(_models().smallest_bytes(case))
@@ -62,7 +67,7 @@ def smallest_bytes(case: Case) -> int:
 
 
 def effort(case: Case) -> int:
-    """Rough share of the whole work, for the time left."""
+    """Rough cost of a case, in units of its own, to estimate the time left."""
     shape = case.shape
     if case.suite in _OF_MODELS:
         return int(_models().effort(case))
@@ -72,7 +77,7 @@ def effort(case: Case) -> int:
 
 
 def _models() -> Any:
-    """Loaded on demand: transformers would slow every process that measures memory."""
+    """Imported late: each measurement of memory starts a process, which transformers would slow."""
     from diffattn.lab.benchmark import models
 
     return models

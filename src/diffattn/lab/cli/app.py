@@ -33,8 +33,8 @@ from diffattn.lab.cli import (
 from diffattn.lab.cli.screen.last_resort import DEBUG, describe, one_line, require_text
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
-_CONTINUED = ("reproduce", "train", "pack", "evaluate", "judge", "bench")
-"""Commands that go on where they were stopped."""
+_RESUMABLE = ("reproduce", "train", "pack", "evaluate", "judge", "bench")
+"""Commands that continue where they were stopped."""
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # not exported by typer itself
 
 app = typer.Typer(
@@ -47,22 +47,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("reproduce")(reproduce.reproduce)
-app.command("train")(train.train)
-app.command("plan")(plan.plan)
-app.command("pack")(pack.pack)
-app.command("evaluate")(evaluate.evaluate)
-app.command("compare")(compare.compare)
-app.command("analyze")(analyze.analyze)
-app.command("judge")(judge.judge)
-app.command("convert")(convert.convert)
-app.command("generate")(generate.generate)
-app.command("inspect")(inspect_.inspect_)
-app.command("bench")(bench.bench)
-app.command("fit")(fit.fit)
-app.command("report")(report.report)
-app.command("list")(list_.list_)
-app.command("check")(check.check)
+for _module in (
+    *(reproduce, train, plan, pack, evaluate, compare, analyze, judge, convert, generate),
+    *(inspect_, bench, fit, report, list_, check),
+):
+    _name = _module.__name__.rpartition(".")[2]
+    app.command(_name.rstrip("_"))(getattr(_module, _name))
 
 
 @app.callback(invoke_without_command=True)
@@ -75,8 +65,11 @@ def _version(
 
 
 def main() -> None:
-    """Run the command line; one line per error, 1 for failed, 2 for misused."""
-    if sys.argv[1:2] != ["pack"]:  # which encodes on all threads and never forks
+    """Run the command line; an error is one line.
+
+    Exit status: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+    """
+    if sys.argv[1:2] != ["pack"]:  # it encodes on all threads and never forks
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be any bytes
@@ -84,7 +77,7 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         status = _run()
-        if sys.stdout is not None:  # closed by the caller
+        if sys.stdout is not None:  # it is None if the caller closed it
             sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has gone, as ``head`` does
         _discard_output()
@@ -103,14 +96,14 @@ def _run() -> int:
         return _fail(error, 2)
     except DiffAttnError as error:
         return _fail(error, 1)
-    except OSError as error:  # the one of them that is always the user's
+    except OSError as error:  # a name that is too long is the user's mistake
         text = f"{error.filename}: {error.strerror}." if error.filename else error
         return _fail(text, 2 if error.errno == errno.ENAMETOOLONG else 1)
     except _UsageError as error:
         return _misused(error)
     except KeyboardInterrupt:
         status = _INTERRUPTED
-    except SystemExit as end:  # typer's own, of a broken pipe; or that of a run that was stopped
+    except SystemExit as end:  # by typer, after a broken pipe; or by a run that was stopped
         if hasattr(end, "state"):
             return _stop(end.state, int(end.code or 0))
         status = end.code
@@ -122,10 +115,10 @@ def _run() -> int:
 
 
 def _stop(state: str, status: int) -> int:
-    """Say where a command was stopped, and how it goes on."""
-    if not set(sys.argv[1:2]) & set(_CONTINUED):
+    """Say how to continue a command that was stopped; ``state``: what its folder holds."""
+    if not set(sys.argv[1:2]) & set(_RESUMABLE):
         return _fail("stopped.", status)
-    is_launched = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, whose part is not known
+    is_launched = "TORCHELASTIC_RUN_ID" in os.environ  # torchrun's part is not in sys.argv
     again = "the same command." if is_launched else shlex.join(["diffattn", *sys.argv[1:]])
     return _fail(f"{state or 'stopped'}; what was done is kept. Go on with: {again}", status)
 
@@ -136,7 +129,7 @@ def _show_warning(message: Warning | str, *where: object, **more: object) -> Non
 
 
 def _discard_output() -> None:
-    """Discard buffered output, of which Python would complain at its end."""
+    """Discard buffered output: Python would complain of it when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
 

@@ -1,4 +1,4 @@
-"""The whole reproduction: every study that a scale affords, then the papers beside all of it."""
+"""The stages of ``reproduce all`` beside its studies: analysis, timing, results and the page."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ _RESULTS = "results.json"
 
 
 def require_scale(folder: Path, scale: str) -> None:
-    """Refuse a folder with studies of another scale, which would share a page with these.
+    """Refuse a folder with studies of another scale: one page cannot mix scales.
 
     Raises:
         ConfigError: It holds one.
@@ -67,7 +67,7 @@ def analyse_models(
     on_start: Callable[[str], None] = lambda label: None,
     on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
 ) -> None:
-    """Analyse the first seed's model of every type on text that none was trained on.
+    """Analyse the first seed's model of every type on text that none was trained on, if not done.
 
     Args:
         on_start: Given the type of each model.
@@ -106,7 +106,7 @@ def time_models(
     """Time whole models on one CPU thread or on the GPU, as ``diffattn bench models`` does.
 
     Args:
-        scale: ``"workstation"`` is of a GPU, another of the CPU.
+        scale: ``"workstation"`` times on the GPU, any other scale on the CPU.
     """
     from diffattn.lab.benchmark.config import BenchConfig, result_path
     from diffattn.lab.benchmark.session import run_bench
@@ -120,11 +120,11 @@ def time_models(
 def finish(folder: Path, scale: str) -> Path:
     """Write ``results.json`` and the page of all finished stages, also those of earlier calls.
 
-    The page of a short scale shows its two studies. That of a long scale has every table of the
-    papers; it measures claims by these studies, and by a committed one where it has none.
+    The page of a short scale shows recall and text. That of a long scale has every table of the
+    papers. A claim is measured by a study of this folder, else by the committed one of its kind.
     """
     finished = finished_stages(folder, scale)
-    stages = [name for name in finished if name != THROUGHPUT]  # times are never the same twice
+    stages = [name for name in finished if name != THROUGHPUT]  # times differ between two runs
     sentences = {
         name: "" if name == ANALYSIS else sentences_of(folder / name)[0] for name in stages
     }
@@ -156,7 +156,7 @@ def _kind(folder: Path) -> str | None:
 
 
 def _digest(stage: Path) -> str:
-    """SHA-256 of the contents that are the same in two runs of one seed."""
+    """SHA-256 of the contents that do not change if a stage is repeated with the same seed."""
     if stage.name != ANALYSIS:
         return hashlib.sha256((stage / _RESULTS).read_bytes()).hexdigest()
     models: list[dict[str, Any]] = [

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # it loads torch, which an idle worker does not need
 
 
 def job(member: "Member", data: Path | None, folder: Path) -> str:
-    """A job as one line of JSON; without ``data`` it is a recall task."""
+    """A job as one line of JSON; ``data`` is a folder of packed tokens, none for a recall task."""
     return json.dumps(
         {
             "name": member.config.name,
@@ -37,32 +37,32 @@ def job(member: "Member", data: Path | None, folder: Path) -> str:
 
 
 def main() -> int:
-    """Run the jobs on standard input; 0 done, 1 failed."""
+    """Run the jobs on standard input. Returns 0, or 1 if one failed."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # prints of a library go to the log
-    orders: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+    os.dup2(2, 1)  # what a library prints goes to the log, to which the parent sends stderr
+    jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     idle = threading.Event()
     idle.set()
-    threading.Thread(target=_take_orders, args=(orders, idle), daemon=True).start()
+    threading.Thread(target=_read_jobs, args=(jobs, idle), daemon=True).start()
 
     def send(**event: Any) -> None:
         print(json.dumps(event), file=events, flush=True)
 
-    while (order := orders.get()) is not None:
+    while (job := jobs.get()) is not None:
         try:
-            _train(order, send)
+            _train(job, send)
         except DiffAttnError as error:
-            send(error=f"{order['name']}: {error}")
+            send(error=f"{job['name']}: {error}")
             return 1
         except OSError as error:  # a full disk, a folder that may not be written
-            send(error=f"{order['name']}: files must be writable, got {error}.")
+            send(error=f"{job['name']}: files must be writable, got {error}.")
             return 1
-        idle.set()  # before the answer, after which standard input may end
+        idle.set()  # before the answer: then the parent may close standard input
         send(done=True)
     return 0
 
 
-def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
+def _train(job: dict[str, Any], send: Callable[..., None]) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -70,34 +70,34 @@ def _train(order: dict[str, Any], send: Callable[..., None]) -> None:
 
     def on_progress(step: int, loss: float | None) -> None:
         nonlocal last
-        if time.monotonic() - last > 0.5 or step == order["num_steps"]:
+        if time.monotonic() - last > 0.5 or step == job["num_steps"]:
             last = time.monotonic()
             send(step=step, loss=loss)
 
-    # A worker whose parent was killed ends at once, but perhaps a moment after this one began.
-    with sole_writer(Path(order["folder"]), wait=True):
+    # A worker whose parent was killed may still hold this folder for a moment: wait until it ends.
+    with sole_writer(Path(job["folder"]), wait=True):
         pass
-    train_member(order, on_progress=on_progress, on_message=lambda line: send(message=line))
+    train_member(job, on_progress=on_progress, on_message=lambda line: send(message=line))
 
 
-def train_member(order: dict[str, Any], **callbacks: Callable[..., None]) -> None:
+def train_member(job: dict[str, Any], **callbacks: Callable[..., None]) -> None:
     """Train the run of one job."""
     from diffattn.lab.training.prepare import open_data
 
-    member: Member = pickle.loads(base64.b64decode(order["member"]))
-    data = None if order["data"] is None else open_data(Path(order["data"]))
-    member.train(data, Path(order["folder"]), **callbacks)
+    member: Member = pickle.loads(base64.b64decode(job["member"]))
+    data = None if job["data"] is None else open_data(Path(job["data"]))
+    member.train(data, Path(job["folder"]), **callbacks)
 
 
-def _take_orders(orders: "SimpleQueue[dict[str, Any] | None]", idle: threading.Event) -> None:
-    # A copy of standard input: no other thread holds its lock.
+def _read_jobs(jobs: "SimpleQueue[dict[str, Any] | None]", idle: threading.Event) -> None:
+    # Not sys.stdin: this thread would hold its lock when the interpreter ends.
     with os.fdopen(os.dup(0), encoding="utf-8") as lines:
         for line in lines:
             idle.clear()
-            orders.put(json.loads(line))
+            jobs.put(json.loads(line))
     if not idle.is_set():
         os._exit(1)
-    orders.put(None)
+    jobs.put(None)
 
 
 if __name__ == "__main__":

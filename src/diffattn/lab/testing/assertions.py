@@ -1,4 +1,4 @@
-"""Assertions whose tolerances follow from rounding. Each raises; none returns a verdict."""
+"""Assertions and comparisons whose tolerances follow from rounding."""
 
 import math
 from collections.abc import Callable
@@ -22,15 +22,16 @@ def assert_close_to_reference(
 ) -> None:
     r"""Output and gradients of ``backend`` stay within twice what rounding can do to them.
 
-    .. math:: \max|x - x_{64}| \le 2 \max E
+    .. math:: |x - x_{64}| \le 2 E
 
-    x_64 is the reference in float64 on the same numbers, for the output and for the gradient of
-    every tensor; E, from :func:`diffattn.lab.testing.rounding.rounding_errors`, depends on these
-    numbers and on their dtype, and on no machine.
+    It holds value by value, with 4 E for float64. x_64 is the reference in float64 on the same
+    numbers, for the output and the gradient of every tensor. E, from
+    :func:`diffattn.lab.testing.rounding.rounding_errors`, depends on numbers and dtype alone.
 
     Args:
         op: Called as ``op(q, k, v, lam, backend=..., **options)``.
         inputs: Arguments in the dtype to test.
+        backend: Name of the backend to test.
         gradients: Compare the gradients too, unless called under ``torch.no_grad``.
 
     Raises:
@@ -58,11 +59,11 @@ def compare_to_reference(
     """The comparisons of :func:`assert_close_to_reference`, one per tensor.
 
     Args:
-        op, gradients: As there.
+        op, backend, gradients: As there.
         inputs: Arguments in the dtype to test; gradients of those that require one.
-        lay_out: How the gradient of the output lies in memory.
+        lay_out: Gives the gradient of the output another layout in memory.
         oracle: Gives the exact result, called as ``oracle(q, k, v, lam, **options)`` in float64.
-            Default: ``op`` on the backend ``reference``.
+            Default: ``op`` on the backend ``reference``, or its rows block by block if many.
 
     Returns:
         By name: ``output``, ``gradient of q`` and so on.
@@ -70,18 +71,18 @@ def compare_to_reference(
     gradients = gradients and torch.is_grad_enabled()
     actual = _run(partial(op, backend=backend), inputs, gradients, lay_out)
     shape = (*inputs.q.shape[:3], inputs.v.shape[-1])
-    weights = lay_out(exact_weights(inputs.q.new_empty(shape, dtype=torch.float64)))
+    grad = lay_out(exact_weights(inputs.q.new_empty(shape, dtype=torch.float64)))
     if oracle is None and len(list(row_blocks(inputs))) > 1:
-        exact = reference_by_rows(inputs, weights if gradients else None)
+        exact = reference_by_rows(inputs, grad if gradients else None)
     else:
         oracle = oracle or partial(op, backend="reference")
         exact = _run(oracle, inputs.map_tensors(Tensor.double), gradients, lay_out)
-    off = rounding_errors(inputs, weights)
+    rounding = rounding_errors(inputs, grad)
     dtypes = {f"gradient of {name}": x.dtype for name, x in inputs.tensors().items()}
     dtypes["output"] = inputs.q.dtype
     compared = {}
     for name, want in exact.items():
-        result = compare(actual[name], want, off[name])
+        result = compare(actual[name], want, rounding[name])
         if actual[name].dtype != dtypes[name]:
             problem = f"must be {dtypes[name]}, got {actual[name].dtype}"
             result = Comparison(math.nan, result.budget, problem)
@@ -94,7 +95,7 @@ def assert_equal_to_rounding(
 ) -> None:
     r"""Two evaluations of one formula differ by at most ``steps`` roundings of ``magnitude``.
 
-    .. math:: |x - y| \\le n\\,\\epsilon\\,M
+    .. math:: |x - y| \le n\,\epsilon\,M
 
     With u = eps / 2 each evaluation is off by at most n u M: n roundings on the way to a value, no
     partial result above M. See :func:`diffattn.lab.testing.rounding.rounding_steps` for attention.
@@ -122,17 +123,16 @@ def _run(
     gradients: bool,
     lay_out: Callable[[Tensor], Tensor],
 ) -> dict[str, Tensor]:
-    """The output, and the gradients of a fixed weighted sum of it."""
+    """The output, and the gradients for a fixed gradient of the output."""
     tensors = inputs.tensors()
     out = op(*tensors.values(), **inputs.options)
-    weights = lay_out(exact_weights(out)) if gradients else None
-    return output_and_gradients(out, tensors, weights)
+    return output_and_gradients(out, tensors, lay_out(exact_weights(out)) if gradients else None)
 
 
 def output_and_gradients(
     out: Tensor, leaves: dict[str, Tensor], weights: Tensor | None
 ) -> dict[str, Tensor]:
-    """``output``, and with weights ``gradient of`` each leaf that requires one, of their sum."""
+    """``output``; with ``weights``, its gradient, also ``gradient of`` each leaf that needs one."""
     results = {"output": out.detach()}
     leaves = {name: x for name, x in leaves.items() if x.requires_grad}
     if weights is not None and leaves:
@@ -142,9 +142,9 @@ def output_and_gradients(
 
 
 def exact_weights(out: Tensor, drawn_on: torch.device | str = "cpu") -> Tensor:
-    """The gradient given to every run: numbers that each tested dtype holds exactly.
+    """The output's gradient in every test: eighths from -1 to 1, exact in each tested dtype.
 
-    The values depend on the device that they are ``drawn_on``.
+    ``drawn_on`` is the device of the random generator: another one gives other numbers.
     """
     generator = torch.Generator(drawn_on).manual_seed(1)
     drawn = torch.randint(-8, 9, out.shape, generator=generator, device=drawn_on)

@@ -12,41 +12,41 @@ if TYPE_CHECKING:
     import torch
 
 TRITON_VERSIONS = ((3, 6), (3, 9))
-"""First and last minor version the kernels are tested with."""
+"""First and last minor version that is accepted; :data:`TESTED` says which ones a GPU has run."""
 LEAST_CAPABILITY = (8, 0)
-"""Compute capability that has bfloat16 products and asynchronous copies."""
+"""The first compute capability with bfloat16 matrix products and asynchronous copies."""
 HOPPER_CAPABILITY = (9, 0)
-HEAD_DIMS = (32, 64, 96, 128)
+HEAD_DIMS = (32, 64, 96, 128)  # of a query or key
 DTYPES = ("bfloat16", "float16", "float32")
-MAX_DECODE_QUERIES = 16
+MAX_DECODE_QUERIES = 16  # in one call of the backend triton_decode
 VARIABLE = "DIFFATTN_UNVERIFIED_KERNELS"
-"""In the environment, of GPUs on which the kernels were not tested: 0 keeps ``auto`` from choosing
-kernels there, 1 silences its warning and takes the kernels of :mod:`diffattn.ops.layer_parts` too,
-which no GPU has run."""
+"""Environment variable for GPUs on which the kernels were not tested. 0: ``auto`` does not choose
+the kernels. 1: ``auto`` chooses them without a warning, and :mod:`diffattn.ops.layer_parts` uses
+its kernels, which no GPU has run. Not set: ``auto`` chooses them and warns once."""
 TESTED: dict[tuple[int, int], tuple[str, ...]] = {(9, 0): ("3.6",)}
-"""Compute capability to the minor versions of triton whose kernels passed all tests there. The runs
-are in ``docs/reference/verified_devices.md``."""
+"""Compute capability -> minor versions of triton whose kernels passed all tests there. The runs are
+in ``docs/reference/verified_devices.md``."""
 _CAPABILITIES: dict[int, tuple[int, int]] = {}
-"""By index of the device: asked on every call, and slow to ask."""
+"""Device index -> compute capability. Kept, because asking is slow and every call needs it."""
 HOPPER_TESTED = {"3.6": ((64, 128), (128, 256), (64, 64))}
-"""Minor version of triton to the widths of heads and values at which an H200 found it right."""
+"""Minor version of triton -> (head_dim, value_dim) at which ``hopper`` passed tests on an H200."""
 HOPPER_BACKWARD_TESTED: dict[str, tuple[tuple[int, int], ...]] = {}
-"""Likewise of its backward, which no GPU has run: the backward of ``triton`` follows under
-``auto``."""
+"""The same for its backward pass. No GPU has run that, so ``auto`` takes the backward of
+``triton``."""
 BY_MAP = "DIFFATTN_HOPPER_BY_MAP"
-"""In the environment, 1 takes the form of the Hopper kernel that no GPU has run."""
-_WARNED: set[tuple[int, int]] = set()
+"""Environment variable. 1: forward by ``ops/hopper/by_map.py``, which no GPU has run."""
+_WARNED: set[tuple[int, int]] = set()  # compute capabilities
 _FALSE = ("0", "false", "off", "no", "n")
 _TRUE = ("1", "true", "on", "yes", "y")
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
-"""Read once, as Triton does where a kernel is defined."""
+"""Triton reads it when a kernel is defined, thus we read it at import."""
 
 
 def available() -> str | None:
     """Why the Triton kernels cannot run on this machine, or ``None``."""
     if _WRONG_VERSION:
         return _WRONG_VERSION
-    if _INTERPRETED or _CAPABILITIES:  # of GPUs that have been asked
+    if _INTERPRETED or _CAPABILITIES:  # a CUDA GPU was there before
         return None
     import torch
 
@@ -66,12 +66,12 @@ def compute_capability(device: torch.device) -> tuple[int, int] | None:
         return _CAPABILITIES[index]
     import torch
 
-    # ROCm has device type "cuda" and numbers of its own. Fake tensors lie on GPUs that are not.
+    # ROCm has device type "cuda" and other numbers. A fake tensor may name a GPU that is missing.
     if torch.version.hip or not torch.cuda.is_available():
         return None
-    properties = torch.cuda.get_device_properties(device)  # compilers take it as a constant
+    properties = torch.cuda.get_device_properties(device)  # torch.compile makes it a constant
     capability = (properties.major, properties.minor)
-    if index is not None:  # else the current device, which changes
+    if index is not None:  # without an index: the current device, which changes
         _CAPABILITIES[index] = capability
     return capability
 
@@ -95,9 +95,9 @@ def auto_says(capability: tuple[int, int]) -> str:
 
 
 def takes_kernels(capability: tuple[int, int] | None) -> bool:
-    """Whether ``auto`` may choose the kernels on a GPU; the first time untested, with a warning."""
+    """Whether ``auto`` may choose the kernels on a GPU; warns once if it is an untested one."""
     reason = untested(capability)
-    if reason is None or capability is None:
+    if capability is None or reason is None:
         return reason is None
     if capability < LEAST_CAPABILITY or _setting() in _FALSE:
         return False
@@ -130,12 +130,12 @@ def _warn_once(capability: tuple[int, int], reason: str) -> None:
 
 
 def takes_hopper(head_dim: int, value_dim: int) -> bool:
-    """Whether the Hopper kernel was right at these widths under the installed triton."""
+    """Whether ``hopper`` passed its tests at these widths under the installed triton."""
     return (head_dim, value_dim) in HOPPER_TESTED.get(minor_of(_INSTALLED), ())
 
 
 def takes_hopper_backward(head_dim: int, value_dim: int) -> bool:
-    """Likewise its backward."""
+    """Whether the backward pass of ``hopper`` did."""
     return (head_dim, value_dim) in HOPPER_BACKWARD_TESTED.get(minor_of(_INSTALLED), ())
 
 
@@ -156,7 +156,7 @@ def untested(capability: tuple[int, int] | None) -> str | None:
 
 
 def passed_tests(capability: tuple[int, int]) -> bool:
-    """Whether the kernels passed on such a GPU: under the installed triton, or any if none is."""
+    """Whether the kernels passed under the installed triton; without one, under any version."""
     versions = TESTED.get(capability, ())
     return bool(versions) if _INSTALLED is None else minor_of(_INSTALLED) in versions
 
@@ -169,7 +169,7 @@ def dotted(capability: tuple[int, int] | None) -> str:
 def installed_version() -> str | None:
     """The version of triton, or ``None``."""
     try:
-        # A module that is blocked, or there without its package, counts as missing.
+        # A blocked import, or a module without package metadata, counts as missing.
         return version("triton") if importlib.util.find_spec("triton") else None
     except (ModuleNotFoundError, PackageNotFoundError):
         return None
@@ -192,21 +192,21 @@ def minor_of(version: str | None) -> str:
 
 
 _INSTALLED = installed_version()
-"""Read once: it is asked on every call, is a search of the file system, and no compiler of PyTorch
-traces a cache without a warning."""
+"""Read once: every call needs it and it searches the file system. torch.compile would warn of a
+``functools.cache``."""
 _WRONG_VERSION = refused_version(_INSTALLED)
 
 
 def devices() -> tuple[str, ...]:
-    """Device types the kernels take here: CPU tensors only in Triton's interpreter."""
+    """Device types that the kernels accept: "meta" for shapes alone, "cpu" if interpreted."""
     return ("cpu", "cuda", "meta") if _INTERPRETED else ("cuda", "meta")
 
 
 def accepts_widths(head_dim: int, value_dim: int) -> bool:
-    """Whether the kernels take these widths."""
+    """Whether the Triton kernels accept these widths of a query and of a value head."""
     return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
 
 
 def hopper_accepts_widths(head_dim: int, value_dim: int) -> bool:
-    """Whether the Hopper kernel takes these widths."""
+    """Whether the Hopper kernels accept these widths."""
     return head_dim in (64, 128) and value_dim in (head_dim, 2 * head_dim)

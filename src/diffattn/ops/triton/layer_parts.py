@@ -13,6 +13,8 @@ _ROWS = 16
 """Heads that a program of the norm reads at once."""
 _NUMBERS = 1_024
 """Logits of a program of the sigmoid."""
+_SUMMED, _COLUMNS = 64, 32
+"""Rows and columns that a program of the sum over rows reads at once."""
 
 
 @triton.jit
@@ -138,6 +140,21 @@ def _head_norm_bwd_kernel(
         tl.store(p_dweight, b_dweight, mask=b_columns < WIDTH)
 
 
+@triton.jit
+def _sum_rows_kernel(
+    p_x, p_y, num_rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The sum of float32 rows ``[WIDTH]``, in one order."""
+    b_columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    b_sum = tl.zeros([ROWS, BLOCK], tl.float32)
+    for i_row in range(0, num_rows, ROWS):
+        b_rows = (i_row + tl.arange(0, ROWS))[:, None]
+        mask = (b_rows < num_rows) & (b_columns < WIDTH)[None, :]
+        b_sum += tl.load(p_x + b_rows * WIDTH + b_columns[None, :], mask=mask, other=0.0)
+    b_y = tl.sum(b_sum, axis=0).to(p_y.dtype.element_ty)
+    tl.store(p_y + b_columns, b_y, mask=b_columns < WIDTH)
+
+
 def head_norm(x: Tensor, weight: Tensor | None, eps: float, factor: float) -> Tensor:
     """:func:`diffattn.ops.inputs.head_norm.head_norm` in one launch."""
     x = x.contiguous()
@@ -152,7 +169,7 @@ def head_norm(x: Tensor, weight: Tensor | None, eps: float, factor: float) -> Te
 def head_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, eps: float, factor: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of ``x`` and of the weight, which is summed in one order: a launch and a sum."""
+    """Gradients of ``x`` and of the weight, which is summed in one order; two launches."""
     x, grad = x.contiguous(), grad.contiguous()
     dx, rows = x.new_empty(x.shape), x.numel() // x.shape[-1]
     programs = min(num_blocks(rows, _ROWS), 4 * launch.num_multiprocessors(x.device))
@@ -161,7 +178,14 @@ def head_norm_backward(
         _head_norm_bwd_kernel, (programs, 1, 1), (grad, x, weight, dx, sums),
         (rows, eps, factor), **_of_rows(x, weight),
     )  # fmt: skip
-    return dx, None if sums is None or weight is None else sums.sum(0).to(weight.dtype)
+    if weight is None:
+        return dx, None
+    dweight = weight.new_empty(weight.shape)
+    run_kernel(
+        _sum_rows_kernel, (num_blocks(x.shape[-1], _COLUMNS), 1, 1), (sums, dweight), (programs,),
+        WIDTH=x.shape[-1], ROWS=_SUMMED, BLOCK=_COLUMNS, num_warps=4,
+    )  # fmt: skip
+    return dx, dweight
 
 
 @triton.jit

@@ -20,10 +20,10 @@ from diffattn.lab.studies.sweep import swept_rates
 from diffattn.lab.training.config import RunConfig
 
 _SHORT = ("smoke", "laptop", "lease")
-"""Scales whose runs share processes: starting one can take a fifth of a run's time."""
+"""Scales with short runs: a process trains several, as its start can take a fifth of a run."""
 Tries = tuple[tuple[float, float | None], ...]
-"""Learning rate and validation loss, by rate; ``None`` of a run that diverged, which counts as
-infinite."""
+"""Pairs of a learning rate and a validation loss, sorted by rate. A run that diverged has the loss
+``None``, which ranks as infinite."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +31,9 @@ class Sweep:
     """The learning rates that one variant has tried."""
 
     tried: Tries
-    """Of short runs."""
+    """Of the sweep's runs, which take a share of the steps."""
     whole: Tries = ()
-    """Of runs of all steps, at the best of these rates."""
+    """Of runs of all steps at the best swept rates."""
 
     @property
     def best(self) -> float:
@@ -62,29 +62,29 @@ class ComparisonConfig(Study):
     kind: str = "text"
     """Key of :data:`diffattn.lab.catalog.models.MEMBERS`."""
     base: RunConfig
-    """The softmax run; the others are its twins."""
+    """The softmax run. Every other model is its twin: equal in parameters, or as ``match`` says."""
     variants: tuple[str, ...] = SWEPT
     """Names from :data:`diffattn.lab.catalog.models.VARIANTS`."""
     seeds: tuple[int, ...] = (0, 1, 2)
     fewer_seeds: int = 3
-    """Seeds of ablations and other matches. Controls get all seeds, and so do types without their
-    difference, because they decide what a type's lead means."""
+    """How many seeds ablations, other matches and ranks get. The types, the controls and ablations
+    that imitate a type's side effect get all, because they decide what a type's lead means."""
     learning_rates: tuple[float, ...] = ()
-    """Peak rates of the sweep. Empty: one rate for all, the base's."""
+    """Peak rates of the sweep. Empty: no sweep; the base's rate times ``rate_factors``."""
     rate_factors: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Without a sweep: times the base's rate, of variants for which other runs chose that. A rate's
-    owner decides for all variants that are not named."""
+    """Variant -> factor of the base's rate, as an earlier sweep chose it. A variant without one has
+    the factor of the variant whose rate it shares (``rate_owner``), else 1."""
     own_rates: bool = False
-    """Whether a sweep chooses the rate of every variant, and none runs at the common rate too."""
+    """Whether every variant is swept. Then none also runs at the common rate, the baseline's."""
     later: tuple[str, ...] = ()
-    """Variants whose sweep and runs come behind the first seed of the others."""
+    """Variants that are swept and trained after the first seed of all others."""
     sweep_seed: int = 1_000
-    """None of ``seeds``."""
+    """Seed of the sweep's runs; must not be in ``seeds``."""
     sweep_share: float = 0.25
     """Steps of a sweep run as a share of a whole run's; the schedule is shortened with them."""
     whole_rates: int = 0
-    """How many of a sweep's best rates are tried again with all steps, on its seed, before the best
-    of these is chosen: which rate is best may change with the length. 0: the sweep chooses."""
+    """How many of a sweep's best rates run again with all steps, on ``sweep_seed``, to choose among
+    them: the best rate may change with the length. 0: the sweep chooses."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +106,7 @@ class ComparisonConfig(Study):
 
     @property
     def always_workers(self) -> bool:  # type: ignore[override]
-        """Whether even a single worker is a separate process; not where a minute is dear."""
+        """Whether a single worker is a process too; not at scale ``lease``, where minutes count."""
         return self.scale != "lease"
 
     @property
@@ -116,7 +116,10 @@ class ComparisonConfig(Study):
         return [name for name in self.variants if name in swept]
 
     def waves(self, results: Results) -> Iterator[Wave]:
-        """The sweep, wave by wave; its leading rates with all steps; then the runs that count."""
+        """The sweep, wave by wave; its best rates with all steps; then the final runs.
+
+        All of this comes first for the variants that are not ``later``, on the first seed.
+        """
         if self.later:
             early = tuple(name for name in self.variants if name not in self.later)
             first = replace(self, variants=early, later=(), seeds=self.seeds[:1])
@@ -146,7 +149,7 @@ class ComparisonConfig(Study):
         return sweeps
 
     def _missing_tries(self, results: Results) -> list[Member]:
-        """The sweep's next runs; none when the rates to choose from lie inside every sweep."""
+        """The sweep's next runs; none once no best rate is at an edge, or it may not grow."""
         names = self.swept if self.learning_rates else []
         missing = {name: self._replay(name, results)[1] for name in names}
         return [
@@ -160,7 +163,7 @@ class ComparisonConfig(Study):
     ) -> tuple[dict[float, tuple[float | None]], list[float]]:
         """Rate to the loss of its run, as far as the sweep is done; and the rates still to try."""
 
-        def score(rate: float) -> tuple[float | None] | None:
+        def score(rate: float) -> tuple[float | None] | None:  # (None,): the run diverged
             run = results.get(sweep_name(name, rate, self.sweep_seed))
             return None if run is None else (run["validation_loss"],)
 
@@ -195,7 +198,7 @@ class ComparisonConfig(Study):
         ]
 
     def whole_members(self, sweeps: Mapping[str, Sweep]) -> list[Member]:
-        """Runs of all steps at the best rates of each sweep, on its seed."""
+        """Runs of all steps at the best rates of each sweep, on ``sweep_seed``."""
         seed = self.sweep_seed
         return [
             self._member(name, whole_name(name, rate, seed), seed, rate)
@@ -204,9 +207,9 @@ class ComparisonConfig(Study):
         ]
 
     def trials(self, rates: Mapping[str, float]) -> list[Member]:
-        """The runs that count, seed by seed, so that an early stop leaves whole groups.
+        """The final runs: swept variants, then controls, then others, each group seed by seed.
 
-        Swept variants come first, then the controls.
+        Thus an early stop leaves whole seeds of a group.
 
         Args:
             rates: Variant to its best learning rate. The common one is the baseline's.
@@ -233,7 +236,7 @@ class ComparisonConfig(Study):
 
     @property
     def total_steps(self) -> int:
-        """Steps of all runs, as if no sweep had to grow and all had one best rate."""
+        """Steps of all runs, if no sweep has to grow and none chooses another rate."""
         return self.steps_after({})
 
     def steps_after(self, sweeps: Mapping[str, Sweep]) -> int:
@@ -280,7 +283,7 @@ class ComparisonConfig(Study):
 
 
 def trial_name(variant: str, seed: int, *, common: bool = False) -> str:
-    """The name of a run that counts: at its variant's best rate, or at the common one."""
+    """The name of a final run: at its variant's best rate, or at the common one."""
     return f"{variant}{'-common' if common else ''}-seed{seed}"
 
 

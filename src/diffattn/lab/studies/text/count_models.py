@@ -1,4 +1,4 @@
-"""Models that count tokens, and the induction phase, which is measured against bigram counts."""
+"""Fit n-gram count models to what a run reads; find the step at which a run begins to copy."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from diffattn.lab.training.prepare import PreparedData
 
 _SCHEMA = 2
 PHASE_GAIN = 1.0
-"""Nats by which a model must beat bigram counts on repeated bigrams."""
+"""Nats by which a model must beat the bigram model on repeated bigrams to have begun to copy."""
 PHASE_RULE = (
     f"loss on repeated bigrams at least {PHASE_GAIN:g} nat below that of bigram counts on the same "
     "windows: what stood in the context is used"
@@ -29,7 +29,7 @@ PHASE_RULE = (
 def read_or_count(
     config: ComparisonConfig, data: PreparedData, path: Path, on_message: OnMessage
 ) -> dict[str, Any]:
-    """Read ``counts.json``, or write it: counted on what the runs of the first seed read."""
+    """Read ``counts.json``; or fit the models to what the first seed's runs read, and write it."""
     if not path.exists() or read_json(path)["schema"] != _SCHEMA:
         on_message("counting what unigrams, bigrams and copies predict")
         seed = config.seeds[0]
@@ -40,13 +40,13 @@ def read_or_count(
 
 
 def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, dict[str, Any]]:
-    """Losses of unigrams, bigrams and bigrams with copies, counted on what a run reads.
+    """Losses of the unigram, bigram and bigram-with-copies models, fitted to what a run reads.
 
     A window that the run reads again is counted once.
 
     Returns:
-        By model: ``loss`` on all validation windows and ``parts``, by part, in nats per token, and
-        under ``curve`` both again on the windows that a run is evaluated on while it trains.
+        Model -> ``loss`` on all validation windows and ``parts``, both in nats per token; ``curve``
+        has both on those validation windows on which a run is evaluated while it trains.
 
     Raises:
         ConfigError: The run reads fewer than two windows.
@@ -54,13 +54,13 @@ def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, di
     train, validation = (
         TokenDataset(split, config.seq_len) for split in (data.train, data.validation)
     )
-    read = _windows(train, sorted(set(training_order(train, config).indices)))
-    held_out = _windows(validation, list(range(len(validation))))
-    curve = held_out[list(curve_windows(validation, config).indices)]
+    seen = _windows(train, sorted(set(training_order(train, config).indices)))
+    unseen = _windows(validation, list(range(len(validation))))
+    curve = unseen[list(curve_windows(validation, config).indices)]
     results = {}
     for name, model in COUNT_MODELS.items():
-        counted = model(read, train.packed.metadata["vocab_size"])
-        results[name] = _losses(counted, held_out) | {"curve": _losses(counted, curve)}
+        fitted = model(seen, train.packed.metadata["vocab_size"])
+        results[name] = _losses(fitted, unseen) | {"curve": _losses(fitted, curve)}
     return results
 
 
@@ -75,9 +75,14 @@ def _windows(dataset: TokenDataset, indices: list[int]) -> np.ndarray:
 
 
 def phase_step(rows: Sequence[Mapping[str, Any]], threshold: float) -> int | None:
-    """Step of the first of two evaluations in a row below a loss on repeated bigrams.
+    """The step at which a run begins to copy.
 
-    Two, so that one lucky evaluation does not count.
+    It is the first of two evaluations in a row whose loss on repeated bigrams is below
+    ``threshold``, in nats. Two, so that one lucky evaluation does not count.
+
+    Args:
+        rows: Of the run's ``metrics.jsonl``.
+        threshold: The bigram model's loss minus :data:`PHASE_GAIN`.
 
     Returns:
         The step, or ``None`` if there are no two such evaluations.

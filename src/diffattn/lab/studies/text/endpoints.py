@@ -1,7 +1,8 @@
-"""The questions that a comparison of types was made for: their tests, and the lead in copying.
+"""Tests of every type against the Transformer, and its lead if both began to copy at one step.
 
-Two measures per type were fixed for all studies: the loss at equal tokens, and the tokens to the
-Transformer's loss. Their p-values are adjusted together. All other differences are estimates.
+Two measures per type were fixed before all studies: the loss at equal tokens, and the share of the
+tokens with which a type reaches the Transformer's final loss. Their p-values are adjusted together.
+All other differences are reported without a test.
 """
 
 import itertools
@@ -19,9 +20,9 @@ from diffattn.lab.stats.paired import paired_t_test
 from diffattn.lab.studies.means import mean_of_seeds
 
 LEVEL = 0.05
-"""Adjusted p-values up to it count."""
+"""Significance level of adjusted p-values."""
 Curve = Sequence[tuple[int, float]]
-"""Steps and losses of the evaluations of a run."""
+"""Pairs of a step and a loss, one for each evaluation of a run."""
 
 
 def type_endpoints(
@@ -31,10 +32,11 @@ def type_endpoints(
 ) -> list[Endpoint]:
     """Test every type against the Transformer by both measures, at its chosen rate.
 
-    A pair that is not compared, as only one side copies, counts with a p-value of 1.
+    If a model has not begun to copy while another has, its pair enters Holm's adjustment with a
+    p-value of 1.
 
     Args:
-        curves: Run to its validation losses.
+        curves: Name of a run -> its validation losses.
     """
     rows = [
         (entry["variant"], "loss", entry["values"])
@@ -44,7 +46,7 @@ def type_endpoints(
         and entry["metric"] == "validation_loss"
     ]
     rows += [
-        (name, "tokens", [share - 1 for share in shares])
+        (name, "tokens", [share - 1 for share in shares])  # tested against a share of 1
         for name, _, _ in rows
         if (shares := _token_shares(variants, name, curves))
     ]
@@ -70,14 +72,14 @@ def type_endpoints(
 def adjusted_leads(
     variants: Mapping[str, VariantResult], starts: Mapping[str, float | None]
 ) -> list[AdjustedLead]:
-    """Losses minus the Transformer's among runs that would begin to copy at the same step.
+    """Losses minus the Transformer's, adjusted to an equal step at which copying begins.
 
     Least squares over all runs at chosen rates: one constant per variant and one slope of the final
     loss over the step at which a run begins to copy. Variants with a run that does not copy are
     left out.
 
     Args:
-        starts: Run to the step at which it begins to copy.
+        starts: Name of a run -> the step at which it begins to copy.
 
     Returns:
         One entry per variant, with Student's t interval; none if the Transformer does not copy, or
@@ -130,7 +132,7 @@ def loss_curve(rows: Iterable[Mapping[str, Any]], part: str | None = None) -> Cu
 
 
 def crossing(curve: Curve, loss: float) -> float | None:
-    """Step at which a curve first falls to a loss, between evaluations by a line; or ``None``."""
+    """Step at which a curve first falls to a loss, linearly interpolated, or ``None``."""
     if curve and curve[0][1] <= loss:
         return float(curve[0][0])
     for (step, above), (later, below) in itertools.pairwise(curve):
@@ -142,9 +144,9 @@ def crossing(curve: Curve, loss: float) -> float | None:
 def _token_shares(
     variants: Mapping[str, VariantResult], name: str, curves: Mapping[str, Curve]
 ) -> list[float]:
-    """Tokens to the Transformer's final loss on each seed, as a share; 1 where all do not suffice.
+    """Share of the tokens with which each seed reaches the Transformer's final loss; 1 if never.
 
-    The learning rate is still high there, so a schedule of its own would need fewer.
+    The learning rate is still high at that step: a run planned to end there would need fewer.
     """
     groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
     if any(not curves.get(run) for run in groups[0]["runs"]):

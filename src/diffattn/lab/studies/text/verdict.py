@@ -27,14 +27,15 @@ from diffattn.lab.studies.text.wording import (
 def verdict(results: ComparisonResults, counts: Mapping[str, Any] | None = None) -> TextVerdict:
     """Judge a comparison.
 
-    It is uninformative in three cases. The softmax model does not beat the models without attention
-    by :data:`MARGIN`, with its whole interval; where none was trained, it does not beat counts of
-    bigrams with copies by as much. A type does not beat one of them at all. Or one type has passed
-    the induction phase in most seeds and another has not: then the losses only rank who leaves a
-    plateau first. In a study of ablations the phase is looked at row by row.
+    It is uninformative if softmax attention does not beat the models without attention by
+    :data:`MARGIN`, with the near end of its interval, or if a type does not beat them at all. Where
+    none was trained, all must beat the n-gram count model with copies by that margin. It is
+    uninformative too if one model passed the induction phase (began to copy from the context) in
+    half of its seeds and another did not: the losses then only rank which began sooner. In a study
+    of ablations the phase is judged row by row.
 
     Args:
-        counts: Count model to its loss.
+        counts: Count model -> its results, as ``count_model_results`` returns them.
     """
     reasons = list(_uninformative(results, counts or {}))
     is_rows = "rows" in results
@@ -89,14 +90,14 @@ def _uninformative(results: ComparisonResults, counts: Mapping[str, Any]) -> Ite
 def _phase_gaps(variants: Mapping[str, VariantResult], types: tuple[str, ...]) -> Iterator[str]:
     shares = {name: phase.share_passed(entry["at"]["best"]) for name, entry in variants.items()}
     known = {name: share for name in types if (share := shares[name]) is not None}
-    late = [type_name(name) for name, share in known.items() if share < phase.PASSED]
-    early = [type_name(name) for name, share in known.items() if share >= phase.PASSED]
-    if late and early:
+    passed = [type_name(name) for name, share in known.items() if share >= phase.PASSED]
+    others = [type_name(name) for name, share in known.items() if share < phase.PASSED]
+    if passed and others:
         yield (
-            f"{' and '.join(early)} passed the induction phase and {' and '.join(late)} did not: "
-            "the losses rank who got there within these steps"
+            f"{' and '.join(passed)} passed the induction phase and {' and '.join(others)} did "
+            "not: the losses rank who got there within these steps"
         )
-    elif late and any((share or 0) >= phase.PASSED for share in shares.values()):
+    elif others and any((share or 0) >= phase.PASSED for share in shares.values()):
         yield "a control passed the induction phase, and neither softmax attention nor a type did"
 
 
@@ -120,7 +121,7 @@ def _not_above(results: ComparisonResults, control: str) -> Iterator[str]:
 
 
 def _not_above_counts(results: ComparisonResults, counted: float) -> Iterator[str]:
-    """Reasons why attention gains too little over counts of bigrams with copies."""
+    """Reasons why attention gains too little over the n-gram count model with copies."""
     for name in (BASELINE, *type_names(results)):
         loss = _mean_loss(results["variants"][name]["at"]["best"])
         if loss > counted - MARGIN:
