@@ -27,7 +27,7 @@ _Data = Annotated[
     str | None,
     typer.Option(help="corpus to read: python, stdlib, a folder, a .jsonl file or hub:NAME"),
 ]
-_Tokens = Annotated[int, typer.Option(min=2, help="read at most so many tokens")]
+_Tokens = Annotated[int, typer.Option(min=2, help="most tokens to read")]
 _WindowTokens = Annotated[
     int | None,
     typer.Option(
@@ -51,11 +51,11 @@ def analyze(
     verify: VerifyOption = True,
     json_: _Json = False,
 ) -> None:
-    """Show what models attend to, how large their activations are, and their λ.
+    """Show what models attend to, their activations and their λ.
 
-    Reads one of --text, --file and --data, of any length: whole maps are never held in memory. For
-    a run directory, λ over training is shown as well. A run without weights shows only that and
-    needs no text.
+    Give one of --text, --file and --data. It may be long: whole maps are never held in memory. For
+    a run directory, λ over training is shown too. A run without weights shows only that, and needs
+    no text.
     """
     from diffattn.lab.analysis.run_folders import is_log_alone
     from diffattn.lab.cli.options import default_out, say

@@ -40,8 +40,8 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # not exported by 
 app = typer.Typer(
     name="diffattn",
     help="Build, train, evaluate and inspect language models with differential attention.",
-    epilog=f"An unexpected error is one line that names a file with its traceback; with {DEBUG}=1 "
-    "it is raised.",
+    epilog="An unexpected error is one line with the name of a file that has the traceback. "
+    f"With {DEBUG}=1 the traceback is shown.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -60,12 +60,12 @@ def bench(
     fresh: Fresh = False,
     json_: Json = False,
 ) -> None:
-    """Check and time attention, decoding, models or their generation.
+    """Check and time attention, decoding, whole models or generation.
 
-    Times every differential backend against T, PyTorch's softmax attention, and TC, softmax
-    attention by our own kernels. Contenders run interleaved; one that fails the check is not timed.
-    The same command again skips what the result file holds from the same code, versions, machine
-    and settings.
+    Times every backend of differential attention (the contenders) against T, PyTorch's softmax
+    attention, and TC, softmax attention by our own kernels. Contenders run in turn. One whose
+    output is wrong is not timed. The same command again skips cases that the result file already
+    has from the same code, versions, machine and settings.
     """
     from diffattn.files.destination import require_file_destination
     from diffattn.lab.benchmark import config as settings

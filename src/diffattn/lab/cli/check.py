@@ -13,7 +13,7 @@ def check(
         typer.Option(metavar="MODULE:NAME", help="compare a layer of yours with the published one"),
     ] = None,
 ) -> None:
-    """Check which backends run here, or a layer of yours for known mistakes."""
+    """Check which backends run here, or a layer for known mistakes."""
     if layer is not None:
         _check_layer(layer, json_)
         return

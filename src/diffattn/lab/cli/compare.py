@@ -8,10 +8,10 @@ import typer
 
 _FORMATS = ("table", "csv", "markdown", "latex", "json", "lm-eval")
 _Folders = Annotated[
-    list[Path], typer.Argument(metavar="FOLDER...", help="written by 'diffattn evaluate'")
+    list[Path], typer.Argument(metavar="FOLDER...", help="made by 'diffattn evaluate'")
 ]
 _Baseline = Annotated[
-    str | None, typer.Option(metavar="LABEL", help="compare the others with it [the first]")
+    str | None, typer.Option(metavar="LABEL", help="model to compare the others with [the first]")
 ]
 _Format = Annotated[
     str,
@@ -26,7 +26,7 @@ _Out = Annotated[
 ]
 _Answers = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.html", help="also write a page to read every item and answer in"),
+    typer.Option(metavar="FILE.html", help="also write a page of all items and answers"),
 ]
 
 
@@ -39,9 +39,9 @@ def compare(
 ) -> None:
     """Compare models over any number of evaluation folders.
 
-    Models are paired item by item, by seed if they are called NAME-seed0 and so on. What differs
-    in protocol version, settings or text, and what is missing or damaged, is named and left out.
-    The folders stay as they are.
+    Models are paired item by item, and by seed if they are called NAME-seed0 and so on. Results
+    that differ in protocol version, settings or text are named and left out; so are missing and
+    damaged ones. The folders are not changed.
     """
     _require_destinations(folders, format_, out, answers)
     from diffattn.lab.evaluation.gather import gather

@@ -32,7 +32,7 @@ _To = Annotated[
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option(help="new model folder; it appears when all is done [runs/TO-SOURCE]"),
+    typer.Option(help="new model folder, written whole or not at all [runs/TO-SOURCE]"),
 ]
 _From = Annotated[
     str | None,
@@ -56,16 +56,16 @@ def convert(
     verify: VerifyOption = True,
     json_: _Json = False,
 ) -> None:
-    """Write a model in another layout, or a softmax model as a differential one.
+    """Write a model in another layout, or make it differential.
 
     Layouts: this package's, Hugging Face DiffLlama, the original code's V1 and V2, Motif. Softmax
-    models: Llama, Mistral, Qwen2, Qwen3 and ours. Where transformers can run both layouts,
-    logits on random tokens are compared before anything is kept.
+    models: Llama, Mistral, Qwen2, Qwen3 and ours. If transformers can run both layouts, their
+    logits on random tokens are compared before the folder is written.
 
-    A softmax model becomes diff_v2 or dex without a change of its output, and training goes on by
+    A softmax model becomes diff_v2 or dex without a change of its output. Continue its training by
     'diffattn train RECIPE --init-from OUT --same-model'. V1 and Shared DIFF normalise heads, which
-    softmax models do not: their output changes unless --set head_norm=false. For adapters (peft):
-    target_modules q_proj and o_proj, modules_to_save lambda_proj.
+    softmax models do not: the output changes unless --set head_norm=false. For adapters (peft)
+    choose target_modules q_proj and o_proj, and modules_to_save lambda_proj.
     """
     from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import best_of_study

@@ -20,7 +20,7 @@ _Asked = Annotated[
     list[str],
     typer.Argument(
         metavar="PROTOCOL|MODEL",
-        help="protocols or presets (see 'diffattn list protocols'), or all; then model folders",
+        help="protocols or presets of 'diffattn list protocols', or all; then model folders",
     ),
 ]
 _Models = Annotated[
@@ -49,21 +49,21 @@ _Shard = Annotated[
     str | None,
     typer.Option(
         metavar="I/N",
-        help="ask only share I of N of the items; the last process with this --out to finish "
-        "joins the shares",
+        help="evaluate only share I of N of the items; the process that finishes last joins all "
+        "shares in --out",
     ),
 ]
 _Out = Annotated[
     Path | None,
     typer.Option(help="evaluation folder; continued if it exists [runs/evaluation-LABEL]"),
 ]
-_Quick = Annotated[bool, typer.Option("--quick", help="reduced sizes, to see it work")]
-_Limit = Annotated[int | None, typer.Option(min=1, help="at most so many items per protocol [all]")]
+_Quick = Annotated[bool, typer.Option("--quick", help="reduced sizes, for a first look")]
+_Limit = Annotated[int | None, typer.Option(min=1, help="most items per protocol [all]")]
 _MaxLength = Annotated[
     int | None, typer.Option(min=2, help="longest context in tokens [the model's]")
 ]
 _DeviceMap = Annotated[
-    str | None, typer.Option(help="spread the weights as accelerate does: auto, balanced, ...")
+    str | None, typer.Option(help="accelerate's map of the weights to devices: auto, balanced, ...")
 ]
 _Revision = Annotated[str | None, typer.Option(help="commit, branch or tag of hub names [main]")]
 _TrustRemoteCode = Annotated[
@@ -93,11 +93,11 @@ def evaluate(
     dry_run: _DryRun = False,
     json_: _Json = False,
 ) -> None:
-    """Ask models the questions of the papers on differential attention.
+    """Evaluate models by the protocols of the papers.
 
-    Writes one folder per model and protocol with every answer, the metrics with intervals, and,
-    for several models, paired differences with tests. The same command again continues at the
-    next item. 'diffattn report OUT' makes a page of it.
+    Writes a folder per model and protocol with every answer and the metrics with intervals; for
+    several models also paired differences with tests. The same command again continues at the
+    next item. 'diffattn report OUT' makes a page of the folder.
     """
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen.progress import ItemProgress

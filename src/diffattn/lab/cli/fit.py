@@ -26,11 +26,11 @@ def fit(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Fit your own losses over parameters or tokens, and say who needs fewer for the same loss.
+    """Fit losses over parameters or tokens: who needs fewer?
 
-    One row per run; several seeds of a size are several rows, of which intervals have one degree of
-    freedom, as they share what the fit misses there. A share of 62 % says that 62 % of
-    the baseline's parameters or tokens are enough, by the fits, with their 95 % intervals.
+    Give one row per run. Several seeds of one size count as one degree of freedom, because they
+    share the error of the fit at that size. A share of 62 % means: by the fits, 62 % of the
+    baseline's parameters or tokens give the baseline's loss. Its interval is of 95 %.
     """
     from diffattn.errors import ConfigError
     from diffattn.lab.records.losses import read_losses

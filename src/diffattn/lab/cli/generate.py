@@ -11,19 +11,20 @@ _TEMPERATURES = (1e-3, 1e3)
 _Model = Annotated[str, typer.Argument(help="run directory, study, model folder or hub name")]
 _Prompt = Annotated[str | None, typer.Option(help="text to continue [an example]")]
 _MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="length of the continuation [64, or what fits]")
+    int | None, typer.Option(min=1, help="tokens to generate [64, or as many as fit]")
 ]
-_Temperature = Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token")]
-_TopK = Annotated[
-    int | None, typer.Option(min=1, help="sample among so many of the likeliest tokens")
+_Temperature = Annotated[
+    float, typer.Option(min=0.0, help="of the sampling; 0 takes the most likely token")
 ]
+_TopK = Annotated[int | None, typer.Option(min=1, help="sample among this many most likely tokens")]
 _TopP = Annotated[
-    float | None, typer.Option(min=0.0, max=1.0, help="and among those of this probability in all")
+    float | None,
+    typer.Option(min=0.0, max=1.0, help="sample among the tokens of this total probability"),
 ]
 _RepetitionPenalty = Annotated[
-    float, typer.Option(min=0.1, help="above 1 makes tokens that were there less likely")
+    float, typer.Option(min=0.1, help="above 1: tokens of the text so far get less likely")
 ]
-_Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the sampling")]
+_Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the random sampling")]
 
 
 def generate(
@@ -39,7 +40,7 @@ def generate(
     dtype: AutoDtypeOption = "auto",
     verify: VerifyOption = True,
 ) -> None:
-    """Continue a text; tokens appear as they are made."""
+    """Continue a text. Each token is shown as soon as it is generated."""
     from diffattn.lab.cli.options import say
     from diffattn.lab.data.files import normalise_line_ends
     from diffattn.lab.inference.named_models import best_of_study, require_model

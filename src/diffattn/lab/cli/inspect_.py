@@ -15,9 +15,10 @@ _Models = Annotated[
 ]
 _Out = Annotated[Path | None, typer.Option(help="page to write [runs/attention-LABEL.html]")]
 _Text = Annotated[str | None, typer.Option(help="text to read [an example]")]
-_File = Annotated[Path | None, typer.Option(help="or a file of text")]
+_File = Annotated[Path | None, typer.Option(help="file of text to read")]
 _Needle = Annotated[
-    bool, typer.Option("--needle", help="or a number hidden in a long text, and a question")
+    bool,
+    typer.Option("--needle", help="read a number hidden in a long text, and a question for it"),
 ]
 _Set = Annotated[
     list[str] | None,
@@ -27,10 +28,12 @@ _Set = Annotated[
         help="of --needle: length, depth, num_needles, haystack, sample or seed (repeatable)",
     ),
 ]
-_Layers = Annotated[str | None, typer.Option(help="e.g. 0,3; counted from 0 [all]")]
+_Layers = Annotated[str | None, typer.Option(help="e.g. 0,3; the first is 0 [all]")]
 _MaxTokens = Annotated[int, typer.Option(min=1, help="longest text in tokens")]
-_Cut = Annotated[bool, typer.Option("--cut", help="keep the first tokens of a longer text")]
-_Force = Annotated[bool, typer.Option("--force", help="replace --out also if it is no such page")]
+_Cut = Annotated[bool, typer.Option("--cut", help="cut a longer text after --max-tokens")]
+_Force = Annotated[
+    bool, typer.Option("--force", help="replace --out even if it is another kind of file")
+]
 
 
 def inspect_(
@@ -49,10 +52,10 @@ def inspect_(
     verify: VerifyOption = True,
     force: _Force = False,
 ) -> None:
-    """Make a page of what models attend to.
+    """Make a page that shows which tokens models attend to.
 
-    One file that works offline: tokens, layers and heads, A1, A2 and A1 − λA2 side by side, several
-    models on the same text. Softmax models show their one map.
+    One HTML file that works offline, for all layers and heads: A1, A2 and A1 − λA2 side by side, of
+    several models on the same text. Softmax models show their one map.
     """
     from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import labelled

@@ -17,10 +17,10 @@ _Endpoint = Annotated[
     typer.Option(metavar="URL", help="OpenAI-compatible server, e.g. https://host/v1"),
 ]
 _Replies = Annotated[
-    Path | None, typer.Option(help="JSON lines of 'id' and 'reply' obtained elsewhere")
+    Path | None, typer.Option(help="JSON lines with 'id' and 'reply', if another program asked")
 ]
 _Requests = Annotated[
-    Path | None, typer.Option(help="write the requests there as JSON lines, and stop")
+    Path | None, typer.Option(help="write the requests to this file as JSON lines and stop")
 ]
 _Settings = Annotated[
     list[str] | None,
@@ -28,10 +28,12 @@ _Settings = Annotated[
         "--set", metavar="KEY=VALUE", help="e.g. key_variable=OPENAI_API_KEY (repeatable)"
     ),
 ]
-_Device = Annotated[str | None, typer.Option(help="of a local judge [cuda if there]")]
+_Device = Annotated[
+    str | None, typer.Option(help="of a local judge: cpu or cuda [cuda if available]")
+]
 _Dtype = Annotated[str, typer.Option(help="of a local judge")]
 _DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="print the settings and what would be asked")
+    bool, typer.Option("--dry-run", help="print the settings and the number of requests and stop")
 ]
 _Json = Annotated[bool, typer.Option("--json", help="print the results as JSON")]
 
@@ -50,9 +52,9 @@ def judge(
 ) -> None:
     """Judge recorded outputs against their documents.
 
-    Another model reads document and output and says whether the one supports the other. Needs the
-    evaluation folder only, not the models. Every request and reply is kept; the same command
-    again asks for what is missing. Another judge gets results of its own beside these.
+    Another model, the judge, reads a document and an output and says whether the document supports
+    the output. This needs the evaluation folder, not the evaluated models. Every request and reply
+    is kept; the same command again makes the missing requests. Each judge has its own results.
     """
     from diffattn.files.io import write_plain_jsonl
     from diffattn.lab.evaluation.judge.interface import judge_settings

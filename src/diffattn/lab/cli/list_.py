@@ -24,7 +24,7 @@ def list_(
         bool, typer.Option("--json", help="print JSON, which has more about each")
     ] = False,
 ) -> None:
-    """Show what there is, by name."""
+    """List recipes, presets, attention types, backends or protocols."""
     from diffattn.lab.cli.screen.tables import print_groups
     from diffattn.models.config.known_names import check_known
 

@@ -11,12 +11,13 @@ from diffattn.errors import ConfigError
 VerifyOption = Annotated[
     bool,
     typer.Option(
-        "--verify/--no-verify", help="compare files with their hashes first (a second per GB)"
+        "--verify/--no-verify", help="first compare files with their hashes (a second per GB)"
     ),
 ]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda [cuda if there]")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda [cuda if available]")]
 BosOption = Annotated[
-    bool | None, typer.Option("--bos/--no-bos", help="begin with BOS [if the tokenizer has one]")
+    bool | None,
+    typer.Option("--bos/--no-bos", help="begin with the BOS token [if the tokenizer has one]"),
 ]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="print the resolved configuration and stop")
@@ -34,12 +35,12 @@ def say(line: str) -> None:
 
 
 def default_out(kind: str, labels: Iterable[str], ending: str = "") -> Path:
-    """Where the work of a command on some models goes unless --out says otherwise."""
+    """Default of ``--out`` for a command on some models."""
     return Path("runs") / f"{kind}-{'-'.join(labels)[:100]}{ending}"
 
 
 def say_if_finished(folder: Path) -> None:
-    """Say at once that a run or study has its results, before they are checked, in seconds."""
+    """Say that a run or study is finished, before its files are checked, which takes seconds."""
     if (folder / "results.json").exists():
         typer.echo(f"{folder} is finished: checking that it is what was asked for.", err=True)
 

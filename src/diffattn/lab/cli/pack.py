@@ -35,7 +35,7 @@ def pack(
 ) -> None:
     """Turn text into memory-mapped token files, split by document.
 
-    The same command again goes on where it was interrupted.
+    The same command again continues where it was interrupted.
     """
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen.progress import ByteProgress

@@ -10,24 +10,26 @@ _Recipe = Annotated[
     str, typer.Argument(help="a name from 'diffattn list recipes' or 'diffattn list presets'")
 ]
 _Gpu = Annotated[str, typer.Option(help="a100, a100-40gb, h100, h200, b200, mi300x or cpu")]
-_Gpus = Annotated[int, typer.Option(min=1, help="how many")]
+_Gpus = Annotated[int, typer.Option(min=1, help="number of GPUs")]
 _Attention = Annotated[
-    str | None, typer.Option(help="plan the recipe's twin of a type of 'diffattn list types'")
+    str | None,
+    typer.Option(help="plan a twin of the recipe with this type (see 'diffattn list types')"),
 ]
 _Utilisation = Annotated[
-    float | None, typer.Option(help="share of the peak that is reached [as we measured it]")
+    float | None,
+    typer.Option(help="share of the GPU's peak FLOPs that training reaches [as we measured it]"),
 ]
-_Price = Annotated[float | None, typer.Option(help="of one GPU for an hour, in US dollars")]
-_CacheBatch = Annotated[int, typer.Option(min=1, help="sequences of the KV cache")]
+_Price = Annotated[float | None, typer.Option(help="US dollars for one GPU and hour")]
+_CacheBatch = Annotated[int, typer.Option(min=1, help="sequences in the KV cache")]
 _CacheLength = Annotated[
-    int | None, typer.Option(min=1, help="tokens of each [the longest context]")
+    int | None, typer.Option(min=1, help="tokens of each sequence [the longest context]")
 ]
 _Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="also fixes what would be searched, e.g. engine.parallel=fsdp (repeatable)",
+        help="e.g. engine.parallel=fsdp; the search leaves such a key alone (repeatable)",
     ),
 ]
 _RENDEZVOUS = "--rdzv-backend c10d --rdzv-endpoint HOST"
@@ -48,10 +50,10 @@ def plan(
     set_: _Set = None,
     json_: _Json = False,
 ) -> None:
-    """Find how a run fits on your devices, how long it takes, and what DIFF costs.
+    """Find how a run fits on your devices, and what DIFF costs.
 
-    Tries micro batches, shards, logits in chunks and activations that are computed again, and
-    prints the command of the fastest plan, beside that of the softmax twin (of a softmax model
+    Tries micro batches, sharding, logits in chunks and activation checkpointing. Prints the command
+    of the fastest plan, and for comparison the plan of the softmax twin (for a softmax model, of
     the DIFF V1 twin). A preset is planned with the training of the papers' main model.
     """
     from diffattn.lab.catalog.recipes.catalog import plan_of_size

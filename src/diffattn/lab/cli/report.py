@@ -9,8 +9,8 @@ _Folders = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[FOLDER]...",
-        help="written by 'diffattn reproduce', 'evaluate' or 'analyze'; beside others also "
-        "files of 'diffattn bench' [all that this checkout has committed]",
+        help="made by 'diffattn reproduce', 'evaluate' or 'analyze'; with several also files of "
+        "'diffattn bench' [the committed ones of this checkout]",
     ),
 ]
 _Out = Annotated[
@@ -21,8 +21,7 @@ _Bench = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="PATH",
-        help="record or folder of 'diffattn bench' (repeatable) [the committed ones; for "
-        "another study than text none]",
+        help="record or folder of 'diffattn bench' (repeatable) [for text the committed ones]",
     ),
 ]
 _Markdown = Annotated[
@@ -36,8 +35,8 @@ _SEVERAL = Path("runs/report.html")
 def report(
     folders: _Folders = None, out: _Out = None, bench: _Bench = None, markdown: _Markdown = False
 ) -> None:
-    """Build a page from records: of one study or evaluation, or, from several or none, the papers'
-    tables and figures beside what was measured."""
+    """Build a page from records. One folder gives the page of that study or evaluation. Several, or
+    none, give the papers' tables and figures beside the measured ones."""
     from diffattn.errors import ConfigError
     from diffattn.lab.report.build import markdown_results
 

@@ -19,58 +19,52 @@ STUDIES = (
 )
 _Study = Annotated[
     str,
-    typer.Argument(
-        help="all (what the scale affords, and one page), text (models of real text), recall "
-        "(values by key, among noise), practical (lookup, many shots), stability (large learning "
-        "rates), gradient-flow (sizes of gradients), scaling (sizes and tokens), ablations (one "
-        "part changed), rank (of Shared DIFF) or lease (text at --scale lease)"
-    ),
+    typer.Argument(help="all, or one of the studies above"),
 ]
 _Scale = Annotated[
     str,
     typer.Option(
-        help="smoke (a minute, all 3), laptop (10 minutes, all 15; scaling, ablations and rank "
-        "hours), study (hours, all days; not scaling), workstation (one GPU; all, text, "
+        help="smoke (a minute; all: 3), laptop (10 minutes; all: 15; scaling, ablations and rank: "
+        "hours), study (hours; all: days; not scaling), workstation (one GPU; all, text, "
         "ablations, rank) or lease (one GPU, 15 minutes at a time; text)"
     ),
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option(help="study folder; continued if it exists [runs/STUDY-SCALE, text runs/SCALE]"),
+    typer.Option(
+        help="study folder, continued if it exists [runs/STUDY-SCALE; text: runs/SCALE]"
+    ),
 ]
 _Only = Annotated[
     str | None,
-    typer.Option(
-        help="of all: comma-separated names of studies, analysis (of text's models), throughput"
-    ),
+    typer.Option(help="with all: run only these studies, analysis or throughput; comma-separated"),
 ]
-_Seeds = Annotated[
-    str | None, typer.Option(help="comma-separated [of the scale: 0, in studies several]")
-]
+_Seeds = Annotated[str | None, typer.Option(help="comma-separated [0; at scale study several]")]
 _Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="not recall or practical, of all only data; e.g. data.source=texts/ (repeatable)",
+        help="e.g. data.source=texts/ (repeatable); not for recall or practical, for all only data",
     ),
 ]
 _Match = Annotated[
     str, typer.Option(help="what twins keep equal: params, heads, flops or attention_flops")
 ]
 _Extrapolate = Annotated[
-    bool, typer.Option("--extrapolate", help="scaling: read fits beyond their points too")
+    bool, typer.Option("--extrapolate", help="scaling: also read fits beyond their points")
 ]
 _Reuse = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FOLDER",
-        help="text, ablations, rank: copy runs of the same settings, seed and tokens from this "
-        "study (repeatable)",
+        help="text, ablations, rank: copy runs of equal settings, seed and tokens from this study "
+        "(repeatable)",
     ),
 ]
 _Workers = Annotated[
-    int | None, typer.Option(min=1, help="one-thread processes side by side [cores, at most 2]")
+    int | None,
+    typer.Option(min=1, help="processes side by side, one thread each [cores, at most 2]"),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="print results.json at the end")]
 
@@ -89,23 +83,27 @@ def reproduce(
     dry_run: DryRunOption = False,
     json_: _Json = False,
 ) -> None:
-    """Compare the four attention types, measure what the papers claim, show both on one page.
+    """Train and compare the four attention types; one page shows all.
 
-    Without a study everything that the scale affords runs, one study after another, then an
-    analysis of the models trained on text and timings; report.html sets the papers' tables and
-    figures beside it and beside the committed records. A study by its name runs alone.
+    Without a study, all studies of the scale run, one after another. Then the models trained on
+    text are analysed and timed. report.html shows the results, the papers' tables and figures, and
+    the committed records side by side. The same command again continues an interrupted study.
 
-    text trains matched softmax, DIFF V1, DIFF V2 and Shared DIFF models on the same data, with
-    controls that say whether a difference is one. The text is your Python's own library and
-    documentation unless data.source names yours; recall makes its own sequences and counts the
-    seeds that learn; practical trains small models to look up keys and to classify from examples;
-    stability counts spikes of loss and gradient at rates up to far too
-    large ones; gradient-flow measures gradients and updates of W_Q, W_K, W_V and W_O; scaling fits
-    losses over parameters and tokens. For text and recall a learning rate per type is chosen at
-    study scale. ablations trains the rows of the DIFF Transformer paper's Table 6, V1 with its
-    second map added, V2's ablations and Shared DIFF with its norm on the map; rank trains Shared
-    DIFF at other ranks and λ_init: no sweep, three seeds (study: five, fewer ranks), every row
-    against what it changes. The same command again continues what was interrupted.
+    \b
+    text           matched language models and controls, trained on your Python's
+                   library and documentation
+    recall         find values by their keys among noise: seeds and steps to learn it
+    practical      look up keys; classify from examples in the context
+    stability      spikes of loss and gradient, up to far too large learning rates
+    gradient-flow  gradients and updates of W_Q, W_K, W_V and W_O
+    scaling        losses fitted over parameters and over tokens
+    ablations      one part changed at a time: Table 6 of the DIFF Transformer paper,
+                   ablations of V2 and Shared DIFF
+    rank           other ranks and λ_init of Shared DIFF
+    lease          text at --scale lease
+
+    At scale study, text and recall choose a learning rate for each type. ablations and rank use
+    one rate and three seeds (at scale study five seeds and fewer ranks).
     """
     from diffattn.lab.cli.options import whole_numbers
 
