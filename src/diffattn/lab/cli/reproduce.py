@@ -31,9 +31,7 @@ _Scale = Annotated[
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option(
-        help="study folder, continued if it exists [runs/STUDY-SCALE; text: runs/SCALE]"
-    ),
+    typer.Option(help="study folder, continued if it exists [runs/STUDY-SCALE; text: runs/SCALE]"),
 ]
 _Only = Annotated[
     str | None,
@@ -92,12 +90,12 @@ def reproduce(
     \b
     text           matched language models and controls, trained on your Python's
                    library and documentation
-    recall         find values by their keys among noise: seeds and steps to learn it
+    recall         find values by keys among noise: seeds and steps to learn it
     practical      look up keys; classify from examples in the context
-    stability      spikes of loss and gradient, up to far too large learning rates
+    stability      spikes of loss and gradient, up to far too large rates
     gradient-flow  gradients and updates of W_Q, W_K, W_V and W_O
     scaling        losses fitted over parameters and over tokens
-    ablations      one part changed at a time: Table 6 of the DIFF Transformer paper,
+    ablations      one part changed at a time: Table 6 of the first paper, and
                    ablations of V2 and Shared DIFF
     rank           other ranks and λ_init of Shared DIFF
     lease          text at --scale lease
