@@ -89,7 +89,7 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
         requested = requested_attention or cached_attention.IMPLEMENTATION
         if "/" not in requested:  # else a kernel of the hub
             known = cached_attention.IMPLEMENTATION, "eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()
-            # Programs look for the words of transformers, which come first.
+            # The message begins as that of transformers: programs look for its words.
             where = f'Specified `attn_implementation="{requested}"` is not supported'
             check_known(where, "attn_implementation", requested, dict.fromkeys(known))
         return super().get_correct_attn_implementation(requested, is_init_check)
@@ -122,8 +122,8 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
         elif isinstance(module, LlamaRotaryEmbedding):
             super()._init_weights(module)
         elif isinstance(module, DiffAttention):
-            # Not where the vectors' own module is visited, before its siblings: a seed gives the
-            # same weights as ever. Nor in the order of the list above, which becomes a set.
+            # Here, not in the vectors' module, which is visited earlier: so a seed still gives
+            # the same weights. The order of the names is fixed for the same reason.
             for name in LAMBDA_NAMES:
                 init.normal_(getattr(module, name), std=LAMBDA_STD)
             if isinstance(module, SharedDiffAttention):

@@ -339,8 +339,8 @@ class DiffTransformerAttention(nn.Module):
 
 def shuffled(weights: Tensor) -> Tensor:
     """Each row's weights at other visible keys, in an order fixed by the number of them."""
-    visible = weights > 0
-    rank = visible.cumsum(-1)
+    visible = (weights > 0).any(1, keepdim=True)  # one head's weight may underflow to 0
+    rank = visible.cumsum(-1).expand(weights.shape)
     orders = torch.zeros(weights.shape[-1] + 1, weights.shape[-1] + 1, dtype=torch.int64)
     for n in range(1, len(orders)):
         orders[n, 1 : n + 1] = torch.randperm(n, generator=torch.Generator().manual_seed(n)) + 1
