@@ -1,4 +1,4 @@
-"""The settings of a source as fields of our configuration; refused where it lacks a part."""
+"""Translate the settings of a source into fields of our configuration."""
 
 import math
 import warnings
@@ -20,22 +20,22 @@ SHARED_FIELDS = (
     *("initializer_range", "max_position_embeddings", "tie_word_embeddings"),
     *("pad_token_id", "bos_token_id", "eos_token_id"),
 )
-"""Fields that Hugging Face's models and this package both have."""
+"""Fields with the same name in Hugging Face's models and in this package."""
 _UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
-"""Settings that cannot be read off weights without ``config.json``."""
+"""Settings that the user must give if there is no ``config.json``: weights do not show them."""
 _WINDOW = "sliding_window"
 _STRETCHING = ("dynamic", "longrope")
-"""Values of ``rope_type`` whose turning depends on the length of the text."""
+"""Values of ``rope_type`` whose frequencies depend on the length of the text."""
 
 
 def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a ``DiffTransformerConfig`` of the same function as a whole model.
+    """Fields of the ``DiffTransformerConfig`` with the same function as the source.
 
-    ``changes`` are fields to set, and ``rope_theta``.
+    ``changes`` set fields, and ``rope_theta``.
 
     Raises:
-        CheckpointError: The model has a part that ours cannot have.
-        ConfigError: A field that must be given is not.
+        CheckpointError: The source has a part that our models lack.
+        ConfigError: A necessary field is missing, or a change would make another model.
     """
     layout = source.layout
     if source.settings is not None:
@@ -48,7 +48,7 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
             "has, got none."
         )
     for name in ("pad_token_id", "bos_token_id"):
-        if isinstance(settings.get(name), int) and settings[name] < 0:  # none, in older files
+        if isinstance(settings.get(name), int) and settings[name] < 0:  # older files' "no token"
             settings[name] = None
     given = dict(changes)
     if "rope_theta" in given:
@@ -73,10 +73,10 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
 def _check_stretching(
     source: Source, settings: Mapping[str, Any], given: Mapping[str, Any]
 ) -> None:
-    """Some rotary positions stretch from a length on: with other settings another model, though
-    not on texts as short as those that are compared."""
+    """Refuse changes of rotary settings that act on long texts only: the comparison of logits uses
+    short texts and would not notice them."""
     rope, other = settings.get("rope_parameters"), given.get("rope_parameters")
-    if not rope and source.settings is not None:  # the original code's may name none
+    if not rope and source.settings is not None:  # files of the original code may name no type
         rope = {"rope_type": "default"}
     if rope and isinstance(other, dict) and other != rope:
         for kind in (_rope_type(rope), _rope_type(other)):
@@ -179,7 +179,7 @@ def _motif(source: Source) -> dict[str, Any]:
 
 
 def motif_settings(source: Source) -> dict[str, Any]:
-    """Fields of the configuration, whatever the feed-forward layers are."""
+    """Fields of the configuration of a Motif model. The feed-forward activation is not checked."""
     config = dict(source.settings or {})
     _require(source, "use_bias", config.get("use_bias", False), False)
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
@@ -194,7 +194,7 @@ def motif_settings(source: Source) -> dict[str, Any]:
         ),
         "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
         "head_norm_eps": config.get("attn_rms_norm_eps", 1e-5),
-        # The index of a layer is one less than the paper's: the first has -0.01.
+        # Motif's code uses layer - 1 where the paper has l - 1 = layer: layer 0 has -0.01.
         "lambda_init": [0.8 - 0.6 * math.exp(-0.3 * (layer - 1)) for layer in range(layers)],
         "rope_parameters": rope | (config.get("rope_scaling") or {}),
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
@@ -202,7 +202,7 @@ def motif_settings(source: Source) -> dict[str, Any]:
 
 
 def _motif_heads(source: Source) -> tuple[int, int | None]:
-    """Added maps of a Motif's layer, and how many share a subtracted one; ``None`` for pairs.
+    """Heads of a Motif layer and its ``group_ratio``; ``None`` instead of the ratio for V1.
 
     ``num_attention_heads`` counts all maps, ``num_noise_heads`` the subtracted ones.
 
@@ -233,7 +233,7 @@ def _original(source: Source) -> dict[str, Any]:
 
 
 def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Read settings off the shapes; ``changes`` must give the others."""
+    """Settings read off the shapes of weights; ``changes`` must hold those of :data:`_UNTOLD`."""
     missing = [name for name in _UNTOLD if name not in changes]
     if "rope_parameters" in changes and "rope_theta" in missing:
         missing.remove("rope_theta")
