@@ -7,7 +7,7 @@ from pathlib import Path
 from diffattn.errors import CheckpointError, did_you_mean
 
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
-_INSIDE = ("*/", "*/model/", "runs/*/model/", "*/runs/*/model/")
+_PATTERNS = ("*/", "*/model/", "runs/*/model/", "*/runs/*/model/")
 _MOST_NAMES = 6
 
 
@@ -53,7 +53,7 @@ def checkpoint_folder(name_or_path: str) -> Path:
 
 def models_inside(folder: Path) -> list[Path]:
     """Run directories and model folders inside a folder, for example one of a study."""
-    places = [path.parent for inside in _INSIDE for path in folder.glob(f"{inside}config.json")]
+    places = [path.parent for inside in _PATTERNS for path in folder.glob(f"{inside}config.json")]
     return sorted(path.parent if path.name == "model" else path for path in places)
 
 

@@ -30,7 +30,7 @@ _TENSOR_PARALLEL = {
     "layers.*.mlp.down_proj": "rowwise",
 }
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
-_ABSENT: dict[str, tuple[Any, ...]] = {
+_OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None), "attention_chunk_size": (None,),
     "attention_dropout": (0, None), "attn_dropout": (0, None), "attn_pdrop": (0, None),
     "decoder": (None,), "distributed_config": (None,), "dropout": (0, None),
@@ -48,12 +48,12 @@ OTHER_NAMES = (
     "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map", *_DERIVED_HEADS,
 )  # fmt: skip
 """Names that ``config.json`` may hold besides the fields of the configuration."""
-_SHOWN = 300
+_MAX_REASON = 300
 """Most characters that a message keeps of the base class's error about a wrong type."""
 
 
 _FLOATS = {"lambda_init"} | {x.name for x in fields(ModelSettings) if x.type is float}
-_ONE_COPY: set[int] = set()
+_ONE_COPY_THREADS: set[int] = set()
 """Ids of threads in :func:`heads_of_one_copy`. No ContextVar: vLLM pickles this module by value."""
 
 
@@ -63,11 +63,11 @@ def heads_of_one_copy() -> Iterator[None]:
 
     Hugging Face sizes its paged cache by this number. It cannot be given another one.
     """
-    _ONE_COPY.add(get_ident())
+    _ONE_COPY_THREADS.add(get_ident())
     try:
         yield
     finally:
-        _ONE_COPY.discard(get_ident())
+        _ONE_COPY_THREADS.discard(get_ident())
 
 
 def _checked_in_one_line(cls: type) -> type:
@@ -83,7 +83,7 @@ def _checked_in_one_line(cls: type) -> type:
             checked_setattr(self, name, value)
         except StrictDataclassFieldValidationError as error:
             reason = " ".join(str(error.__cause__).split())
-            raise ConfigError(f"{cls.__name__}: {reason[:_SHOWN]}.") from error
+            raise ConfigError(f"{cls.__name__}: {reason[:_MAX_REASON]}.") from error
 
     cls.__setattr__ = __setattr__  # type: ignore[assignment]
     return cls
@@ -239,7 +239,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
                 )
-            if name in _ABSENT or name == "layer_types":
+            if name in _OFF_VALUES or name == "layer_types":
                 self._check_absent(name, kwargs.pop(name))
             elif name not in known and name[0] != "_" and not hasattr(PreTrainedConfig, name):
                 hint = did_you_mean(name, field_names)
@@ -256,8 +256,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             neutral = value is None or all(kind == "full_attention" for kind in listed)
             must = "layer_types must all be 'full_attention'"
         else:
-            neutral = value in _ABSENT[name]
-            must = f"{name} must be {_ABSENT[name][0]!r}, for a DIFF Transformer has no other"
+            neutral = value in _OFF_VALUES[name]
+            must = f"{name} must be {_OFF_VALUES[name][0]!r}, for a DIFF Transformer has no other"
         if not neutral:
             raise self._error(must, value)
 
@@ -294,7 +294,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         smaller: see :attr:`cached_kv_shape` and :func:`heads_of_one_copy`. If layers differ, the
         largest number.
         """
-        held_once = get_ident() in _ONE_COPY
+        held_once = get_ident() in _ONE_COPY_THREADS
         return max(
             kind.num_kv_heads
             * kind.attention.value_width

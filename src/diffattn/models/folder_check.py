@@ -34,11 +34,11 @@ _MODULES = 1_024
 """Counts of layers up to this number are allowed for any weights: a module takes a millisecond."""
 _SMALL = 2**22
 """Models of this many parameters are built in any case: transformers' own error names weights."""
-_SIZES = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
+_SIZE_ENDINGS = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
 """Endings of settings that are an axis of some weight."""
-_REPEATED = ("layer", "block", "expert", "depth")
+_COUNT_WORDS = ("layer", "block", "expert", "depth")
 """Words in the names of settings that count modules to build."""
-_FIXED: dict[str, Any] = {
+_FIXED_SETTINGS: dict[str, Any] = {
     "return_dict": True,
     "output_hidden_states": False,
     "output_attentions": False,
@@ -83,7 +83,7 @@ def check_folder(
         config = AutoConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
         if settings.get("quantization_config") is not None:
             return  # quantised: several weights in one number, so counts cannot be compared
-        needed, held = _measured(config)
+        needed, held = _count_without_memory(config)
     except Exception as error:  # the code of any model type may raise any error
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
@@ -157,7 +157,7 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
                 raise CheckpointError(
                     f"{where}: {field} must be in {{{', '.join(_FLOATS)}}}, got {short(value)}."
                 )
-    for field, wanted in _FIXED.items():
+    for field, wanted in _FIXED_SETTINGS.items():
         got = settings.get(field, wanted)
         if got is not None and (got != wanted or type(got) is not type(wanted)):
             raise CheckpointError(f"{where}: {field} must be {wanted}, got {short(got)}.")
@@ -169,15 +169,15 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
     if labels is not None and not (isinstance(labels, dict) and all(map(str.isdecimal, labels))):
         raise CheckpointError(f"{where}: id2label must name labels by number, got {short(labels)}.")
     if is_diff_transformer:
-        _check_ours(where, settings)
+        _check_our_settings(where, settings)
 
 
-def _check_ours(where: str, settings: dict[str, Any]) -> None:
+def _check_our_settings(where: str, settings: dict[str, Any]) -> None:
     """Raise for names that would replace a method or property: transformers sets any name.
 
     The configuration itself refuses misspelled names and warns of unknown ones.
     """
-    known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED, *OTHER_NAMES}
+    known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED_SETTINGS, *OTHER_NAMES}
     known |= GenerationConfig().to_dict().keys()  # older versions wrote them; they are ignored
     for name in sorted(settings.keys() - known):
         if name.startswith("_") or hasattr(DiffTransformerConfig, name):
@@ -191,12 +191,12 @@ def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> N
     most, largest = max(_MODULES, weights.tensors), max(_SMALL, weights.numbers)
     for field, value, _ in _leaves(settings):
         name = field.rpartition(".")[2].lower()
-        if type(value) is int and name.endswith(_SIZES) and value > largest:
+        if type(value) is int and name.endswith(_SIZE_ENDINGS) and value > largest:
             raise CheckpointError(
                 f"{where}: {field} must fit the weights, {weights.numbers:,} numbers, got {value}."
             )
         least = 0 if name.startswith(("num", "n_")) else -most  # an index -1: the last layer
-        counted = type(value) is int and any(word in name for word in _REPEATED)
+        counted = type(value) is int and any(word in name for word in _COUNT_WORDS)
         if counted and not least <= value <= most:
             raise CheckpointError(
                 f"{where}: {field} must be from {least} to {most:,}, for files of "
@@ -235,7 +235,7 @@ def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
             )
 
 
-def _measured(config: Any) -> tuple[int, int]:
+def _count_without_memory(config: Any) -> tuple[int, int]:
     """Parameters of a model, and bytes of its buffers (0 for ours), without allocating memory."""
     if isinstance(config, DiffTransformerConfig):
         return parameter_count(config), 0

@@ -30,7 +30,7 @@ _SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
     "34b": ("no paper's", (8_192, 48, 32, 128, 4_096, 100_288)),
     "70b": ("no paper's", (8_192, 80, 32, 128, 4_096, 100_288)),
 }
-_GROUPED: dict[str, dict[str, int]] = {
+_EXTRA_FIELDS: dict[str, dict[str, int]] = {
     "34b": {"num_kv_heads": 4, "intermediate_size": 22_016},
     "70b": {"num_kv_heads": 4, "intermediate_size": 28_672},
 }
@@ -116,4 +116,4 @@ def preset_table() -> list[PresetRow]:
 def _as_printed(name: str) -> ModelSettings:
     check_known("preset", "name", name, _SIZES)
     values: dict[str, Any] = dict(zip(_PRINTED, _SIZES[name][1], strict=True))
-    return ModelSettings(attention_type="diff", **values | _GROUPED.get(name, {}))
+    return ModelSettings(attention_type="diff", **values | _EXTRA_FIELDS.get(name, {}))

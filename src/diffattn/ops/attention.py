@@ -107,11 +107,11 @@ def diff_attention(
         name = "reference"  # kernels differ on empty inputs; the definition does not
     elif mask.hides_keys and backends.copies_keys(where, name, inputs):
         k, v = mask.without_unseen(q.shape[1], k, v)
-    q, attend = _in_groups(name, q, scale=scale, mask=mask, **_tested_only(name, backend, q, v))
+    q, attend = _in_groups(name, q, scale=scale, mask=mask, **_hopper_options(name, backend, q, v))
     return isolated(attend, q, k, v, lam, mask=mask, opaque=backends.is_opaque(where, name))
 
 
-def _tested_only(name: str, backend: str, q: Tensor, v: Tensor) -> dict[str, bool]:
+def _hopper_options(name: str, backend: str, q: Tensor, v: Tensor) -> dict[str, bool]:
     """Options of ``hopper`` under ``auto``: its own backward only at widths tested on a GPU."""
     if name != "hopper" or backend != "auto":
         return {}

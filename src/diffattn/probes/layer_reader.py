@@ -91,12 +91,12 @@ def read_layers(
     network = unwrapped(network)
     with ExitStack() as hooks:
         for layer, block in enumerate(_blocks(network)):
-            stream_hook = partial(_hand_over_stream, layer, on_hidden)
+            stream_hook = partial(_watch_stream, layer, on_hidden)
             hooks.callback(block.register_forward_hook(stream_hook).remove)
         if isinstance(network, DiffTransformerForCausalLM):
             for layer, block in enumerate(network.model.layers):
                 layer_attention: Any = block.self_attn
-                watch = partial(_hand_over, layer, on_attention)
+                watch = partial(_watch_attention, layer, on_attention)
                 hooks.callback(watch_attention(layer_attention, watch).remove)
         else:
             attention = _Interface(network, on_attention)
@@ -172,7 +172,7 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
         yield LogitRows(start=start, logits=logits, visible=visible)
 
 
-def _hand_over(
+def _watch_attention(
     layer: int,
     on_attention: OnAttention,
     operator: Callable[..., Tensor],
@@ -264,7 +264,7 @@ def _blocks(network: Any) -> list[nn.Module]:
     raise ConfigError(f"analysis: {_kind(network)} must have a list of {number} blocks, got none.")
 
 
-def _hand_over_stream(
+def _watch_stream(
     layer: int, on_hidden: OnHidden, module: nn.Module, inputs: Any, output: Any
 ) -> None:
     on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])

@@ -94,14 +94,14 @@ def key_mask(
 def _read(mask: Tensor, past_key_values: Cache | None) -> tuple[Tensor | None, Tensor | None]:
     """Read a mask ``[B, keys]``: which keys are real (bool; ``None`` if all are known to be), and
     where documents begin (bool ``[B, T]``; ``None`` if the mask numbers no documents)."""
-    if not _may_look(mask):
+    if not _can_read(mask):
         if past_key_values is None and not torch.compiler.is_exporting():
             torch._assert_async((mask <= 1).all(), _NOT_COMPILED)
         return mask.bool(), None
     # Reading the mask once per pass pays: without padding flash kernels can run, and no layer
     # copies keys and values. On a GPU reading waits for the device, as in transformers' own masks.
     # A mask on the host, or no mask, costs nothing.
-    least, most = _ends(mask)
+    least, most = _extremes(mask)
     if not {least, most} <= {0, 1}:
         return None, _numbered(mask, past_key_values)
     return (None if least == 1 else mask.bool()), None
@@ -128,7 +128,7 @@ def kernel_mask(
     """
     given, starts = attention_mask, _starts(position_ids)
     on_cpu = given is not None and given.ndim == 2 and given.device.type == "cpu"
-    if given is not None and on_cpu and _may_look(given) and not set(_ends(given)) <= {0, 1}:
+    if given is not None and on_cpu and _can_read(given) and not set(_extremes(given)) <= {0, 1}:
         starts, attention_mask = _numbered(given, past_key_values).to(position_ids.device), None
     index = torch.arange(starts.shape[1], device=starts.device)[None]
     if past_key_values is None:
@@ -144,7 +144,7 @@ def kernel_mask(
     )
     rows = inputs_embeds.shape[0]
     alone = mask is None and attention_mask is None and past_key_values is None and rows > 1
-    if alone and _may_look(index) and bool((index.diff() != 1).any()):
+    if alone and _can_read(index) and bool((index.diff() != 1).any()):
         raise ConfigError(
             f"DiffTransformer: attn_implementation {config._attn_implementation!r} keeps packed "
             f"documents apart in one row alone, so it needs B = 1, got B = {rows}. Lay the rows "
@@ -179,7 +179,7 @@ def positions(
     return (index + seen).unsqueeze(0)
 
 
-def _may_look(x: Tensor) -> bool:
+def _can_read(x: Tensor) -> bool:
     """Whether values can be read: not while code is compiled or a CUDA graph is captured."""
     if torch.compiler.is_compiling():
         return False
@@ -195,7 +195,7 @@ def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int)
         )
 
 
-def _ends(attention_mask: Tensor) -> tuple[float, float]:
+def _extremes(attention_mask: Tensor) -> tuple[float, float]:
     """Smallest and largest number of a mask; 1 and 1 if it is empty."""
     if attention_mask.numel() == 0:
         return 1, 1
@@ -207,7 +207,7 @@ def _numbered(attention_mask: Tensor, past_key_values: Cache | None) -> Tensor:
     """bool ``[B, T]``: where a document begins in a mask of numbers; padding, 0, counts as one."""
     whole = (attention_mask >= 0).all() and (attention_mask % 1 == 0).all()
     if past_key_values is not None or not whole:
-        least, most = _ends(attention_mask)
+        least, most = _extremes(attention_mask)
         raise ConfigError(
             "DiffTransformer: an attention_mask of two axes must be 0 and 1, or number documents "
             f"from 1 without a cache, got {least:g} to {most:g}."
@@ -237,11 +237,11 @@ def _starts(position_ids: Tensor) -> Tensor:
 
 def _borders(starts: Tensor, batch: int) -> Tensor | None:
     """Borders of the documents of all rows, or ``None`` if each row is known to be one document."""
-    may_look = _may_look(starts)  # reading waits for the device, once per pass
-    if may_look and not starts[:, 1:].any():
+    can_read = _can_read(starts)  # reading waits for the device, once per pass
+    if can_read and not starts[:, 1:].any():
         return None
     starts = starts.expand(batch, -1).flatten()
-    if may_look:
+    if can_read:
         borders = starts.nonzero().flatten()
     else:  # one border per token; those that begin no document become empty documents at the end
         index = torch.arange(starts.numel(), device=starts.device)

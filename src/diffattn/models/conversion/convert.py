@@ -26,9 +26,9 @@ from diffattn.models.conversion.writer import (
 
 RECORD = "conversion.json"
 """Name of the file in ``out`` that records the source and the comparison of logits."""
-_OF_THE_START = frozenset({"head_norm", "lambda_init", "shared_rank"})
+_START_SETTINGS = frozenset({"head_norm", "lambda_init", "shared_rank"})
 """Settings that apply only to a differential model made from a softmax model."""
-_CAN = {
+_TARGETS = {
     "softmax": STARTS,
     "diff": ("diffllama", "original"),
     "diff_v2": ("original",),
@@ -90,7 +90,7 @@ def convert(
     with open_source(source, layout) as given:
         if verify and (given.folder / MANIFEST).exists() and not Path(source).is_file():
             verify_manifest(given.folder)
-        start = {name: changes.pop(name) for name in _OF_THE_START & changes.keys()}
+        start = {name: changes.pop(name) for name in _START_SETTINGS & changes.keys()}
         model = read_model(given, changes)
         written, preserved = _express(given, model, target, start)
         size = sum(tensor.nbytes for tensor in written.tensors.values())
@@ -133,8 +133,8 @@ def _express(
     if kind == "shared_diff" and target == "diff":
         return replace(as_ours(fold(model)), rounded=True), True
     if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
-        can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_CAN.get(kind, ())]
-        sources = [f"{name!r}" for name, targets in _CAN.items() if target in targets]
+        can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_TARGETS.get(kind, ())]
+        sources = [f"{name!r}" for name, targets in _TARGETS.items() if target in targets]
         only = f", which is made of {' or '.join(sources)} models only" if sources else ""
         raise ConfigError(
             f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "

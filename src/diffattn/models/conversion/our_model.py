@@ -19,7 +19,7 @@ from diffattn.models.conversion.source import Source
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 _CLASS = DiffTransformerForCausalLM.__name__
-_OUTSIDE = ("embed", "norm", "head")
+_OUTSIDE_LAYERS = ("embed", "norm", "head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
             raise CheckpointError(
                 f"{source.name}: must hold what {source.layout.title} has, got no {role}."
             )
-        for layer in [None] if role in _OUTSIDE else range(config.num_hidden_layers):
+        for layer in [None] if role in _OUTSIDE_LAYERS else range(config.num_hidden_layers):
             name = names[role].format(layer)
             tensor = source.tensor(name, shape)
             used.add(name)

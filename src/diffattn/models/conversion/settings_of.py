@@ -21,7 +21,7 @@ SHARED_FIELDS = (
     *("pad_token_id", "bos_token_id", "eos_token_id"),
 )
 """Fields with the same name in Hugging Face's models and in this package."""
-_UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
+_NOT_IN_WEIGHTS = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 """Settings that the user must give if there is no ``config.json``: weights do not show them."""
 _WINDOW = "sliding_window"
 _STRETCHING = ("dynamic", "longrope")
@@ -98,12 +98,12 @@ def _rope_type(rope: Mapping[str, Any]) -> Any:
     return rope.get("rope_type", rope.get("type"))
 
 
-def _config(source: Source) -> Any:
+def _read_config(source: Source) -> Any:
     check_folder(source.name, str(source.folder), files_in(source.folder), in_memory=False)
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
 
 
-def _shared(source: Source, config: Any) -> dict[str, Any]:
+def _shared_fields(source: Source, config: Any) -> dict[str, Any]:
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     if heads % groups:
         raise CheckpointError(
@@ -116,9 +116,9 @@ def _shared(source: Source, config: Any) -> dict[str, Any]:
 
 def _diffllama(source: Source) -> dict[str, Any]:
     _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
-    config = _config(source)
+    config = _read_config(source)
     _require(source, "attention_bias", config.attention_bias, False)
-    return _shared(source, config) | {
+    return _shared_fields(source, config) | {
         "attention_type": "diff",
         "num_heads": _halve_heads(source, "num_attention_heads", config.num_attention_heads),
         "num_kv_heads": _halve_heads(source, "num_key_value_heads", config.num_key_value_heads),
@@ -130,7 +130,7 @@ def _diffllama(source: Source) -> dict[str, Any]:
 
 def _llama(source: Source) -> dict[str, Any]:
     _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
-    config = _config(source)
+    config = _read_config(source)
     kind = config.model_type
     for name, place in (("attention_bias", "output"), ("mlp_bias", "feed-forward")):
         if getattr(config, name, False):
@@ -153,7 +153,7 @@ def _llama(source: Source) -> dict[str, Any]:
             "DIFF Transformer has none",
             stacklevel=2,
         )
-    settings = _shared(source, config) | {
+    settings = _shared_fields(source, config) | {
         "attention_type": "softmax",
         "num_heads": config.num_attention_heads,
         "num_kv_heads": config.num_key_value_heads,
@@ -233,8 +233,8 @@ def _original(source: Source) -> dict[str, Any]:
 
 
 def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings read off the shapes of weights; ``changes`` must hold those of :data:`_UNTOLD`."""
-    missing = [name for name in _UNTOLD if name not in changes]
+    """Settings read off the shapes of weights; ``changes`` must hold ``_NOT_IN_WEIGHTS``."""
+    missing = [name for name in _NOT_IN_WEIGHTS if name not in changes]
     if "rope_parameters" in changes and "rope_theta" in missing:
         missing.remove("rope_theta")
     if missing:
@@ -284,7 +284,7 @@ def _require(source: Source, name: str, value: Any, must: Any) -> None:
 
 
 _READERS: dict[str, Callable[..., dict[str, Any]]] = {
-    "diffattn": lambda source: dict(_config(source).settings()),
+    "diffattn": lambda source: dict(_read_config(source).settings()),
     "diffllama": _diffllama, "original": _original, "original_v2": _original, "motif": _motif,
     "llama": _llama,
 }  # fmt: skip

@@ -29,7 +29,7 @@ _NUMBERS = (
     "rms_norm_eps", "attn_rms_norm_eps", "initializer_range", "rope_theta", "attention_dropout",
     "sliding_window",
 )  # fmt: skip
-_NEEDED = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
+_NEEDED_SETTINGS = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _INDEX = "model.safetensors.index.json"
 _BUFFERS = ("rotary_emb.inv_freq",)
@@ -87,7 +87,7 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
             tensors |= _read_tensors(where, file, stack, tensors)
         kind, names = _choose_layout(path, settings, tensors, layout)
         if settings is not None and kind.name == "motif":  # transformers does not check Motif's
-            for field in sorted(_NEEDED - settings.keys()):
+            for field in sorted(_NEEDED_SETTINGS - settings.keys()):
                 raise CheckpointError(f"{path}/config.json: must hold {field}, got none.")
         if kind.name == "diffattn":  # rename tensors that have their names in memory
             tensors = {

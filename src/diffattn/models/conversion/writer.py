@@ -14,12 +14,12 @@ from diffattn.models.conversion.lazy import LazyTensor
 
 SHARD_BYTES = 2**30
 """Largest file, unless a single tensor is larger. One file is in memory at a time."""
-_CARRIED = (
+_COPIED_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model",
     "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
-_ROOM = 2**20
+_SPARE = 2**20
 """Bytes to keep free on the disk for settings and headers."""
 
 
@@ -38,9 +38,9 @@ def require_room(out: Path, needed: int) -> None:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    if needed + _ROOM > free:
+    if needed + _SPARE > free:
         raise ConfigError(
-            f"convert: the disk of {out} must have {needed + _ROOM:,} bytes free, got {free:,}."
+            f"convert: the disk of {out} must have {needed + _SPARE:,} bytes free, got {free:,}."
         )
 
 
@@ -76,4 +76,4 @@ def write_weights(
 
 def files_to_copy(folder: Path) -> list[Path]:
     """Existing files of the tokenizer and of generation settings, to copy with the weights."""
-    return [folder / name for name in _CARRIED if (folder / name).is_file()]
+    return [folder / name for name in _COPIED_FILES if (folder / name).is_file()]

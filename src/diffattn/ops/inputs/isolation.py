@@ -58,9 +58,9 @@ def isolated(
         elif mask.cu_seqlens is None or (opaque and q.device.type != "cpu"):
             return attend(q, k, v, *lam)
         k, v = mask.without_unseen(q.shape[1], k, v)
-        spoilt = _spoilt(q, k, v, mask)
+        affected = _nonfinite_seen(q, k, v, mask)
         q, k, v = (x.masked_fill(~x.isfinite(), 0.0) for x in (q, k, v))
-        return attend(q, k, v, *lam).masked_fill(spoilt, torch.nan)
+        return attend(q, k, v, *lam).masked_fill(affected, torch.nan)
 
 
 def _is_finite(out: Tensor) -> bool:
@@ -71,7 +71,7 @@ def _is_finite(out: Tensor) -> bool:
         return True
 
 
-def _spoilt(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
+def _nonfinite_seen(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
     """bool ``[B, T, H, Dv]``: True if the query, a key or a value that it sees is not finite."""
     q = q if q.ndim == 4 else paired(q)
     num_queries, num_keys = q.shape[1], k.shape[1]

@@ -66,7 +66,7 @@ class AttentionMask:
         conditions = []
         length: int | Tensor = num_keys
         if self.kv_lengths is not None:
-            length = _cut(self.kv_lengths, num_keys, device)[:, None, None]  # [B, 1, 1]
+            length = _clamped(self.kv_lengths, num_keys, device)[:, None, None]  # [B, 1, 1]
             conditions.append(keys < length)
         if self.causal or self.window is not None:
             distance = queries[:, None] + (length - num_queries) - keys  # [B or none, T, S]
@@ -103,7 +103,7 @@ class AttentionMask:
         queries = torch.arange(num_queries, device=device)[None]  # [1, T]
         length: int | Tensor = num_keys
         if self.kv_lengths is not None:
-            length = _cut(self.kv_lengths, num_keys, device)[:, None]  # [B, 1]
+            length = _clamped(self.kv_lengths, num_keys, device)[:, None]  # [B, 1]
         first, last = torch.zeros_like(queries), queries * 0 + length
         if self.causal or self.window is not None:
             position = queries + (length - num_queries)
@@ -133,7 +133,7 @@ class AttentionMask:
             keys = torch.arange(num_keys, device=device)[None]
             length: int | Tensor = num_keys
             if self.kv_lengths is not None:
-                length = _cut(self.kv_lengths, num_keys, device)[:, None]
+                length = _clamped(self.kv_lengths, num_keys, device)[:, None]
             outside = keys >= length  # the last query stands at the last key
             if self.window is not None:  # no query sees the keys before the first query's window
                 outside = outside | (keys < length - num_queries + 1 - self.window)
@@ -155,7 +155,7 @@ class AttentionMask:
         )
 
 
-def _cut(lengths: Tensor, num_keys: int, device: torch.device) -> Tensor:
+def _clamped(lengths: Tensor, num_keys: int, device: torch.device) -> Tensor:
     """Lengths in int64, clamped to [0, S]: on a device they are not checked."""
     return lengths.to(device, torch.int64).clamp(0, num_keys)
 

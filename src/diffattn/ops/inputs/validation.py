@@ -89,7 +89,7 @@ def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
             f"{where}: lam must be broadcastable to [B, T, H] = {list(target)}, "
             f"got {list(lam.shape)}."
         )
-    if _look(lam, lambda x: x.isnan().any()):
+    if _values_of(lam, lambda x: x.isnan().any()):
         raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
     return lam
 
@@ -198,13 +198,13 @@ def checked_mask(
 def _validate_mask_values(
     where: str, num_keys: int, kv_lengths: Tensor | None, cu_seqlens: Tensor | None
 ) -> None:
-    lengths = None if kv_lengths is None else _look(kv_lengths)
+    lengths = None if kv_lengths is None else _values_of(kv_lengths)
     if lengths and (min(lengths) < 0 or max(lengths) > num_keys):
         raise ShapeError(
             f"{where}: kv_lengths must lie in [0, S = {num_keys}], "
             f"got {min(lengths)} to {max(lengths)}."
         )
-    borders = None if cu_seqlens is None else _look(cu_seqlens)
+    borders = None if cu_seqlens is None else _values_of(cu_seqlens)
     if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
         listed = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
         raise ShapeError(f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}.")
@@ -249,7 +249,7 @@ def validate_block_table(
     _expect(where, "block_table", block_table, torch.int32, (batch, "table pages"), q)
     _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
     reach = block_table.shape[1] * page_size
-    lengths = _look(kv_lengths)
+    lengths = _values_of(kv_lengths)
     if not lengths:
         return
     if min(lengths) < 0 or max(lengths) > reach:
@@ -257,7 +257,7 @@ def validate_block_table(
             f"{where}: kv_lengths must lie in [0, {reach}], the reach of {block_table.shape[1]} "
             f"pages of {page_size}, got {min(lengths)} to {max(lengths)}."
         )
-    for row, (length, table) in enumerate(zip(lengths, _look(block_table), strict=True)):
+    for row, (length, table) in enumerate(zip(lengths, _values_of(block_table), strict=True)):
         outside = [x for x in table[: -(-length // page_size)] if not 0 <= x < num_pages]
         if outside:
             raise ShapeError(
@@ -273,7 +273,7 @@ def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
         raise ShapeError(f"{where}: rows must be int64 [R], got {rows.dtype} {list(rows.shape)}.")
     if rows.device not in (q.device, torch.device("cpu")):
         raise ShapeError(f"{where}: rows must be on {q.device} like q, got {rows.device}.")
-    positions, num_queries = _look(rows), q.shape[1]
+    positions, num_queries = _values_of(rows), q.shape[1]
     if positions and (min(positions) < 0 or max(positions) >= num_queries):
         raise ShapeError(
             f"{where}: rows must lie in [0, T = {num_queries}), got {min(positions)} to "
@@ -298,7 +298,7 @@ def _expect(
         raise ShapeError(f"{where}: {name} must be on {like.device} like q, got {x.device}.")
 
 
-def _look(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
+def _values_of(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
     """``reduce(x)`` as Python numbers, or ``None`` where values cannot be read or that is slow."""
     # Reading from an accelerator waits for the device.
     if x.device.type != "cpu":

@@ -218,7 +218,7 @@ CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
     }.items()
 }  # fmt: skip
 """Launch -> tiles for ``tools/tune.py`` to time, smallest first; some do not fit every chip."""
-_IN_PLACE: dict[str, LaunchConfig | None] = {}
+_REPLACED: dict[str, LaunchConfig | None] = {}
 """Launch -> settings that replace the table's, set by :func:`launched_with`."""
 
 
@@ -255,8 +255,8 @@ def launch_config(
         shared_keys: Whether both maps read the same keys, which needs less room.
         padding: Whether there is a padding mask.
     """
-    if launch in _IN_PLACE:
-        return _IN_PLACE[launch]
+    if launch in _REPLACED:
+        return _REPLACED[launch]
     row = device_row(q.device)
     if row is None:
         return _INTERPRETED
@@ -274,13 +274,13 @@ def launched_with(rows: Mapping[str, LaunchConfig | None]) -> Iterator[None]:
     Args:
         rows: Launch -> settings; ``None``: forms with this launch are not used.
     """
-    before = dict(_IN_PLACE)
-    _IN_PLACE.update(rows)
+    before = dict(_REPLACED)
+    _REPLACED.update(rows)
     try:
         yield
     finally:
-        _IN_PLACE.clear()
-        _IN_PLACE.update(before)
+        _REPLACED.clear()
+        _REPLACED.update(before)
 
 
 @contextmanager
