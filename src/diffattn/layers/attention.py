@@ -56,7 +56,7 @@ class AttentionLayer(nn.Module):
     ) -> None:
         super().__init__()
         if lambda_vectors is not None:
-            # First of all modules: optimizers and norms of gradients go by the order of parameters.
+            # Registered first: optimizers and gradient norms depend on the order of parameters.
             self.lambda_bias = lambda_vectors
         where = type(self).__name__
         if num_heads < 1 or head_dim < 1:

@@ -37,7 +37,7 @@ class HeadNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(value_dim)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, H, Dv]`` to the same shape and dtype; computed in float32."""
+        """``[B, T, H, Dv]`` to the same shape and dtype; computed in float32 or wider."""
         return normalise_heads(x, self.weight, self.eps, self.factor)
 
     def extra_repr(self) -> str:

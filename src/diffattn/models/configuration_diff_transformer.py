@@ -171,7 +171,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         if self.num_kv_heads is None:
             self._derive_heads()
             self._check_derived_heads(given)  # before the sizes that follow from them are checked
-        # Checked here, and by the strict class again, which would wrap the error.
+        # Checked here first: the strict class checks again, but would wrap the error.
         ModelSettings.__post_init__(self)
         self._check_derived_heads(given)
         # Not a property: some versions of transformers add the tied embedding to this dictionary.

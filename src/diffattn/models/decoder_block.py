@@ -19,7 +19,7 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
     Source: arXiv:2410.05258v2, Eq. (3).
     """
     config = config.of_layer(layer_idx)
-    # Looked up by name: the row inside a configuration pickled by value may be a copy.
+    # Not ``config.attention``: a configuration pickled by value brings a copy of the table.
     attention_type = ATTENTION[config.attention_type]
     options: dict[str, Any] = {
         "num_kv_heads": config.num_kv_heads,

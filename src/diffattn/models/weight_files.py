@@ -33,7 +33,7 @@ class Weights(NamedTuple):
     tensors: int
     numbers: int
     size: int
-    """In bytes."""
+    """Size of the files, in bytes."""
 
 
 def weights_of(name: str, find: Find) -> Weights | None:

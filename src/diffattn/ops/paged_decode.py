@@ -77,7 +77,7 @@ def paged_decode(
     inputs = backends.describe(q, k_pages, v_pages, lam)
     name = backends.resolve(where, backend, inputs)
     if not (q.numel() and block_table.numel()):
-        name = "reference"  # nothing to compute: the definition says what comes out
+        name = "reference"  # empty inputs, for which kernels are not written
     return _FORWARD[name](q, k_pages, v_pages, lam, block_table, scale=scale, mask=mask)
 
 
@@ -108,7 +108,7 @@ def _gather(
     mask: AttentionMask,
 ) -> Tensor:
     k, v = gathered_pages(k_pages, block_table), gathered_pages(v_pages, block_table)
-    k, v = mask.without_unseen(q.shape[1], k, v)  # pages that nobody wrote may hold anything
+    k, v = mask.without_unseen(q.shape[1], k, v)  # unwritten pages may hold NaN
     options: dict[str, Any] = {"causal": mask.causal, "window": mask.window}
     options["kv_lengths"] = mask.kv_lengths
     return diff_attention(q, k, v, lam, scale=scale, backend=backend, **options)

@@ -64,7 +64,7 @@ class AttentionType:
 
     @property
     def matches_softmax(self) -> bool:
-        """Whether its projections of queries, keys and values are as large as a softmax layer's."""
+        """Whether its weight matrices together are as large as those of its softmax twin."""
         changed = self.low_rank_maps or self.grouped or self.lambda_projection or self.head_matrix
         if changed or self.projected_maps == 0:
             return False

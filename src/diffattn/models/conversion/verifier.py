@@ -32,8 +32,8 @@ class Verification:
     difference: float
     """Largest difference between source and result."""
     rounding: float
-    """Largest difference between the source in float64 and in ``dtype``. Twice that, plus one unit
-    of rounding, was allowed."""
+    """Largest difference between the source in float64 and in ``dtype``. ``difference`` may be
+    twice the sum of it and one unit of rounding."""
     dtype: str
 
 

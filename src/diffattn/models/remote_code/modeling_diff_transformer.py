@@ -140,7 +140,7 @@ class DiffTransformerConfig(PreTrainedConfig):
 
 
 class HeadRMSNorm(nn.Module):
-    """RMSNorm over the channels of one head, times a fixed factor; computed in float32."""
+    """RMSNorm over the channels of one head, times a fixed factor; in float32 or wider."""
 
     def __init__(self, width: int, eps: float, affine: bool = True, factor: float = 1.0) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Exact attention by chunks of query rows: the CPU path, for differential and softmax attention.
 
-A chunk holds whole rows of both maps. They are subtracted first, so that one product with V serves
-both maps; softmax attention of 2H heads needs two.
+A chunk holds whole rows of both maps. They are subtracted first, so one product with V serves both.
+Differential attention then costs the same matrix products as softmax attention.
 Only the inputs are saved for the backward pass, which computes each chunk again.
 See docs/reference/numerics.md.
 """

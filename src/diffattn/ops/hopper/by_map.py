@@ -1,8 +1,8 @@
 """Forward for Hopper that computes map 2, then map 1, of 128 or 192 queries. Compiled, never run.
 
-In :mod:`~diffattn.ops.hopper.forward` each warpgroup computes one map of 64 queries. Here each
-warpgroup has 64 other queries and loops over the keys once per map, so that a tile of K or V serves
-two or three times as many queries. The warpgroups take turns at the tensor cores. The keys of a
+In :mod:`~diffattn.ops.hopper.forward` each warpgroup computes one map of the same 64 queries. Here
+each computes both maps of 64 different queries, in one loop over the keys per map. So a tile of K
+or V serves two or three times as many queries. Warpgroups take turns at the tensor cores. Keys of a
 step are copied before the values of the previous step. The longest programs start first. O2 is kept
 in global memory, where it is saved anyway. ``docs/records/hopper_forward.md`` has the counts.
 

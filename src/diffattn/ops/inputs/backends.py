@@ -298,9 +298,9 @@ def _auto_diff_attention(inputs: Inputs) -> str:
     """The ``auto`` rule of ``diff_attention``, measured in docs/log.md.
 
     With few queries maps are small, and the time is that of reading K and V once: ``decode``. On a
-    CPU small maps are held (``reference``), larger ones computed in chunks. On other devices
-    without kernels, ``composed`` keeps memory flat at every length. Exported code is ``composed``
-    too, as a choice by length would restrict the lengths. Transforms need ``reference``.
+    CPU small maps are held (``reference``), larger ones computed in chunks. Other devices without
+    kernels use ``composed``, whose memory is flat at every length. So do exports: a choice by
+    length would restrict the lengths. Transforms need ``reference``, but not with few queries.
     """
     import torch
 
@@ -313,7 +313,7 @@ def _auto_diff_attention(inputs: Inputs) -> str:
         hopper = (
             inputs.capability == kernel_support.HOPPER_CAPABILITY
             and inputs.at_most_causal
-            and not inputs.in_groups  # it would take the subtracted map R times
+            and not inputs.in_groups  # it would compute the subtracted map R times
             and inputs.num_queries >= _HOPPER_QUERIES
             and kernel_support.takes_hopper(inputs.head_dim, inputs.value_dim)
         )
