@@ -283,8 +283,7 @@ class DiffTransformerForCausalLM(
         Args:
             labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
             logits_to_keep: Number of last positions to compute logits for, or indices; 0: all.
-            skip_logits: Whether the loss may be computed in chunks, without logits (see
-                :attr:`skips_logits`). Default: in training.
+            skip_logits: Whether the loss may be computed without logits. Default: in training.
             **kwargs: As in ``DiffTransformerModel``; ``shift_labels``, ``num_items_in_batch``.
         """
         outputs = self.model(
