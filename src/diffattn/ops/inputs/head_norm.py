@@ -21,7 +21,7 @@ def head_norm(
     Source: arXiv:2410.05258v2, Eq. (3).
 
     Args:
-        x: ``[..., Dv]``, any floating dtype. Computed in float32 (float64 stays float64).
+        x: ``[..., Dv]``, floats of 16 bits or more. Computed in float32 (float64 stays float64).
         weight: Learned scale ``[Dv]``, shared by all heads, or ``None``.
         eps: Added to the mean square, in squared units of ``x``.
         factor: :math:`1 - \lambda_\mathrm{init}` for DIFF V1 and Shared DIFF, else 1.

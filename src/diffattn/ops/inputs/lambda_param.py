@@ -90,13 +90,13 @@ def sigmoid_lambda(logits: Tensor) -> Tensor:
     Source: DIFF V2 note (January 2026), λ projection.
 
     Args:
-        logits: ``[B, T, H]``, any floating dtype.
+        logits: ``[B, T, H]``, floats of 16 bits or more.
 
     Returns:
         ``[B, T, H]``, float32 (float64 for float64 logits).
 
     Raises:
-        ShapeError: ``logits`` is no tensor of floating numbers.
+        ShapeError: ``logits`` is not a tensor of such floats.
     """
     _validate_floating("sigmoid_lambda", "logits", logits)
     return torch.sigmoid(at_least_float32(logits))

@@ -60,7 +60,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Source: arXiv:2104.09864, section 3.4.2, in the rotated-halves layout.
 
     Args:
-        x: ``[B, T, ..., D]``, any floating dtype, any number of head axes.
+        x: ``[B, T, ..., D]``, floats of 16 bits or more, any number of head axes.
         cos: ``[T, D]`` or ``[B or 1, T, D]``.
         sin: Like ``cos``.
 
